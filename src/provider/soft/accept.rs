@@ -1,4 +1,4 @@
-//! The passive side: Listen, GetConnectionRequest, Accept, Reject.
+//! The passive side of connection setup: Listen, GetConnectionRequest, Accept, Reject.
 
 use std::io;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ impl Listener {
         registry.create(|_, registered| Self { adapter, inner: Mutex::new(inner), _registered: registered })
     }
 
-    /// IND2Listener::Bind.
+    /// Binds the listener to `address` (IND2Listener::Bind).
     ///
     /// # Errors
     /// See [`BindError`].
@@ -64,7 +64,7 @@ impl Listener {
         let local = inner.local;
         inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
         let address = net::canonical(address);
-        // Of all addresses of the machine the kernel decides.
+        // The address of a listener at every address is not checked against a list: the kernel decides.
         let addresses = match self.adapter.is_everywhere() {
             true => vec![address.ip()],
             false if self.adapter.owns(address.ip()) => self.adapter.expand(address.ip()),
@@ -86,7 +86,7 @@ impl Listener {
         inner.requests.machine.bound().map_err(|status| listen_error(status, local))
     }
 
-    /// IND2Listener::Listen.
+    /// Starts to accept TCP connections (IND2Listener::Listen).
     ///
     /// # Errors
     /// See [`BindError`].
@@ -94,16 +94,18 @@ impl Listener {
         let mut inner = self.inner.lock();
         let local = inner.local;
         inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
-        // The sockets belong to the adapter's runtime, whoever calls.
+        // The sockets belong to the adapter's runtime, whichever thread calls.
         let _home = self.adapter.runtime.enter();
-        // The kernel's queue holds those whose request has not been read yet; ours is the backlog.
+        // The kernel's queue holds peers whose request has not been read yet; the queue of this listener is
+        // the backlog.
         let listeners =
             inner.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
         inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
         let local = inner.local;
         drop(inner);
         info!(local = local.map(tracing::field::display), backlog, "listening");
-        // Without the lock: a runtime that is gone drops the task here and now, and with it closes the listener.
+        // Without the lock: a runtime that has shut down drops the task within `spawn`, which closes the
+        // listener.
         let tasks: Vec<_> = listeners
             .into_iter()
             .map(|listener| {
@@ -121,30 +123,30 @@ impl Listener {
         if inner.bound.is_some() {
             inner.tasks = tasks;
         } else {
-            // It has ended in between.
+            // The listener was closed between the two locks.
             drop(inner);
             stop(tasks);
         }
         Ok(())
     }
 
-    /// IND2Listener::GetLocalAddress.
+    /// Returns the bound address (IND2Listener::GetLocalAddress).
     ///
     /// # Errors
-    /// `InvalidDeviceState` when it does not listen.
+    /// `InvalidDeviceState` if the listener does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
         let inner = self.inner.lock();
         inner.requests.machine.local_address_ready()?;
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
 
-    /// A request has come in full.
+    /// Queues a connection request that has arrived in full.
     fn arrived(&self, incoming: Incoming) {
         debug!(peer = %incoming.peer, "request arrived");
         self.enqueue(incoming, |queued| queued.handshake.check().is_err());
     }
 
-    /// Ends every wait and the accepting, and returns the requests that nobody fetched.
+    /// Ends the tasks that accept and every waiting future. Returns the requests that were not fetched.
     fn end(&self, end: End) -> Vec<Incoming> {
         let mut inner = self.inner.lock();
         let (wakers, requests) = inner.requests.end(end);
@@ -157,7 +159,8 @@ impl Listener {
         requests
     }
 
-    /// The last handle is gone: waits end CANCELED, queued requests are refused by the end of their streams (`LS-07`).
+    /// Closes the listener, after its last handle was dropped: waiting futures end with CANCELED, and queued
+    /// requests are refused by closing their sockets (`LS-07`).
     pub(crate) fn close(&self) {
         drop(self.end(End::Closed));
     }
@@ -182,13 +185,15 @@ impl AcceptQueue for Listener {
         Connector::with_request(self.adapter.serving(incoming.local), incoming)
     }
 
-    /// A task that waits for requests may need a turn to take them, so that a few wait in any case.
+    /// Returns how many requests may be queued when this one arrives. A request beyond the budget of
+    /// descriptors may wait with a few others, because a task that waits for requests may need a turn to take
+    /// them.
     fn room(&self, incoming: &Incoming) -> usize {
         if incoming.descriptor.fits() { usize::MAX } else { TURN }
     }
 
     fn refuse(&self, incoming: Incoming) {
-        // The peer finds the end of the stream.
+        // The peer reads the end of the stream.
         debug!(peer = %incoming.peer, "request rejected: the backlog is full or the listener is closed");
     }
 }
@@ -199,7 +204,7 @@ impl Member for Listener {
     }
 }
 
-/// Ends the accepting. The tasks are dropped when the runtime gets to them; the port is free at once (`LS-08`).
+/// Stops accepting. The runtime drops the tasks later; the port is free at once (`LS-08`).
 fn stop(tasks: Vec<(Arc<net::Listener>, AbortHandle)>) {
     for (listener, task) in tasks {
         listener.close();
@@ -207,8 +212,8 @@ fn stop(tasks: Vec<(Arc<net::Listener>, AbortHandle)>) {
     }
 }
 
-/// Closes the listener when the task that accepts for it is gone, which only the end of the runtime does first: nobody
-/// may be left waiting.
+/// Closes the listener when its accepting task is dropped. Only the end of the runtime drops the task before
+/// the listener is closed, and then no future may be left waiting.
 struct CloseOnDrop(Weak<Listener>);
 
 impl Drop for CloseOnDrop {
@@ -220,15 +225,15 @@ impl Drop for CloseOnDrop {
 }
 
 impl Connector {
-    /// The limits that an accept with these comes to.
+    /// Returns the read limits of an accept that asks for `asked`, given the peer's offer.
     pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
         asked.capped_to(offered)
     }
 
-    /// IND2Connector::Accept: ready when the peer has completed the connection.
+    /// Accepts the request (IND2Connector::Accept). Resolves when the peer has completed the connection.
     ///
     /// # Errors
-    /// See [`AcceptError`]; whether the request is still usable is for [`is_pending`](Self::is_pending) to say.
+    /// See [`AcceptError`]; [`is_pending`](Self::is_pending) returns whether the request is still usable.
     pub(crate) async fn accept(
         self: &Arc<Self>,
         queue_pair: &Arc<QueuePair>,
@@ -269,14 +274,15 @@ impl Connector {
         }
     }
 
-    /// Notices a peer that has left while its request or its reply was waiting.
+    /// Checks whether the peer has closed its socket while its request or its reply was waiting, and reports
+    /// that to the machine.
     pub(super) fn look(&self) {
         if let Err(reason) = self.check_peer() {
             let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
     }
 
-    /// Sends the reply and hands the socket to its driver.
+    /// Sends the reply and passes the socket to its driver.
     async fn reply(self: &Arc<Self>, queue_pair: &Arc<QueuePair>, agreed: ReadLimits, private_data: &[u8]) {
         let Some(PendingHandshake::Passive { mut stream, mut responder, .. }) = self.lock().handshake.take()
         else {
@@ -291,7 +297,8 @@ impl Connector {
         if let Err(error) = sent {
             let (input, reason) = match error.raw_os_error() {
                 Some(code) => (Input::PeerGaveUp, Reason::Errno(code)),
-                // Tokio has no error number for a socket whose runtime has shut down, and nothing else is without one.
+                // Tokio's error for a socket whose runtime has shut down has no error number; all others have
+                // one.
                 None => (Input::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
             };
             let _ = self.handle_with(input, |inner| inner.progress.reason = Some(reason));
@@ -307,7 +314,8 @@ impl Connector {
         );
         let Some((_, driver)) = started else { return };
         if negotiated.rtr == Rtr::None {
-            // It will not say that it is ready, so being accepted is all there is (`NEG-07`).
+            // The peer sends no RTR message, so its request for the connection is all that can be awaited
+            // (`NEG-07`).
             self.establish(Input::PeerCompleted);
         }
         self.spawn(driver);
@@ -318,7 +326,7 @@ impl Connector {
         self.read_limits().is_ok() && self.lock().handshake.is_some()
     }
 
-    /// IND2Connector::Reject by the passive side.
+    /// Rejects the request (IND2Connector::Reject by the passive side).
     ///
     /// # Errors
     /// See [`AcceptError`].

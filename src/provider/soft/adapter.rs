@@ -41,11 +41,11 @@ pub(crate) const MAX_TRANSFER: usize = u32::MAX as usize;
 const MAX_REGISTRATION: usize = 1 << 40;
 const MAX_DEPTH: usize = 1 << 16;
 const MAX_ENTRIES: usize = 16;
-/// Copied when it is posted.
+/// Inline data is copied when it is posted.
 const MAX_INLINE: usize = 4096;
 const MAX_COMPLETIONS: usize = 1 << 20;
 
-/// When to list the addresses again after that has failed.
+/// Time until the addresses are listed again after listing them has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// One opened adapter, shared by everything created from it.
@@ -66,7 +66,7 @@ pub(crate) struct Adapter {
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
     pub(crate) lingering_close: LingeringClose,
-    /// Peers of its listeners that sent something else than a request.
+    /// Limits log lines about peers of its listeners that sent something else than a request.
     pub(crate) foreign_logged: Throttle,
     removed: AtomicBool,
     registry: Arc<Registry>,
@@ -122,7 +122,7 @@ impl Adapter {
         })
     }
 
-    /// Memory that work requests can use, and no peer.
+    /// Allocates memory that work requests of this side can use, and peers cannot.
     ///
     /// # Errors
     /// `OutOfMemory`.
@@ -131,7 +131,7 @@ impl Adapter {
         memory.ok_or(RegisterError::OutOfMemory { length })
     }
 
-    /// Puts memory under a key.
+    /// Registers memory under a key.
     ///
     /// # Errors
     /// `OutOfMemory`, `InsufficientResources`.
@@ -145,32 +145,33 @@ impl Adapter {
         Ok((self.keys.register(memory.clone(), access)?, memory))
     }
 
-    /// No runtime: registering takes no time.
+    /// Returns `None`: registering does not block, so it needs no runtime.
     pub(crate) fn blocking(&self) -> Option<&Handle> {
         None
     }
 
-    /// The objects that end with the adapter.
+    /// Returns the registry of the objects that end with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }
 
-    /// Its properties, limits and abilities, with the addresses that it had when it was opened.
+    /// Returns the adapter's properties, limits and abilities, with the addresses that it had when it was
+    /// opened.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }
 
-    /// Its properties, limits and abilities, with the addresses that it has now.
+    /// Returns the adapter's properties, limits and abilities, with the addresses that it has now.
     pub(crate) fn current_info(&self) -> AdapterInfo {
         AdapterInfo { addresses: self.current_addresses(), ..self.info.as_ref().clone() }
     }
 
-    /// Returns whether it was removed.
+    /// Returns whether the adapter was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
@@ -189,8 +190,8 @@ impl Adapter {
         Ok(found)
     }
 
-    /// Returns the addresses that the interface has now. If the system does not tell, or the adapter was removed, those of the
-    /// last time. The adapter of every interface has no list of its own.
+    /// Returns the addresses that the interface has now. If listing them fails, or the adapter was removed,
+    /// the addresses of the last listing. The adapter of every interface has no list of its own.
     pub(crate) fn current_addresses(&self) -> Vec<IpAddr> {
         if !self.is_removed() && !self.is_everywhere() {
             // Nothing is logged here, because callers have locks.
@@ -222,7 +223,8 @@ impl Adapter {
         ip.is_unspecified() || self.has_listed(ip) || self.current_addresses().contains(&ip)
     }
 
-    /// The addresses that `ip` stands for when listening: itself, or all that the adapter has now of its family.
+    /// Returns the addresses to listen at for `ip`: itself, or if it is unspecified all that the adapter has
+    /// now of its family.
     pub(crate) fn expand(&self, ip: IpAddr) -> Vec<IpAddr> {
         if !ip.is_unspecified() {
             return vec![ip];
@@ -230,8 +232,9 @@ impl Adapter {
         self.current_addresses().into_iter().filter(|other| other.is_ipv4() == ip.is_ipv4()).collect()
     }
 
-    /// The address to connect from when the caller has not chosen one: what the kernel would use, if it is ours. It may have gone
-    /// since the addresses were listed, which is what binding it then says.
+    /// Returns the address to connect from when the caller has not chosen one: what the kernel would use, if
+    /// it is one of this adapter's. The address may have been removed since the addresses were listed;
+    /// binding it fails then.
     pub(crate) fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
         let any: IpAddr =
             if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -246,20 +249,20 @@ impl Adapter {
         }
     }
 
-    /// The first two addresses of the family of another one, of those that were last listed.
+    /// Returns the first two listed addresses of the same family as `other`.
     fn listed_like(&self, other: IpAddr) -> (Option<IpAddr>, Option<IpAddr>) {
         let known = self.addresses.lock();
         let mut alike = known.iter().copied().filter(|ip| ip.is_ipv4() == other.is_ipv4());
         (alike.next(), alike.next())
     }
 
-    /// The ports to choose from when the caller gives port 0.
+    /// Returns the range of ports to choose from when the caller gives port 0.
     pub(crate) fn ports(&self) -> PortRange {
         let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
         PortRange::new(first, last).unwrap_or_default()
     }
 
-    /// The options of a socket for a connection.
+    /// Returns the options of a socket for a connection.
     pub(crate) fn socket_options(&self, tos: Option<u8>, multipath: bool) -> SocketOptions {
         SocketOptions {
             path_timeout: self.config.path_timeout,
@@ -269,7 +272,7 @@ impl Adapter {
         }
     }
 
-    /// Ends everything: the interface is gone, or its addresses.
+    /// Ends all that was created from the adapter, because its interface or its addresses are gone.
     fn remove(&self) {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
@@ -288,7 +291,7 @@ impl Drop for Adapter {
     }
 }
 
-/// The properties, limits and abilities of an adapter of this interface.
+/// Returns the properties, limits and abilities of an adapter of this interface.
 fn info(interface: &Interface) -> AdapterInfo {
     AdapterInfo {
         version: AdapterInfo::VERSION,
@@ -316,13 +319,13 @@ fn info(interface: &Interface) -> AdapterInfo {
         in_order_dma: true,
         // A request completes when TCP has its bytes.
         early_completion: true,
-        // The requests that the passive side posts first wait for the peer's first word.
+        // Requests that the passive side posts first wait for the peer's first message.
         passive_sends_first: true,
         per_request_errors: true,
         accept_limits_reads: true,
         detects_withdrawal: true,
         checks_remote_read: true,
-        // It knows what it has asked for.
+        // The provider knows which reads it has requested.
         read_sink_required: false,
         answer_timeout: None,
         max_inline: MAX_INLINE,
@@ -330,14 +333,14 @@ fn info(interface: &Interface) -> AdapterInfo {
         max_shared_depth: MAX_DEPTH,
         memory_windows: true,
         atomics: true,
-        // They are instructions of the processor, for peers and for this side.
+        // Atomics are instructions of the processor, for peers and for this side.
         global_atomics: true,
         invalidates: true,
         solicited_events: true,
         checks_window_bounds: true,
         waits_for_shared_receives: true,
         immediate: true,
-        // RFC 7306 has no Send that carries any.
+        // RFC 7306 has no Send with immediate data.
         immediate_send: false,
     }
 }
@@ -345,10 +348,10 @@ fn info(interface: &Interface) -> AdapterInfo {
 /// Removes the adapter when its interface is gone, or has had no address for longer than the address timeout.
 async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
     let mut logged = None;
-    // The time at which an interface without an address is given up.
+    // The time at which an interface without an address is removed.
     let mut deadline = None;
     loop {
-        // List first: something may have changed between the listing of the addresses and the opening of the monitor.
+        // List first: the addresses may have changed between their listing and the opening of the monitor.
         {
             let Some(adapter) = adapter.upgrade() else { return };
             let listed = adapter.list_addresses();
@@ -359,7 +362,7 @@ async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
                 logged = Some(addresses.clone());
             }
             match listed {
-                // Out of descriptors, perhaps: that passes.
+                // The process may be out of descriptors, which passes.
                 Err(_) => {
                     drop(adapter);
                     tokio::time::sleep(LOOK_AGAIN).await;
@@ -386,10 +389,10 @@ async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
     }
 }
 
-/// The adapter that has this address.
+/// Returns the adapter that has this address.
 ///
 /// # Errors
-/// `InvalidAddress` when none does.
+/// `InvalidAddress` if no adapter has it.
 pub(crate) fn resolve(host: &Host, ip: IpAddr) -> Result<AdapterId, OpenError> {
     host.interface_of(ip)
         .map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })?
@@ -397,27 +400,27 @@ pub(crate) fn resolve(host: &Host, ip: IpAddr) -> Result<AdapterId, OpenError> {
         .ok_or(OpenError::InvalidAddress(ip))
 }
 
-/// The interfaces of a host.
+/// Lists the interfaces of a host.
 ///
 /// # Errors
-/// `Os` when the system does not tell.
+/// `Os` if the system call fails.
 fn list(host: &Host) -> Result<Vec<Interface>, OpenError> {
     host.interfaces().map_err(|source| OpenError::Os { call: "getifaddrs", source: source.into() })
 }
 
-/// Every address that can be served.
+/// Lists the addresses of all interfaces that are up.
 ///
 /// # Errors
-/// `Os` when the system does not tell.
+/// `Os` if the system call fails.
 pub(crate) fn addresses(host: &Host) -> Result<Vec<IpAddr>, OpenError> {
     let up = list(host)?.into_iter().filter(|interface| interface.up);
     Ok(up.flat_map(|interface| interface.addresses).collect())
 }
 
-/// The local address from which a peer is reached.
+/// Returns the local address from which a peer is reached.
 ///
 /// # Errors
-/// `Unreachable` without a route; `InvalidAddress` for what can never be a peer; `Os`.
+/// `Unreachable` without a route; `InvalidAddress` for an address that can never be a peer; `Os`.
 pub(crate) fn local_for(host: &Host, remote: IpAddr) -> Result<IpAddr, OpenError> {
     host.source_for(remote).map_err(|error| route_error(error, remote))
 }
@@ -426,7 +429,8 @@ pub(crate) fn local_for(host: &Host, remote: IpAddr) -> Result<IpAddr, OpenError
 mod tests {
     use super::*;
 
-    // Of what another interface has, or nobody, this one is not the owner: it neither listens nor connects there.
+    // The adapter does not own addresses of other interfaces, or of none: it neither listens nor connects
+    // there.
     #[tokio::test]
     async fn the_loopback_interface_owns_all_of_its_network_and_nothing_else() {
         let id = resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");

@@ -1,4 +1,4 @@
-//! FPDUs on their way into one `sendmsg`: small things copied together, large payload left where it is.
+//! Collects FPDUs for one `sendmsg`: small parts are copied together, large payload stays in place.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -17,12 +17,12 @@ pub(super) const COPY_BELOW: usize = 1024;
 const MAX_FRAMES: usize = 17;
 /// The most pieces: one `sendmsg` takes all of them.
 const MAX_PIECES: usize = 48;
-/// The most copied bytes in a batch, about as many as in place: with fewer the peer reads less at a time, which costs both ends
-/// more than a smaller arena saves in the cache.
+/// The most copied bytes in a batch, about as many as in place: with fewer the peer reads less at a time,
+/// which costs both ends more than a smaller arena saves in the cache.
 const MAX_COPIED: usize = 1024 * 1024;
 /// The most bytes behind a payload: padding and checksum.
 const TRAILER: usize = 3 + mpa::CRC_SIZE;
-/// A batch that waits for the socket may have an arena of this size, however little is in it.
+/// A batch that waits for the socket may keep an arena of this size, however little is in it.
 const SMALL_ARENA: usize = 4 * 1024;
 /// The largest arena that a thread keeps.
 const LARGEST_ARENA: usize = 2 * MAX_COPIED;
@@ -37,7 +37,7 @@ pub(super) fn take_arena() -> Vec<u8> {
     FREE.try_with(Cell::take).unwrap_or_default()
 }
 
-/// Gives an arena to this thread.
+/// Returns an arena to this thread.
 pub(super) fn restore_arena(mut arena: Vec<u8>) {
     arena.clear();
     if (1..=LARGEST_ARENA).contains(&arena.capacity()) {
@@ -68,14 +68,15 @@ impl Part {
 /// Framed bytes that the socket has not taken yet.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Copied bytes. It is the thread's, lent until the socket has taken the batch: an idle connection has none.
+    /// Copied bytes. The arena is the thread's, lent until the socket has taken the batch: an idle connection
+    /// has none.
     arena: Vec<u8>,
     parts: VecDeque<Part>,
     frames: usize,
     /// The number of bytes of the first part that have been sent.
     sent: usize,
-    /// By what the peer reaches the in-place parts of Read Responses, as long as one of them has not been sent in full:
-    /// it must be valid when they are.
+    /// The peer's access to the in-place parts of Read Responses, as long as one of them has not been sent in
+    /// full: it must be valid when they are sent.
     access: Option<RemoteAccess>,
     crc: bool,
 }
@@ -102,7 +103,7 @@ impl Batch {
         }
     }
 
-    /// The access that must be valid while this is being sent.
+    /// Returns the access that must be valid while this batch is being sent.
     pub(crate) fn access(&self) -> Option<&RemoteAccess> {
         self.access.as_ref()
     }
@@ -115,20 +116,21 @@ impl Batch {
         restore_arena(std::mem::take(&mut self.arena));
     }
 
-    /// The socket does not take all of the batch now: gives back an arena that is much too large for it.
+    /// Shrinks an arena that is much too large for its bytes, because the socket does not take all of the
+    /// batch now.
     pub(crate) fn trim(&mut self) {
         if self.arena.capacity() > SMALL_ARENA.max(2 * self.arena.len()) {
             self.arena.shrink_to(SMALL_ARENA);
         }
     }
 
-    /// The room for copied bytes that this batch has.
+    /// Returns the capacity of this batch's arena.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.arena.capacity()
     }
 
-    /// Returns the end of the arena, from where on more is copied.
+    /// Returns the end of the arena, from which on more is copied.
     fn begin(&mut self) -> usize {
         if self.arena.capacity() == 0 {
             self.arena = take_arena();
@@ -136,7 +138,7 @@ impl Batch {
         self.arena.len()
     }
 
-    /// A tagged segment. `access` is that of the payload, when a peer reads it.
+    /// Appends a tagged segment. `access` is the peer's access to the payload, if the peer reads it.
     pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, access: Option<&RemoteAccess>) {
         let length = inflight::length(parts);
         if self.frame(&header.encode(length), parts, length, access.is_some()) && access.is_some() {
@@ -144,20 +146,20 @@ impl Batch {
         }
     }
 
-    /// An untagged segment whose payload is device-visible memory.
+    /// Appends an untagged segment whose payload is device-visible memory.
     pub(crate) fn untagged_parts(&mut self, header: &Untagged, parts: &Payload) {
         let length = inflight::length(parts);
         self.frame(&header.encode(length), parts, length, false);
     }
 
-    /// A whole FPDU that has been framed elsewhere.
+    /// Appends a whole FPDU that was framed elsewhere.
     pub(crate) fn framed(&mut self, fpdu: &[u8]) {
         let start = self.begin();
         self.arena.extend_from_slice(fpdu);
         self.copied(start);
     }
 
-    /// An untagged segment whose payload is a header of ours.
+    /// Appends an untagged segment whose payload is a header of this side.
     pub(crate) fn untagged(&mut self, header: &Untagged, payload: &[u8]) {
         let start = self.begin();
         self.arena.extend_from_slice(&header.encode(payload.len()));
@@ -166,7 +168,7 @@ impl Batch {
         self.copied(start);
     }
 
-    /// One FPDU; tells whether its payload was left in place.
+    /// Appends one FPDU. Returns whether its payload was left in place.
     fn frame(&mut self, header: &[u8], parts: &Payload, length: usize, read: bool) -> bool {
         let start = self.begin();
         self.arena.extend_from_slice(header);
@@ -193,7 +195,8 @@ impl Batch {
         in_place
     }
 
-    /// Padding and checksum of the FPDU of `length` bytes (length field included) that starts at `start`.
+    /// Appends padding and checksum of the FPDU of `length` bytes (length field included) that starts at
+    /// `start`.
     fn trailer(&mut self, start: usize, length: usize) {
         let pad = mpa::pad_length(length - mpa::LENGTH_SIZE);
         self.arena.extend_from_slice(&[0; 4][..pad]);
@@ -203,7 +206,7 @@ impl Batch {
         self.frames += usize::from(length > COPY_BELOW);
     }
 
-    /// Makes the end of the arena, from `start` on, the next part, joined to the one before where it can be.
+    /// Makes the end of the arena, from `start` on, the next part, joined to the one before if it can be.
     fn copied(&mut self, start: usize) {
         let end = self.arena.len();
         match self.parts.back_mut() {
@@ -212,7 +215,8 @@ impl Batch {
         }
     }
 
-    /// The pieces that are to be sent. `memory` is that of the [access](Self::access), if there is one.
+    /// Returns the pieces that are to be sent. `memory` is that of the [access](Self::access), if the batch
+    /// has one.
     pub(crate) fn pieces<'a>(&'a self, memory: Option<&'a Slice>) -> impl Iterator<Item = Piece<'a>> {
         self.parts.iter().enumerate().map(move |(index, part)| {
             let skip = if index == 0 { self.sent } else { 0 };
@@ -222,19 +226,19 @@ impl Batch {
                 (Part::Remote(range), Some(slice)) => {
                     Piece::Memory { slice, part: range.start + skip..range.end }
                 }
-                // Such a part comes with its access.
+                // Such a part has an access, and its caller passes the memory.
                 (Part::Remote(_), None) => Piece::Bytes(&[]),
             }
         })
     }
 
-    /// The socket has taken `sent` bytes.
+    /// Removes the first `sent` bytes, which the socket has taken.
     pub(crate) fn advance(&mut self, mut sent: usize) {
         while let Some(part) = self.parts.front() {
             let left = part.len() - self.sent;
             if sent < left {
                 self.sent += sent;
-                // The peer may have been answered in full, and the memory deregistered for that reason.
+                // The Read Response may have been sent in full, and the memory deregistered for that reason.
                 if !self.parts.iter().any(|part| matches!(part, Part::Remote(_))) {
                     self.access = None;
                 }
@@ -282,7 +286,7 @@ mod tests {
         assert!(!batch.is_empty());
     }
 
-    // A batch is sent or not by one key: that of a second region is not looked at.
+    // One access decides whether a batch is sent, so that of a second region would not be checked.
     #[test]
     fn answers_from_different_memory_do_not_join() {
         let keys = KeyTable::default();

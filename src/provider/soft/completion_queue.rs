@@ -1,8 +1,10 @@
 //! Completion queues that the program polls: the connections whose sockets a poll reads and writes.
 //!
-//! A connection has a task that waits for its socket. A program that polls a queue in a loop may leave no thread to that task, or
-//! to the runtime that would wake it. So a poll that finds the queue empty again has a turn at the sockets itself. One that waits when
-//! the queue is empty has none: it leaves the thread to the task. One that finds something at each poll has a turn now and then.
+//! A connection has a task that waits for its socket. A program that polls a queue in a loop may leave no
+//! thread to that task, or to the runtime that would wake it. So the second poll in a row that finds the
+//! queue empty polls the sockets itself. A program that waits when the queue is empty leaves the thread to
+//! the task: an empty poll before a wait does not touch the sockets. Of the polls that find something, every
+//! 32nd polls the sockets.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,17 +14,17 @@ use smallvec::SmallVec;
 use super::connection::ConnectionShared;
 use crate::sync::Mutex;
 
-/// The number of sockets that one poll looks at. Each costs a system call or two.
+/// The number of sockets that one poll reads and writes at most. Each costs a system call or two.
 const SOCKETS: usize = 16;
-/// A program that finds something at each poll has a turn at the sockets at each of so many polls.
+/// A poll that finds something also polls the sockets once in this many polls.
 const POLLS: u32 = 32;
 
 /// The connections that complete in a queue.
 #[derive(Default)]
 pub(crate) struct CompletionQueue {
     members: Mutex<Members>,
-    /// The number of polls that have found something since a turn at the sockets or the begin of a wait; [`POLLS`] if the last poll
-    /// has found nothing, and no wait has begun since. Only a hint: it guards nothing.
+    /// The number of polls that have found something since the sockets were polled or a wait began; [`POLLS`]
+    /// if the last poll has found nothing and no wait has begun since. Only a hint: it guards nothing.
     polls: AtomicU32,
 }
 
@@ -35,7 +37,7 @@ struct Members {
 
 struct Member {
     connection: Weak<ConnectionShared>,
-    /// Where it is in the list. Written with the lock.
+    /// The index in the list. Written with the lock.
     place: Arc<AtomicUsize>,
 }
 
@@ -48,9 +50,9 @@ impl CompletionQueue {
         Membership { queue: self.clone(), place }
     }
 
-    /// The program polls, and has found nothing if `is_empty`. The second poll in a row that finds nothing makes
-    /// [`progress`](Self::progress), and so does now and then one of those that find something: a program that posts a request for
-    /// each that has completed may never find nothing.
+    /// Counts a poll of the program, which has found nothing if `is_empty`. The second poll in a row that
+    /// finds nothing makes [`progress`](Self::progress), and so does every [`POLLS`]th of those that find
+    /// something: a program that posts a request for each that has completed may find something at each poll.
     pub(crate) fn poll(&self, is_empty: bool, is_satisfied: impl Fn() -> bool) {
         let before = self.polls.load(Ordering::Relaxed);
         let (after, is_due) = match (before, is_empty) {
@@ -67,13 +69,13 @@ impl CompletionQueue {
         }
     }
 
-    /// The program begins to wait for completions.
+    /// Begins to wait for completions: the next poll that finds nothing leaves the sockets to their tasks.
     pub(crate) fn begin_wait(&self) {
         self.polls.store(0, Ordering::Relaxed);
     }
 
-    /// Has a turn at the sockets of the next few connections, until `is_satisfied`. The connection behind the last of them is the
-    /// first of the next poll.
+    /// Polls the sockets of the next few connections, until `is_satisfied`. The connection behind the last of
+    /// them is the first of the next call.
     pub(crate) fn progress(&self, is_satisfied: impl Fn() -> bool) {
         let connections = self.next_connections();
         for (place, connection) in &connections {
@@ -85,7 +87,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The connections that are next, with their places. They may be dropped by the caller, which holds no lock.
+    /// Returns the next connections, with their places. The caller may drop them, because it holds no lock.
     fn next_connections(&self) -> SmallVec<[(usize, Arc<ConnectionShared>); SOCKETS]> {
         let mut members = self.members.lock();
         let places = members.connections.len();

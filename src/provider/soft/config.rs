@@ -60,30 +60,32 @@ impl SoftConfig {
         self
     }
 
-    /// Sets how long the task of a connection polls its socket before it sleeps. It yields to other tasks after each poll,
-    /// but keeps the core busy. Spinning halves the time of a round trip if each end has a core of its own, and multiplies
-    /// it if both share one. A time beyond what the clock can represent counts as zero. Default: zero.
+    /// Sets how long the task of a connection polls its socket before it sleeps. It yields to other tasks
+    /// after each poll, but keeps the core busy. Spinning halves the time of a round trip if each end has a
+    /// core of its own, and multiplies it if both share one. A time beyond what the clock can represent
+    /// counts as zero. Default: zero.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
         self
     }
 
-    /// Sets how long a connection survives a dead path or a frozen peer. Default: 30 s, at least 100 ms. With `None` only TCP
-    /// detects a dead path: after about 15 minutes of trying to send, and never on an idle connection. A longer time than 30 years counts as 30 years,
-    /// here and in the other settings.
+    /// Sets how long a connection survives a dead path or a frozen peer. Default: 30 s, at least 100 ms. With
+    /// `None` only TCP detects a dead path: after about 15 minutes of trying to send, and never on an idle
+    /// connection. A longer time than 30 years counts as 30 years, here and in the other settings.
     ///
-    /// An established connection that has received nothing for half of this time posts an empty RDMA Read. It is lost with
-    /// `IO_TIMEOUT` if nothing is received for another half, at most a sixteenth later: the kernel of a stopped process
-    /// still acknowledges TCP segments, but nobody answers reads.
+    /// An established connection that has received nothing for half of this time posts an empty RDMA Read. It
+    /// is lost with `IO_TIMEOUT` if nothing is received for another half, at most a sixteenth later: the
+    /// kernel of a stopped process still acknowledges TCP segments, but does not answer reads.
     ///
-    /// A slow peer survives. While the read waits behind other data, each acknowledged byte counts as a sign of life. A
-    /// peer whose message waits for a shared receive sends an empty Write every half second, which is often enough for path
-    /// timeouts of a second or more. If the outbound read limit is
-    /// 0, no read is posted: then only TCP keepalive, and data that is never acknowledged, show that the peer is gone.
+    /// A slow peer survives. While the read waits behind other data, each acknowledged byte counts as a sign
+    /// of life. A peer whose message waits for a shared receive sends an empty Write every half second, which
+    /// is often enough for path timeouts of a second or more. If the outbound read limit is 0, no read is
+    /// posted: then only TCP keepalive, and data that is never acknowledged, show that the peer is gone.
     ///
-    /// The peer of a byte stream is also lost if it answers no read, whatever else it sends: two of these times after its kernel has
-    /// acknowledged the read, and one more for each 64 KiB that come before the answer, up to 16 MiB.
+    /// The peer of a byte stream is also lost if it answers no read, whatever else it sends: two of these
+    /// times after its kernel has acknowledged the read, and one more for each 64 KiB that come before the
+    /// answer, up to 16 MiB.
     #[doc(alias = "keepalive")]
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
@@ -99,21 +101,22 @@ impl SoftConfig {
         self
     }
 
-    /// Sets how long a disconnect waits for the peer's response. Default: 5 s. The time begins anew while the peer
-    /// acknowledges data, for ten minutes in all, or for this time if it is longer. After it, the disconnect fails with `IO_TIMEOUT` and the connection is reset. If
-    /// the peer has not acknowledged all data that completed, or the end of a byte stream, the socket is closed in the background
-    /// instead, and the rest still arrives as long as the peer acknowledges some of it within each minute, for another ten minutes at
-    /// most.
+    /// Sets how long a disconnect waits for the peer's response. Default: 5 s. The time begins anew while the
+    /// peer acknowledges data, for ten minutes in all, or for this time if it is longer. After it, the
+    /// disconnect fails with `IO_TIMEOUT` and the connection is reset. If the peer has not acknowledged all
+    /// data that completed, or the end of a byte stream, the socket is closed in the background instead, and
+    /// the rest still arrives as long as the peer acknowledges some of it within each minute, for another ten
+    /// minutes at most.
     #[must_use]
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
         self.disconnect_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Sets how long a message that arrives in a receive of a shared receive queue may make no progress, which is 64 KiB or
-    /// its end. After it, the receive returns to its queue and the connection is lost with `IO_TIMEOUT`: otherwise a peer
-    /// could hold the receives of all others with half a message each (RFC 5042). Default: 30 s, at least 100 ms. `None` sets no
-    /// limit.
+    /// Sets how long a message that arrives in a receive of a shared receive queue may make no progress,
+    /// which is 64 KiB or its end. After it, the receive returns to its queue and the connection is lost with
+    /// `IO_TIMEOUT`: otherwise a peer could hold the receives of all others with half a message each (RFC
+    /// 5042). Default: 30 s, at least 100 ms. `None` sets no limit.
     #[must_use]
     pub fn message_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.message_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
@@ -151,16 +154,17 @@ impl SoftConfig {
         self
     }
 
-    /// Sets the range of local ports for connections and listeners without a given port. Default: 49152-65535, the ephemeral
-    /// ports of NetworkDirect. An empty range, or one with port 0, counts as
-    /// the default.
+    /// Sets the range of local ports for connections and listeners without a given port. Default:
+    /// 49152-65535, the ephemeral ports of NetworkDirect. An empty range, or one with port 0, counts as the
+    /// default.
     #[must_use]
     pub fn ephemeral_ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.ephemeral_ports = ports;
         self
     }
 
-    /// Records what the connections of the adapters send and receive, as a file for Wireshark. Default: off, which costs nothing.
+    /// Records what the connections of the adapters send and receive, as a file for Wireshark. Default: off,
+    /// which costs nothing.
     ///
     /// The file has the bytes that the sockets of this end took and gave, in packets that are made up for them: the sizes of
     /// segments, acknowledgements and what TCP repeats are not those of the network. If both ends of a connection record,

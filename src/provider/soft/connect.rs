@@ -1,4 +1,4 @@
-//! The active side: Bind, Connect, CompleteConnect, Reject.
+//! The active side of connection setup: Bind, Connect, CompleteConnect, Reject.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,10 +29,10 @@ use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::types::Role;
 
-/// The number of ports that are tried when the kernel says that the four of addresses and ports are taken.
+/// The number of ports that are tried when the kernel reports that the pair of addresses and ports is in use.
 const PORT_TRIES: usize = 512;
 
-/// A dial that failed: what it means for the machine, and what to tell the caller.
+/// A failed dial: the input for the machine, and the error for the caller.
 struct DialError {
     input: Input,
     error: ConnectError,
@@ -60,7 +60,7 @@ impl DialError {
 }
 
 impl Connector {
-    /// IND2Connector::Bind.
+    /// Binds the connector to `address` (IND2Connector::Bind).
     ///
     /// # Errors
     /// See [`BindError`].
@@ -69,8 +69,8 @@ impl Connector {
             return Err(BindError::DeviceRemoved);
         }
         let mut after = AfterStep::default();
-        // All under one lock: between its steps another bind would reserve a second address, and a connect would find a connector that
-        // is not bound yet.
+        // All under one lock: between the steps another bind would reserve a second address, and a connect
+        // would find a connector that is not bound yet.
         let mut inner = self.lock();
         let local = inner.progress.local;
         let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
@@ -85,7 +85,7 @@ impl Connector {
                 Err(error) => {
                     let error = match error {
                         SocketError::Bind(error) => error,
-                        // Nothing that bind alone asks for can be missing.
+                        // Bind requests no option that a kernel could lack.
                         SocketError::NotSupported(what) => {
                             BindError::Os { call: "socket", source: io::Error::other(what).into() }
                         }
@@ -109,17 +109,18 @@ impl Connector {
         self.adapter.host.bind_connector(address, self.adapter.ports(), &options)
     }
 
-    /// The address that Bind gave, before a connection uses it.
+    /// Returns the address of Bind, until a connection uses it.
     ///
     /// # Errors
-    /// `ConnectionInvalid` when it is not bound.
+    /// `ConnectionInvalid` if the connector is not bound.
     pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
         let inner = self.lock();
         let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
         bound.ok_or(StateError::ConnectionInvalid)
     }
 
-    /// IND2Connector::Connect: afterwards the handshake waits for [`complete`](Self::complete).
+    /// Connects to `peer` (IND2Connector::Connect). Afterwards the handshake waits for
+    /// [`complete`](Self::complete).
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -141,7 +142,7 @@ impl Connector {
         let deadline = params.timeout.and_then(|timeout| {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
-        // The driver of an attempt that failed may not have given it back.
+        // The driver of a failed attempt may still have the queue pair.
         self.unless_canceled(queue_pair.settled()).await?;
         let call = self.begin(queue_pair, peer, params, deadline)?;
         let outcome = self.race(peer, params, deadline).await;
@@ -170,7 +171,7 @@ impl Connector {
         outcome
     }
 
-    /// The inline part of Connect.
+    /// Begins the attempt: the part of Connect that runs within the call.
     fn begin(
         self: &Arc<Self>,
         queue_pair: &Arc<QueuePair>,
@@ -179,8 +180,8 @@ impl Connector {
         deadline: Option<Instant>,
     ) -> Result<ConnectCall<'_, Self>, ConnectError> {
         let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
-        // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock, so
-        // that another call on this connector finds either all of it or nothing.
+        // Taken before the machine is asked, so that no other connector gets it in between, and under the
+        // same lock, so that another call on this connector finds either all of it or nothing.
         let mut busy = false;
         let (outcome, after) = self.step(|inner| {
             let fits =
@@ -207,7 +208,8 @@ impl Connector {
         })
     }
 
-    /// Dials until that is done, or the machine has been told to stop. `Err(None)`: the machine has the answer.
+    /// Dials until the dial ends or the machine answers the call. Returns `Err(None)` if the machine has the
+    /// answer.
     async fn race(
         &self,
         peer: SocketAddr,
@@ -221,26 +223,29 @@ impl Connector {
         }
     }
 
-    /// Resolves when the connect has been answered from elsewhere: cancelled, or the device or the queue pair removed.
+    /// Resolves when the machine has answered the connect: it was cancelled, or the device or the queue pair
+    /// was removed.
     async fn interrupted(&self) {
         std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)).await;
     }
 
-    /// TCP connection and MPA start-up, within the caller's time.
+    /// Connects by TCP and starts up MPA, within the caller's time.
     async fn dial(
         &self,
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
     ) -> Result<Dialled, DialError> {
-        // Not before the machine has heard of it: unlike a mistake with the queue pair, it burns the connector (X2).
+        // Not before the machine has accepted the call: unlike a mistake with the queue pair, it makes the
+        // connector unusable (X2).
         net::errors::validate_destination(peer).map_err(DialError::new)?;
         let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
         let stream =
             stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);
         let explicit = {
             let mut inner = self.lock();
-            // An attempt that has been ended has no use for the port, which would be held for as long as the connector exists.
+            // An attempt that was ended does not need the port, which would be held for as long as the
+            // connector exists.
             if inner.progress.state() == State::Connecting {
                 inner.progress.local = Some(local);
                 inner.lease = Some(lease);
@@ -248,7 +253,7 @@ impl Connector {
             inner.bound
         };
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
-        // If this comes to nothing the port has to be free at once, for the next attempt.
+        // If the start-up fails the port has to be free at once, for the next attempt.
         let _ = stream.abort();
         let outcome = if explicit.ip().is_unspecified() && !self.adapter.owns(local.ip()) {
             // The kernel reaches the peer by another adapter.
@@ -264,8 +269,9 @@ impl Connector {
         outcome
     }
 
-    /// Restores the socket of a connector that is bound, after an attempt that came to nothing (`CM-19`): `socket` if the attempt has not
-    /// used it up, or a new one. If that cannot be bound now the next attempt tries again, because the address stays that of the connector.
+    /// Restores the socket of a connector that is bound, after a failed attempt (`CM-19`): `socket` if the
+    /// attempt has not used it up, or a new one. If that cannot be bound now the next attempt tries again,
+    /// because the address stays that of the connector.
     fn bind_again(&self, socket: Option<BoundSocket>) {
         let mut inner = self.lock();
         let Some(local) = inner.bound.filter(|_| inner.progress.state() == State::Connecting) else { return };
@@ -275,7 +281,7 @@ impl Connector {
         inner.socket = socket.or_else(bind);
     }
 
-    /// MPA start-up, until the deadline.
+    /// Starts up MPA, until the deadline.
     async fn start_up(
         &self,
         stream: Stream,
@@ -300,7 +306,8 @@ impl Connector {
         let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
         let mut initiator = Initiator::new(config, offer, &params.private_data);
         stream.write_all(&initiator.request()).await.map_err(|error| DialError::io(&error, peer))?;
-        // While the peer reads the request: nothing of this concerns the first bytes of a connection.
+        // Set while the peer reads the request: none of these options concerns the first bytes of a
+        // connection.
         let options = self.adapter.socket_options(None, params.multipath);
         match stream.prepare(&options) {
             Ok(()) => {}
@@ -340,11 +347,12 @@ impl Connector {
         }
     }
 
-    /// Tells the peer what is wrong with its reply, and closes the socket behind that.
+    /// Sends the peer the reason why its reply is invalid, and closes the socket behind that. Returns the
+    /// reason for the caller.
     fn send_last_words(&self, stream: Stream, error: &StartError) -> Reason {
         let last_words = error.bytes();
         if stream.is_aborting() {
-            // The port has to be free at once: the peer may hear it or not.
+            // The port has to be free at once, whether or not the peer receives the message.
             let _ = stream.send_now(&last_words);
         } else {
             self.adapter.lingering_close.close_after(stream, last_words);
@@ -355,7 +363,7 @@ impl Connector {
         }
     }
 
-    /// The TCP connection. A port of our own choice that turns out to be taken is replaced by the next one.
+    /// Connects by TCP. If the kernel refuses a port of this side's choice as taken, the next one is tried.
     async fn reach(
         &self,
         peer: SocketAddr,
@@ -374,7 +382,8 @@ impl Connector {
             let socket =
                 self.with_options(local, socket, params).map_err(|error| DialError::new(error.into()))?;
             return socket.connect(peer, left()).await.map_err(|ConnectFailure { error, bound }| {
-                // Still bound: the same connector may try again (`CM-19`), but with the options of its own attempt.
+                // Still bound: the same connector may try again (`CM-19`), but with the options of its own
+                // attempt.
                 let is_plain = |socket: &mut BoundSocket| {
                     !has_options(params) || socket.renew(&self.adapter.socket_options(None, false)).is_ok()
                 };
@@ -411,7 +420,7 @@ impl Connector {
         };
         match made() {
             Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
-                // The address has gone since it was listed.
+                // The address was removed after it was listed.
                 let _ = self.adapter.current_addresses();
                 made()
             }
@@ -419,10 +428,12 @@ impl Connector {
         }
     }
 
-    /// Returns a socket at the address that Bind gave, with the options of this attempt. `socket` is the one that Bind made, without any.
+    /// Returns a socket at the address of Bind, with the options of this attempt. `socket` is the one that
+    /// Bind made, without options.
     ///
     /// # Errors
-    /// The options cannot be had, or the socket that had been used up cannot be bound. The connector is as it was.
+    /// The kernel does not support the options, or no new socket can be bound in place of one that was used
+    /// up. The connector is as it was.
     fn with_options(
         &self,
         local: SocketAddr,
@@ -440,7 +451,7 @@ impl Connector {
         Ok(socket)
     }
 
-    /// IND2Connector::CompleteConnect.
+    /// Completes the connection (IND2Connector::CompleteConnect).
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -482,13 +493,13 @@ impl Connector {
         }
     }
 
-    /// Fails if the peer has left in the middle of the handshake.
+    /// Fails if the peer has closed its socket in the middle of the handshake.
     pub(crate) fn check_peer(&self) -> Result<(), Reason> {
         self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check)
     }
 
-    /// Turns a finished start-up into a connection. `None` when the attempt was ended in this very moment: the socket
-    /// is closed then.
+    /// Creates the connection of a finished start-up. Returns `None` if the attempt was ended at the same
+    /// time: the socket is closed then.
     pub(crate) fn start_connection(
         self: &Arc<Self>,
         stream: Stream,
@@ -515,7 +526,7 @@ impl Connector {
             queue,
             crc: negotiated.crc,
             role,
-            // A peer that does not speak of readiness counts as ready.
+            // A peer that sends no RTR message counts as ready.
             implied: rtr == Rtr::None,
             inbound_reads: negotiated.limits.inbound,
             receives: queue_pair.receives.clone(),
@@ -533,10 +544,10 @@ impl Connector {
         self.adapter.runtime.spawn(driver);
     }
 
-    /// IND2Connector::Reject by the active side.
+    /// Rejects the peer's reply (IND2Connector::Reject by the active side).
     ///
     /// # Errors
-    /// `InvalidBufferSize`: the wire has no place for data here; `Aborted`: the peer has left.
+    /// `InvalidBufferSize`: the wire protocol has no place for data here; `Aborted`: the peer has left.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
         let (length, maximum) = (data.len(), 0);
         self.look();
@@ -552,11 +563,11 @@ const fn has_options(params: &ConnectParams) -> bool {
     params.traffic_class.is_some() || params.multipath
 }
 
-/// Returns when to look again whether the host of the peer has the request. Never if it has: how long the peer takes to reply
-/// is its own affair (`X8`).
+/// Returns after which time to check again whether the peer's host has acknowledged the request. Returns
+/// `None` if it has, or without a path timeout: how long the peer takes to reply is not limited here (`X8`).
 ///
 /// # Errors
-/// `ETIMEDOUT` if the host has not been heard for the path timeout, although the request is repeated.
+/// `ETIMEDOUT` if the peer's host has sent nothing for the path timeout, although the request is repeated.
 fn look_again(stream: &Stream, path_timeout: Option<Duration>) -> io::Result<Option<Duration>> {
     let Some(limit) = path_timeout.filter(|_| stream.unacknowledged().is_ok_and(|bytes| bytes > 0)) else {
         return Ok(None);
@@ -567,7 +578,8 @@ fn look_again(stream: &Stream, path_timeout: Option<Duration>) -> io::Result<Opt
     }
 }
 
-/// Takes what has arrived of the reply. The buffer is on the stack, and not part of the future that waits.
+/// Takes the bytes of the reply that have arrived. The buffer is on the stack, and not part of the future
+/// that waits.
 fn read_reply(stream: &Stream, initiator: &mut Initiator) -> io::Result<Result<Option<Reply>, StartError>> {
     let mut bytes = [0; 1024];
     match stream.try_read(&mut bytes) {
@@ -595,7 +607,7 @@ mod tests {
     use crate::provider::soft::adapter::{Adapter, resolve};
     use crate::provider::soft::config::SoftConfig;
 
-    // The cancel of another thread may come when TCP has connected, and the connector lives on (CAN-06).
+    // A cancel from another thread may come when TCP has connected, and the connector lives on (CAN-06).
     #[tokio::test]
     async fn canceled_attempt_frees_its_port() {
         let id = resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");

@@ -15,8 +15,8 @@ use crate::provider::soft::config::SoftConfig;
 const EVERY_INTERFACE: u32 = 0;
 
 impl Adapter {
-    /// Opens the adapter of a listener at every address of this machine. Its addresses are the unspecified ones, which never go,
-    /// so that it is not removed.
+    /// Opens the adapter of a listener at every address of this machine. Its addresses are the unspecified
+    /// ones, which never go away, so that it is not removed.
     ///
     /// # Errors
     /// `Unsupported` without a runtime, or if the runtime lacks I/O or timers.
@@ -37,11 +37,12 @@ impl Adapter {
         self.interface.index == EVERY_INTERFACE
     }
 
-    /// Returns the adapter for a connection to this local address: this one, or if this is the adapter of every interface,
-    /// the one of the interface with the address. That is opened once, and stays open as long as this one.
+    /// Returns the adapter for a connection to this local address: this one, or if this is the adapter of
+    /// every interface, the adapter of the interface that has the address. That adapter is opened once, and
+    /// stays open as long as this one.
     ///
-    /// No adapter lists link-local addresses, and no interface those of a local route (`ip route add local`). This adapter serves
-    /// them, and those of an interface whose adapter cannot be opened.
+    /// No adapter lists link-local addresses, and no interface lists those of a local route (`ip route add
+    /// local`). This adapter serves them, and the addresses of an interface whose adapter cannot be opened.
     pub(crate) fn serving(self: &Arc<Self>, local: SocketAddr) -> Arc<Self> {
         if !self.is_everywhere() {
             return self.clone();
@@ -50,7 +51,7 @@ impl Adapter {
         opened.or_else(|| self.open_serving(local)).unwrap_or_else(|| self.clone())
     }
 
-    /// Returns an adapter of those that are open.
+    /// Returns the first open adapter that `is_wanted`.
     fn opened(&self, is_wanted: impl Fn(&Self) -> bool) -> Option<Arc<Self>> {
         let mut opened = self.of_interfaces.lock();
         let removed: Vec<_> = opened.extract_if(.., |adapter| adapter.is_removed()).collect();
@@ -60,9 +61,9 @@ impl Adapter {
         found
     }
 
-    /// Returns the adapter of the interface that has the address now.
+    /// Returns the adapter of the interface that has the address now, opening it if necessary.
     fn open_serving(&self, local: SocketAddr) -> Option<Arc<Self>> {
-        // The interfaces of another network namespace are others.
+        // Another network namespace has other interfaces.
         let is_link_local = matches!(local, SocketAddr::V6(v6) if v6.scope_id() != 0);
         if is_link_local || !self.is_of_this_thread() {
             return None;
@@ -72,12 +73,12 @@ impl Adapter {
         if let Some(known) = self.opened(is_same) {
             return Some(known);
         }
-        // The tasks of the adapter run where those of this one do, whichever task asks.
+        // The tasks of the new adapter run on this adapter's runtime, whichever task calls.
         let _home = self.runtime.enter();
         let adapter = Self::open(self.host.clone(), id, self.config.clone())
             .inspect_err(|error| debug!(%local, %error, "served without the adapter of its interface"))
             .ok()?;
-        // Another task may have opened it meanwhile.
+        // Another task may have opened the same adapter since `opened` was called.
         let mut opened = self.of_interfaces.lock();
         let first = opened.iter().find(|other| is_same(other) && !other.is_removed()).cloned();
         if first.is_none() {
