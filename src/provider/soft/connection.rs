@@ -1,4 +1,4 @@
-//! The part that posting calls and the driver of a connection share: the socket and the sending half.
+//! Shares the socket and the sending half of a connection between posting calls and its driver.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,27 +29,27 @@ use crate::types::{ConnectionId, Role};
 /// A command of the connector to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Say goodbye and wait for the answer until then.
+    /// Close this half of the stream and wait for the peer's half until the deadline.
     Disconnect(Instant),
-    /// Say no during the handshake.
+    /// Reject the peer during the handshake.
     Refuse,
-    /// Drop everything at once; requests finish with this status.
+    /// Drop everything at once; requests complete with this status.
     Abandon(Status),
 }
 
-/// The news for the driver from those who post, and from the connector.
+/// The state that the driver polls: the command of the connector, and whether the socket was full.
 pub(super) struct Asked {
     pub(super) command: Option<Command>,
     /// The socket was full.
     pub(super) blocked: bool,
-    /// The last poll was by the same task, which has not been woken from here since.
+    /// The last poll was by the same task, whose waker has not been used since.
     pub(super) known: bool,
 }
 
-/// The socket, shared by whoever posts and the driver.
+/// The socket, shared by posting calls and the driver.
 pub(crate) struct Socket {
     stream: Stream,
-    /// It is read without waiting for the runtime to say that there is something.
+    /// Reads do not wait until the runtime reports the socket readable.
     eager: AtomicBool,
     /// The descriptor, of a socket that was accepted.
     descriptor: Option<Held>,
@@ -69,7 +69,8 @@ impl Socket {
         &self.stream
     }
 
-    /// Sets whether reads ask the system without the runtime, which learns nothing from them then.
+    /// Sets whether reads call the system without asking the runtime, whose view of the socket they then do
+    /// not update.
     ///
     /// The task sets it at each poll, and the reader of a stream for a read of its own. The two are not ordered, so one read may go
     /// the other way, which costs a system call or finds nothing.
@@ -77,12 +78,12 @@ impl Socket {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
-    /// Returns whether reads ask the system without the runtime.
+    /// Returns whether reads call the system without asking the runtime.
     pub(super) fn is_eager(&self) -> bool {
         self.eager.load(Ordering::Relaxed)
     }
 
-    /// One non-blocking read.
+    /// Reads once, without blocking.
     pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
         if self.eager.load(Ordering::Relaxed) {
             self.stream.receive_now(targets)
@@ -91,8 +92,8 @@ impl Socket {
         }
     }
 
-    /// One non-blocking write of the batch: how much the socket took. The socket itself is asked if `now`, and otherwise only if the
-    /// runtime knows of room.
+    /// Writes the batch once, without blocking, and returns how many bytes the socket took. If `now`, the
+    /// system is called in any case; otherwise only if the runtime has seen the socket writable.
     fn write(&self, batch: &Batch, now: bool) -> io::Result<usize> {
         let held = match batch.access() {
             None => None,
@@ -105,7 +106,7 @@ impl Socket {
         if now { self.stream.send_pieces_now(pieces) } else { self.write_pieces(pieces) }
     }
 
-    /// One non-blocking write of the pieces: how much the socket took.
+    /// Writes the pieces once, without blocking, and returns how many bytes the socket took.
     pub(super) fn write_pieces<'a>(
         &self,
         pieces: impl Iterator<Item = memory::Piece<'a>>,
@@ -113,7 +114,7 @@ impl Socket {
         self.stream.try_send(pieces)
     }
 
-    /// One non-blocking write of the frames: how much the socket took.
+    /// Writes the frames once, without blocking, and returns how many bytes the socket took.
     pub(super) fn write_frames(&self, frames: &StreamFrames<'_>) -> io::Result<usize> {
         self.stream.try_send_all(frames.pieces(), frames.length())
     }
@@ -121,28 +122,28 @@ impl Socket {
 
 /// The part of a connection that posting calls and the driver share.
 pub(crate) struct ConnectionShared {
-    /// Unique in the process: whose windows the peer may use.
+    /// Unique in the process: windows of this number are those that the peer may use.
     pub(crate) number: u64,
     /// The number in `tracing` output.
     pub(super) id: ConnectionId,
     pub(crate) crc: bool,
     pub(super) role: Role,
-    /// The peer counts as ready without having said so.
+    /// The peer counts as ready without an RTR message.
     pub(super) implied: bool,
     /// The most reads and atomics of the peer that are served at once.
     pub(super) inbound_reads: usize,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
     sending: Mutex<Sending>,
-    /// The other half, which its task owns.
+    /// The receiving half, which its task owns.
     pub(super) reader: OnceLock<Weak<Reader>>,
 }
 
 struct Sending {
     queue: SendQueue,
-    /// Gone when the connection is.
+    /// `None` once the connection has ended.
     socket: Option<Arc<Socket>>,
-    /// The statuses of a flush that the current writer carries out, because the driver is gone: of the oldest request and
+    /// The statuses of a flush that the current writer carries out when it stops: of the oldest request and
     /// of the others.
     flush: Option<(Status, Status)>,
     /// Wakes the driver, which then writes on or executes the command.
@@ -151,7 +152,8 @@ struct Sending {
 }
 
 impl Sending {
-    /// Has this task woken as the driver from now on. The waker that it replaces is dropped without the lock.
+    /// Registers this task as the driver. Returns the waker that it replaces, which the caller drops without
+    /// the lock.
     #[must_use]
     fn register(&mut self, cx: &Context<'_>) -> Option<Waker> {
         if self.is_registered(cx) { None } else { self.driver.replace(cx.waker().clone()) }
@@ -193,12 +195,12 @@ impl std::ops::DerefMut for SendHalf<'_> {
 }
 
 impl SendHalf<'_> {
-    /// The socket, unless the connection is gone.
+    /// Returns the socket, unless the connection has ended.
     pub(super) fn socket(&self) -> Option<Arc<Socket>> {
         self.0.socket.clone()
     }
 
-    /// Wakes the driver, once the lock is gone.
+    /// Wakes the driver, after it has released the lock.
     fn wake_driver(mut self) {
         let waker = self.0.driver.take();
         drop(self);
@@ -211,7 +213,7 @@ impl SendHalf<'_> {
 /// The result of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transmitted {
-    /// All that could be sent has been, or somebody else is at it.
+    /// All that could be sent has been, or another writer goes on.
     Idle,
     /// The driver has to go on.
     Blocked,
@@ -242,11 +244,11 @@ impl ConnectionShared {
         SendHalf(self.sending.lock())
     }
 
-    /// Stops the writing. Ready when nobody writes any more, so that memory can be given back to the user.
+    /// Stops the writing. Resolves when no writer is left, so that memory can be returned to the user.
     pub(super) fn poll_halt(&self, cx: &Context<'_>) -> Poll<()> {
         let mut sending = self.send_queue();
         sending.halted = true;
-        // The writer wakes the driver when it is done.
+        // The writer wakes the driver when it stops.
         let old = sending.0.register(cx);
         let halted = !sending.is_writing();
         drop(sending);
@@ -254,15 +256,16 @@ impl ConnectionShared {
         if halted { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver reads
-    /// what there is and finds the end.
+    /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver
+    /// reads what has arrived and then the end.
     pub(super) fn transmit<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Transmitted {
         let Some(socket) = sending.socket() else { return Transmitted::Idle };
         let next = sending.begin(wakes);
         self.go_on(&socket, sending, next, wakes)
     }
 
-    /// Writes as [`transmit`](Self::transmit) does, as much as belongs in a turn of the task. Returns the work of it, too.
+    /// Writes as [`transmit`](Self::transmit) does, as much as belongs in a turn of the task. Also returns
+    /// the cost of the written bytes.
     pub(super) fn transmit_in_turn<'a>(
         &'a self,
         mut sending: SendHalf<'a>,
@@ -274,9 +277,9 @@ impl ConnectionShared {
         (transmitted, cost_of(bytes))
     }
 
-    /// Reads and writes what belongs in a turn, for a caller that polls a completion queue: the runtime may have no thread to learn
-    /// that the socket has something, or room. What another thread is at is left to that, and a connection that this end has ended
-    /// to the task.
+    /// Reads and writes what belongs in a turn, for a caller that polls a completion queue: the runtime may
+    /// have no thread to report that the socket is readable or writable. A half that another thread is
+    /// reading or writing is left to that thread, and a connection that this end has ended to the task.
     pub(super) fn poll_now(&self) {
         let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
         let mut wakes = WakeList::default();
@@ -291,8 +294,9 @@ impl ConnectionShared {
         wakes.wake_all();
     }
 
-    /// Writes on if the socket was full and has room. Returns whether that was all, or an end: if the driver has to go on. `None` if
-    /// this end has ended the connection: what has come, and what was posted, is no more to succeed.
+    /// Writes on if the socket was full and has room. Returns whether the driver has to go on. Returns `None`
+    /// if this end has ended the connection: data that has arrived, and requests that were posted, must no
+    /// longer succeed.
     fn write_now(&self, wakes: &mut WakeList) -> Option<bool> {
         let mut sending = self.send_queue();
         if sending.0.command.is_some() || sending.halted {
@@ -306,7 +310,8 @@ impl ConnectionShared {
         Some(self.go_on_now(&socket, sending, next, wakes))
     }
 
-    /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go on.
+    /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go
+    /// on.
     pub(super) fn go_on_now<'a>(
         &'a self,
         socket: &Socket,
@@ -318,8 +323,8 @@ impl ConnectionShared {
         if transmitted == Transmitted::Idle || bytes > 0 {
             return transmitted == Transmitted::Blocked;
         }
-        // A driver that waits for room is not disturbed as long as there is none. One that waits for the writer is told that it is
-        // done.
+        // A driver that waits for room is not woken as long as there is none. One that waits for the writer
+        // is woken, because the writer has stopped.
         let sending = self.send_queue();
         sending.broken.is_some() || sending.halted
     }
@@ -335,8 +340,8 @@ impl ConnectionShared {
         self.write_batches(socket, sending, next, (usize::MAX, false), wakes).0
     }
 
-    /// Writes from this step on, no further batch after so many bytes, with or without asking the runtime. Returns the number of
-    /// bytes, too.
+    /// Writes from this step on, and begins no further batch after `most` bytes. If `now`, the runtime is not
+    /// asked for room. Also returns the number of bytes.
     fn write_batches<'a>(
         &'a self,
         socket: &Socket,
@@ -383,12 +388,12 @@ impl ConnectionShared {
         (if waits { Transmitted::Blocked } else { transmitted }, written)
     }
 
-    /// Writes deferred requests, and what was framed before any request was posted.
+    /// Writes deferred requests, and frames that were queued before any request was posted.
     pub(crate) fn flush_deferred(&self) {
         self.transmit_now(self.send_queue());
     }
 
-    /// Writes, unless that has to wait, and leaves the rest to the driver.
+    /// Writes, unless it must wait, and leaves the rest to the driver.
     pub(super) fn transmit_now(&self, sending: SendHalf<'_>) {
         let mut wakes = WakeList::default();
         if !sending.is_busy() && self.transmit(sending, &mut wakes) == Transmitted::Blocked {
@@ -397,8 +402,8 @@ impl ConnectionShared {
         wakes.wake_all();
     }
 
-    /// Writes in a turn of the reader, unless that has to wait, and leaves the rest to the driver. Returns the work of it, which the
-    /// peer has caused.
+    /// Writes in a turn of the reader, unless it must wait, and leaves the rest to the driver. Returns the
+    /// cost of the written bytes, which the peer has caused.
     pub(super) fn transmit_for_peer(&self, sending: SendHalf<'_>, wakes: &mut WakeList) -> u32 {
         if sending.is_busy() {
             return 0;
@@ -410,12 +415,12 @@ impl ConnectionShared {
         cost
     }
 
-    /// Has the driver go on.
+    /// Wakes the driver.
     pub(super) fn wake_driver(&self) {
         self.send_queue().wake_driver();
     }
 
-    /// The connection is gone: nothing is written any more.
+    /// Drops the socket of a connection that has ended, so that nothing more is written.
     pub(super) fn forget_socket(&self) {
         let socket = self.send_queue().0.socket.take();
         drop(socket);
@@ -424,7 +429,7 @@ impl ConnectionShared {
     /// Posts a request of the send queue and writes it, if nothing is ahead of it.
     ///
     /// # Errors
-    /// The reason why it was not posted; the payload comes back.
+    /// The reason why the request was not posted, with its payload.
     pub(crate) fn post(&self, request: WorkRequest) -> Result<(), Refused> {
         let mut sending = self.send_queue();
         if let Err(kind) = sending.admits(request.operation.kind()) {
@@ -442,7 +447,8 @@ impl ConnectionShared {
         Ok(())
     }
 
-    /// Tells the driver. The first command stands, unless the new one is more urgent.
+    /// Sets the command of the driver and wakes it. The first command stands, unless the new one is more
+    /// urgent.
     pub(crate) fn command(&self, command: Command) {
         let mut sending = self.send_queue();
         match (sending.0.command, command) {
@@ -454,7 +460,7 @@ impl ConnectionShared {
         sending.wake_driver();
     }
 
-    /// Has the driver woken by this task from now on.
+    /// Takes the command. The driver is woken by this task's waker from now on.
     pub(super) fn poll_command(&self, cx: &Context<'_>) -> Asked {
         let mut sending = self.sending.lock();
         let known = sending.is_registered(cx);
@@ -465,7 +471,7 @@ impl ConnectionShared {
         asked
     }
 
-    /// The peer may be sent to.
+    /// Allows sending to the peer, which is ready, and writes what was held back.
     pub(super) fn release(&self) {
         let mut sending = self.send_queue();
         if std::mem::take(&mut sending.held) {
@@ -473,15 +479,16 @@ impl ConnectionShared {
         }
     }
 
-    /// The oldest of our reads has been answered. Returns the work of what was written.
+    /// Completes the oldest read of this side, whose response has arrived. Returns the cost of what was
+    /// written.
     pub(crate) fn answered(&self, wakes: &mut WakeList) -> u32 {
         let mut sending = self.send_queue();
         sending.answered(wakes);
         self.transmit_for_peer(sending, wakes)
     }
 
-    /// Finishes every request of the send queue: the oldest with `first`, all others with `rest`. Nothing is bound
-    /// for the peer any more. If somebody is writing, the writer does this when it is done.
+    /// Completes every request of the send queue: the oldest with `first`, all others with `rest`. The peer
+    /// loses its windows. If a thread is writing, that writer does this when it stops.
     pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
         let mut sending = self.send_queue();
         sending.halted = true;

@@ -1,4 +1,5 @@
-//! One connector of the soft provider: the ND state machine, the socket it speaks of, and the futures that wait.
+//! One connector of the soft provider: the state machine of NetworkDirect, its socket, and the futures that
+//! wait for it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, deadline};
 use crate::types::{ConnectionId, DisconnectReason};
 
-/// A connector and the connection that comes of it.
+/// A connector and its connection.
 pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<Adapter>,
@@ -38,17 +39,18 @@ pub(crate) struct Connector {
 /// The state of a connector, under its lock.
 pub(crate) struct Inner {
     pub(crate) progress: ConnectorState,
-    /// The local address that Bind gave it.
+    /// The local address of Bind.
     pub(crate) bound: Option<SocketAddr>,
-    /// The socket that has this address and waits for Connect. There is none during an attempt, and if it could not be bound again.
+    /// The socket that has this address and waits for Connect. `None` during an attempt, and if it could not
+    /// be bound again.
     pub(crate) socket: Option<BoundSocket>,
-    /// The port of the connection, ours until the end.
+    /// The port of the connection, held until its end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
     pub(crate) handshake: Option<PendingHandshake>,
     queue_pair: Option<Arc<QueuePair>>,
     connection: Option<Arc<ConnectionShared>>,
-    /// The peer left while this side was about to ask it to.
+    /// The peer closed its half of the stream before the driver closed this half.
     answered: bool,
     /// The descriptor of a request, until the program has it.
     descriptor: Option<Held>,
@@ -65,7 +67,7 @@ impl Inner {
         self.queue_pair.clone()
     }
 
-    /// Returns whether Disconnect waits for the driver, which reports that it has flushed the requests and closed the socket. No other
+    /// Returns whether Disconnect waits for the driver to flush the requests and close the socket. No other
     /// end of the connection answers the call, so that no request is outstanding when it returns (`DIS-01`).
     fn flushes_for_disconnect(&self) -> bool {
         self.progress.state() == State::Disconnecting && self.connection.is_some()
@@ -73,12 +75,12 @@ impl Inner {
 }
 
 impl Connector {
-    /// A connector that nothing has happened to.
+    /// Creates an unbound connector.
     pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
         Self::with(adapter, Machine::new(), None, None, None)
     }
 
-    /// The connector of a request that has arrived.
+    /// Creates the connector of a request that has arrived.
     pub(crate) fn with_request(
         adapter: Arc<Adapter>,
         Incoming { terms, handshake, local, peer, descriptor }: Incoming,
@@ -87,7 +89,7 @@ impl Connector {
         let phase = machine.state();
         let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
         connector.lock().descriptor = Some(descriptor);
-        // The machine was made in this state; the listener's did the waiting.
+        // The machine was made in this state; the listener's machine was the one that waited.
         let (peer, status) = (Some(peer), Status::SUCCESS);
         let peer = peer.map(tracing::field::display);
         debug!(connection = %connector.id, peer, from = %"Waiting", ?phase, %status, "state changed");
@@ -139,14 +141,14 @@ impl Connector {
         }
     }
 
-    /// Frees the queue pair of an attempt that came to nothing.
+    /// Frees the queue pair of an attempt that has failed.
     fn clear(inner: &mut Inner) -> WakeList {
         let over = matches!(inner.progress.machine.state(), State::Idle | State::Bound | State::Dead);
         if !over {
             return WakeList::default();
         }
         if inner.connection.is_some() {
-            // The driver gives the queue pair back.
+            // The driver frees the queue pair.
             inner.queue_pair.as_ref().inspect(|queue_pair| queue_pair.expect_return());
             return WakeList::default();
         }
@@ -159,7 +161,7 @@ impl Connector {
         inner.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
     }
 
-    /// Takes the queue pair for this attempt.
+    /// Associates the queue pair with this attempt. Returns whether it was free.
     pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePair>) -> bool {
         let borrower: Weak<Self> = Arc::downgrade(self);
         let taken = queue_pair.associate(borrower).is_ok();
@@ -169,7 +171,7 @@ impl Connector {
         taken
     }
 
-    /// Frees the queue pair of a call that was refused inline, or of an attempt that was taken back.
+    /// Frees the queue pair of a call that was refused inline, or of an attempt that was withdrawn.
     pub(crate) fn give_back(&self) {
         let queue_pair = self.lock().queue_pair.take();
         if let Some(queue_pair) = queue_pair {
@@ -177,8 +179,9 @@ impl Connector {
         }
     }
 
-    /// The connection exists: from now on the driver carries out the machine's actions. False when the attempt was ended
-    /// since its handshake was taken: nobody could tell the driver then, and the queue pair is not ours any more.
+    /// Attaches the connection, whose driver carries out the machine's actions from now on. Returns false if
+    /// the attempt was ended after its handshake was taken: the driver then got no command, and the queue
+    /// pair is no longer this connector's.
     #[must_use]
     pub(crate) fn attach(&self, connection: Arc<ConnectionShared>) -> bool {
         let mut inner = self.lock();
@@ -189,7 +192,7 @@ impl Connector {
         wanted
     }
 
-    /// The queue pair may be posted to, before the call that waits for the connection returns; then that does.
+    /// Establishes the connection: posting is possible before the call that waits for the connection returns.
     pub(crate) fn establish(&self, done: Input) {
         let (queue_pair, connection) = {
             let inner = self.lock();
@@ -201,7 +204,7 @@ impl Connector {
         let _ = self.handle(done);
     }
 
-    /// The attempt or the connection has ended; requests have not been flushed yet.
+    /// Handles the end of the attempt or the connection, before its requests are flushed.
     fn ended(&self, ending: Ending) {
         let (input, reason) = match ending {
             Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
@@ -210,7 +213,8 @@ impl Connector {
             Ending::GaveUp(reason) => (Input::PeerGaveUp, reason),
         };
         let mut after = AfterStep::default();
-        // All under one lock: between the question whether this side disconnects and the input a disconnect could begin.
+        // All under one lock: between the question whether this side disconnects and the input a disconnect
+        // could begin.
         let mut inner = self.lock();
         let (id, peer, phase) = (self.id, inner.progress.peer, inner.progress.state());
         let logged = ending.clone();
@@ -219,7 +223,7 @@ impl Connector {
             debug!(connection = %id, peer, ?phase, ending = ?logged, "connection ended");
         });
         match ending {
-            // Its answer came before the driver got to asking.
+            // The peer closed its half before the driver closed this one.
             Ending::PeerDisconnected if inner.flushes_for_disconnect() => inner.answered = true,
             Ending::Lost(..) if inner.flushes_for_disconnect() => {
                 Self::record_end(&mut inner, &ending, reason, &mut after);
@@ -250,12 +254,12 @@ impl Connector {
                 queue_pair.end(&mut after.requests);
             }
         } else if let Some(queue_pair) = inner.queue_pair.take() {
-            // Free before a call returns that the attempt has failed.
+            // Free before the call returns that the attempt has failed.
             after.requests.append(queue_pair.dissociate());
         }
     }
 
-    /// The socket is closed and every request has finished.
+    /// Handles the end of the driver: the socket is closed and every request has completed.
     fn closed(&self, answered: bool) {
         let (queue_pair, lease) = {
             let mut inner = self.lock();
@@ -272,7 +276,7 @@ impl Connector {
         let mut connection = None;
         let _ = self.handle_if(|inner| {
             connection = inner.connection.take();
-            // A peer that left by itself, in order or not, will not answer any more.
+            // A peer that ended the connection itself, in order or not, sends nothing more.
             let gone =
                 inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost));
             Some(if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut })
@@ -332,9 +336,9 @@ impl ConnectorDriver for Connector {
 
     fn execute(&self, inner: &mut Inner, action: Action, _after: &mut AfterStep) {
         match action {
-            // The future of the call does these.
+            // The future of the call carries these out.
             Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
-            // The trait does this.
+            // The trait carries this out.
             Action::Finish { .. } => {}
             Action::StartDisconnect => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
@@ -357,14 +361,15 @@ impl ConnectorDriver for Connector {
                 let status = if removed { Status::DEVICE_REMOVED } else { Status::CANCELED };
                 self.command(inner, Command::Abandon(status));
             }
-            // The driver flushes, once nothing of the memory is in use any more.
+            // The driver flushes, once none of the memory is in use.
             Action::Flush => {}
         }
     }
 
     fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         if inner.progress.state() == State::Disconnecting && inner.connection.is_none() {
-            // The peer left first and the driver has tidied up already: nothing is left to wait for.
+            // The peer ended the connection first, and the driver has already closed it: nothing is left to
+            // wait for.
             return Some(Input::DisconnectAnswered);
         }
         after.requests.append(Self::clear(inner));

@@ -1,5 +1,5 @@
-//! Messages of the peer whose payload has no memory of its own: requests and answers, Immediate Data, the Sends of a byte stream,
-//! Terminate.
+//! Messages of the peer whose payload has no memory of its own: requests and responses, Immediate Data, the
+//! Sends of a byte stream, Terminate.
 
 use super::connection::ConnectionShared;
 use super::placement::OnComplete;
@@ -14,20 +14,20 @@ use crate::types::Role;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Phase, ReadRequest, Terminate};
 
-/// The bytes of an atomic, and what its offset is a multiple of.
+/// The size of an atomic, and the alignment of its offset.
 const ATOMIC: usize = 8;
 
 impl ConnectionShared {
-    /// Answers a Read Request. `first` when it is the very first frame: an empty read is the handshake's then,
-    /// whatever the read limits. Returns the work of what was written.
+    /// Serves a Read Request. `first` if it is the very first frame: an empty read then belongs to the
+    /// handshake, whatever the read limits. Returns the cost of what was written.
     ///
     /// # Errors
-    /// The Terminate that the peer has earned.
+    /// The Terminate for the peer's mistake.
     fn serve(&self, request: &ReadRequest, first: bool, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
         if length == 0 {
-            // Of an empty read neither key nor offset is checked.
+            // Neither key nor offset of an empty read is checked.
             return self.answer(None, answer, first, wakes);
         }
         let source = (request.source_stag, request.source_to);
@@ -35,13 +35,13 @@ impl ConnectionShared {
         self.answer(Some(grant), answer, false, wakes)
     }
 
-    /// Answers an Atomic Request. Returns the work of what was written.
+    /// Serves an Atomic Request. Returns the cost of what was written.
     ///
     /// # Errors
-    /// The Terminate that the peer has earned.
+    /// The Terminate for the peer's mistake.
     fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<u32, Terminate> {
         if !request.to.is_multiple_of(ATOMIC as u64) {
-            // No code says it better.
+            // No error code is more precise.
             return Err(Terminate::CATASTROPHIC_STREAM);
         }
         let grant = self.keys.resolve((request.stag, request.to), ATOMIC, Intent::Atomic, self.number)?;
@@ -58,17 +58,18 @@ impl ConnectionShared {
     ) -> Result<u32, Terminate> {
         let mut sending = self.send_queue();
         if sending.serving() >= self.inbound_reads && !beyond {
-            // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section 7.1).
+            // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section
+            // 7.1).
             return Err(Terminate::NO_BUFFER);
         }
         sending.respond(grant, answer);
         Ok(self.transmit_for_peer(sending, wakes))
     }
 
-    /// An atomic of ours has been answered. Returns the work of what was written.
+    /// Completes the atomic of this side whose response has arrived. Returns the cost of what was written.
     ///
     /// # Errors
-    /// The Terminate for an answer that nobody asked for.
+    /// The Terminate for a response without a request.
     fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
@@ -78,7 +79,7 @@ impl ConnectionShared {
 }
 
 impl Receiver {
-    /// A message whose payload is for RDMAP itself.
+    /// Executes a message whose payload is for RDMAP itself.
     pub(super) fn control(
         &mut self,
         on_complete: &OnComplete,
@@ -101,7 +102,7 @@ impl Receiver {
             OnComplete::AtomicRequest => {
                 self.cost += REQUEST_COST;
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
-                // It is as long as it should be, so what is wrong is the operation.
+                // The length is right, so the operation is wrong.
                 let request =
                     AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
                 self.cost += self.connection.serve_atomic(&request, wakes).map_err(named)?;
@@ -117,7 +118,7 @@ impl Receiver {
             }
             OnComplete::Immediate { solicited } => {
                 let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
-                // Nobody is wrong, but our users could not be told.
+                // The peer has made no mistake, but the completion could not report the value.
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
                 if self.connection.receives.inbox().is_some() {
@@ -147,8 +148,9 @@ impl Receiver {
             }
         }
     }
-    /// A message is complete. The first one of a peer, whose arrival establishes the connection, is held back until that is done:
-    /// the program may answer a message as soon as it has it.
+    /// Completes a receive whose message has arrived. If the first message of a peer establishes the
+    /// connection, it is held back until the connection is established: the program may answer a message as
+    /// soon as it has it.
     pub(super) fn finish_receive(&mut self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
         let ConnectionShared { role, implied, receives, .. } = &*self.connection;
         if !self.heard && *role == Role::Passive && !implied {
@@ -158,14 +160,14 @@ impl Receiver {
         }
     }
 
-    /// The connection is established: completes the message that has established it.
+    /// Completes the message that has established the connection.
     pub(super) fn complete_first(&mut self, wakes: &mut WakeList) {
         if let Some((ticket, completed)) = self.first.take() {
             self.connection.receives.complete(ticket, completed, wakes);
         }
     }
 
-    /// A Send to a byte stream is complete.
+    /// Delivers a complete Send to the byte stream.
     fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
         self.shape.end();
         let inbox = self.connection.receives.inbox();

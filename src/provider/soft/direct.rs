@@ -1,7 +1,8 @@
-//! Requests that find nothing ahead of them: the call that posts one frames it, writes it and completes it.
+//! Frames, writes and completes a request within the posting call, if nothing is ahead of it.
 //!
-//! Such a request has no entry in the send queue, and no slot: both are for what has to wait. If the socket does not take all of its
-//! frame, or something else has come meanwhile, the request gets them after all.
+//! Such a request has no entry in the send queue, and no slot: both are for requests that wait. If the socket
+//! does not take all of its frame, or another request was posted while it was written, it gets both after
+//! all.
 
 use std::io;
 
@@ -26,7 +27,8 @@ struct DirectFrame<'a> {
     source: Source<'a>,
     /// The number of bytes of payload.
     payload: usize,
-    /// Length field and header, and the rest of the frame if the payload is copied. It is the thread's, see [`Batch`].
+    /// Length field and header, and the rest of the frame if the payload is copied. The thread's arena, see
+    /// [`Batch`].
     copied: Vec<u8>,
     /// The end of a frame whose payload stays in place.
     trailer: [u8; MAX_TRAILER],
@@ -66,7 +68,7 @@ impl<'a> DirectFrame<'a> {
         Self { header, source, payload, copied, trailer, trailer_length }
     }
 
-    /// The payload, if it stays in place.
+    /// Returns the payload, if it stays in place.
     fn in_place(&self) -> Option<&'a Payload> {
         match self.source {
             Source::Memory(parts) if self.payload > COPY_BELOW => Some(parts),
@@ -74,12 +76,12 @@ impl<'a> DirectFrame<'a> {
         }
     }
 
-    /// The number of bytes of all pieces.
+    /// Returns the number of bytes of all pieces.
     fn length(&self) -> usize {
         self.copied.len() + self.in_place().map_or(0, |_| self.payload + self.trailer_length)
     }
 
-    /// The pieces that are to be sent.
+    /// Returns the pieces that are to be sent.
     fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let in_place = self.in_place();
         let trailer = in_place.map(|_| Piece::Bytes(&self.trailer[..self.trailer_length]));
@@ -88,14 +90,14 @@ impl<'a> DirectFrame<'a> {
         std::iter::once(Piece::Bytes(&self.copied)).chain(payload).chain(trailer)
     }
 
-    /// The same frame for the send queue.
+    /// Converts the frame to a batch of the send queue.
     #[cold]
     fn into_batch(self, crc: bool) -> Batch {
         let mut batch = Batch::new(crc);
         match (self.in_place(), &self.header) {
             (Some(parts), Header::Tagged(header)) => batch.tagged(header, parts, None),
             (Some(parts), Header::Untagged(header)) => batch.untagged_parts(header, parts),
-            // The bytes that were checked, and not others that are in the memory now.
+            // The bytes under the checksum, and not others that are in the memory now.
             (None, _) => batch.framed(&self.copied),
         }
         batch::restore_arena(self.copied);
@@ -236,7 +238,8 @@ mod tests {
         matches!(table.poll(ticket, &mut Context::from_waker(Waker::noop())), Poll::Ready(Some(_)))
     }
 
-    // QP-17: what is posted while a direct request is being written comes behind it, on the wire and in completion.
+    // QP-17: requests that are posted while a direct request is being written come behind it, on the wire and
+    // in completion.
     #[test]
     fn requests_that_come_meanwhile_are_behind_it() {
         let (mut queue, table) = queue(4);

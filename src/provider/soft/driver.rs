@@ -1,6 +1,6 @@
-//! The task of an established connection: its reading, its clock, and its endings.
+//! The task of an established connection: it reads, keeps the timers, and closes the connection.
 //!
-//! It reports to an [`Observer`], and knows no connector.
+//! It reports to an [`Observer`], and does not depend on the connector.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -30,8 +30,8 @@ use closing::{End, State};
 mod closing;
 mod linger;
 
-/// While a message waits for a receive, an empty Write tells the peer this often that this end is alive: first after the
-/// shorter time.
+/// Intervals of the empty Writes that show the peer that this end is alive while its message waits for a
+/// receive: the first is shorter.
 const STARVED: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(500)];
 
 /// A report of the task of a connection. In this order, each at most once, with no lock held.
@@ -55,11 +55,11 @@ pub(crate) enum Event {
 pub(crate) enum Ending {
     /// The peer disconnected in order.
     PeerDisconnected,
-    /// It broke, with the status of the request that suffered.
+    /// The connection broke, with the status of the request that failed.
     Lost(Reason, Status),
-    /// The active side said no instead of completing.
+    /// The active side rejected instead of completing.
     Refused(Reason),
-    /// The active side vanished instead of completing.
+    /// The active side closed its socket instead of completing.
     GaveUp(Reason),
 }
 
@@ -69,7 +69,7 @@ pub(crate) trait Observer: Send + Sync + 'static {
     fn event(&self, event: Event);
 }
 
-/// The task of a connection: reads, writes on when the socket was full, watches the clock, and tidies up.
+/// The task of a connection: reads, writes on when the socket was full, polls the timers, and closes.
 pub(crate) struct Driver<O: Observer> {
     connection: Arc<ConnectionShared>,
     socket: Arc<Socket>,
@@ -77,30 +77,30 @@ pub(crate) struct Driver<O: Observer> {
     observer: Arc<O>,
     /// `None` while a tick is acted on.
     path_timeout: Option<PathTimeout>,
-    /// `None` when a message may take as long as it likes.
+    /// `None` if no time limits a message.
     message_timeout: Option<MessageTimeout>,
-    /// When the peer is next told that its message waits for a receive.
+    /// Time of the next empty Write while a message waits for a receive.
     starved: Option<Pin<Box<Sleep>>>,
-    /// It has been waiting since the last look.
+    /// The message has been waiting since the last poll.
     is_starved: bool,
-    /// The time for which the socket is looked at without sleep after something has come.
+    /// The time for which the socket is polled without sleep after data has arrived.
     spin: Spin,
     /// The work of this poll, as the reader counts it.
     spent: u32,
     /// The command and the clock have been polled in this poll.
     has_looked_around: bool,
-    /// The reader has processed in this poll what there was: only the socket can bring more.
+    /// The reader has processed in this poll all bytes that had arrived: only the socket can bring more.
     awaits_socket: bool,
     state: State,
     disconnect_timeout: Duration,
-    /// The attempt was taken back: the receives are no longer this connection's.
+    /// The attempt was withdrawn: the receives are no longer this connection's.
     receives_detached: bool,
     /// The end has been reported.
     ended: bool,
 }
 
 impl<O: Observer> Driver<O> {
-    /// The task of this connection, to be spawned.
+    /// Creates the task of this connection, to be spawned.
     pub(crate) fn new(
         connection: Arc<ConnectionShared>,
         socket: Arc<Socket>,
@@ -110,7 +110,7 @@ impl<O: Observer> Driver<O> {
     ) -> Self {
         let nudges = connection.role == Role::Active || connection.implied;
         let reader = Reader::new(receiver, socket.clone());
-        // Set once, before anybody else has the connection.
+        // Set once, before any other task has the connection.
         let _ = connection.reader.set(Arc::downgrade(&reader));
         let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
         Self {
@@ -133,8 +133,8 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// The command of the connector and the clock: once per wake-up, as each wakes the task when there is something. Ready when the
-    /// state has changed.
+    /// Polls the command of the connector and the timers: once per wake-up, as each wakes the task. Resolves
+    /// when the state has changed.
     fn poll_surroundings(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Asked { command, blocked, known } = self.connection.poll_command(cx);
         if let Some(command) = command {
@@ -151,17 +151,17 @@ impl<O: Observer> Driver<O> {
                 self.connection.transmit_in_turn(self.connection.send_queue(), &mut wakes);
             wakes.wake_all();
             self.spent += cost;
-            // A poll of a completion queue may be writing, and tells nobody that it has found no room.
+            // A poll of a completion queue may be writing, which reports to no task that the socket is full.
             let is_blocked = transmitted == Transmitted::Blocked || self.connection.send_queue().blocked;
             if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
-                // Enough for one turn: look at the other direction, and come back when the sockets of others have been looked at.
+                // Enough for one turn: read next, and write again after the sockets of other connections.
                 let _ = pin!(yield_now()).poll(cx);
             }
         }
         Poll::Pending
     }
 
-    /// One pass over an open connection. Ready when the state has changed.
+    /// Polls an open connection once. Resolves when the state has changed.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !std::mem::replace(&mut self.has_looked_around, true) && self.poll_surroundings(cx).is_ready() {
             return Poll::Ready(());
@@ -186,7 +186,7 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(())
     }
 
-    /// Processes staged bytes, or reads once, when there may be something.
+    /// Processes staged bytes, or reads once, if there may be bytes to read.
     fn poll_receive(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
         let spinning = self.spin.is_spinning();
         self.socket.set_eager(spinning);
@@ -200,7 +200,7 @@ impl<O: Observer> Driver<O> {
             return Poll::Ready(Err(stop));
         }
         if receiver.take_has_read() {
-            // A message that has waited has gone on.
+            // The message that waited has gone on.
             self.is_starved = false;
             if let Some(path_timeout) = &mut self.path_timeout {
                 path_timeout.received();
@@ -221,8 +221,8 @@ impl<O: Observer> Driver<O> {
             {
                 drop(receiver);
                 waker.wake();
-                // Once around: the reader of a stream goes first, in whatever task it is. A waker that is woken here would
-                // come before the main task of a runtime.
+                // Yield once: the reader of a stream goes first, in whatever task it is. `wake_by_ref` would
+                // requeue this task ahead of the main task of a runtime.
                 let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
@@ -230,7 +230,7 @@ impl<O: Observer> Driver<O> {
             match &outcome {
                 Ok(Turned { read: false, .. }) if spinning => {
                     drop(receiver);
-                    // Once around: those go first for whom something has come.
+                    // Yield once: tasks that were woken go first.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -245,8 +245,9 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(outcome)
     }
 
-    /// Processes the message that awaits a receive, as soon as there is one for it (`SRQ-02`): what has come stays where it is until
-    /// then. Between the look that has found it waiting and this a poll of a completion queue may have gone on with it.
+    /// Processes the message that awaits a receive, as soon as it has one (`SRQ-02`): bytes that have arrived
+    /// stay where they are until then. A poll of a completion queue may have gone on with the message since
+    /// it was found waiting.
     fn poll_awaited(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
         let ready = self.connection.receives.poll_ready(self.connection.number, cx);
         let mut receiver = self.reader.receiver();
@@ -254,7 +255,7 @@ impl<O: Observer> Driver<O> {
             drop(receiver);
             // A receive that is granted to a connection that does not wait would be kept from the others.
             self.connection.receives.forget(self.connection.number);
-            // Looks again at what there is, an end that the poll has met before anything else.
+            // Polled again, first for an end that the poll of the completion queue may have met.
             self.awaits_socket = false;
             return Poll::Ready(Ok(Turned { read: false, established: false, cost: 1 }));
         }
@@ -268,14 +269,15 @@ impl<O: Observer> Driver<O> {
         }
         drop(receiver);
         if let Some(error) = self.connection.send_queue().broken.take() {
-            // The peer is gone, and the message with it: nobody would read the end of the stream.
+            // The peer is gone, and so is the message: without a receive the end of the stream would not be
+            // read.
             return Poll::Ready(Err(Stop::Broken(error)));
         }
         self.poll_starved(cx);
         Poll::Pending
     }
 
-    /// The reader has had a turn, and may need the socket for the next one.
+    /// Records a turn of the reader, which may need the socket for the next one.
     fn has_read(&mut self, needs_socket: bool) {
         self.awaits_socket = needs_socket;
         if let Some(path_timeout) = &mut self.path_timeout {
@@ -283,7 +285,7 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Tells the peer now and then that this end is alive, while nothing of the peer's is read.
+    /// Sends the peer an empty Write now and then, to show that this end is alive while nothing is read.
     fn poll_starved(&mut self, cx: &mut Context<'_>) {
         let [first, next] = STARVED.map(deadline);
         let starved = self.starved.get_or_insert_with(|| Box::pin(sleep_until(first)));
@@ -296,7 +298,8 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Ends the connection if a message in a shared receive does not go on. Ready when the state has changed.
+    /// Ends the connection if a message in a shared receive makes no progress. Resolves when the state has
+    /// changed.
     fn poll_message_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(timeout) = &mut self.message_timeout else { return Poll::Pending };
         ready!(timeout.poll(self.reader.receiver().progress(), cx));
@@ -304,7 +307,8 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(())
     }
 
-    /// As [`poll_message_timeout`](Self::poll_message_timeout), after a turn that has left something to read.
+    /// Checks the message timeout like [`poll_message_timeout`](Self::poll_message_timeout), after a turn
+    /// that has left bytes to read.
     fn check_message(&mut self) {
         let Some(timeout) = &mut self.message_timeout else { return };
         let progress = self.reader.receiver().progress();
@@ -313,9 +317,9 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Ends the connection whose message in a shared receive does not go on.
+    /// Ends the connection whose message in a shared receive makes no progress.
     fn message_lost(&mut self) {
-        // The receive is for the messages of others.
+        // The receive is for the messages of other connections.
         self.restore_receive();
         let reason = Reason::Local("a message in a shared receive made no progress");
         self.connection_lost(reason, Status::IO_TIMEOUT, Some(Terminate::LOCAL_CATASTROPHIC));
@@ -326,7 +330,8 @@ impl<O: Observer> Driver<O> {
         self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().has_heard()
     }
 
-    /// Acts on a tick of the clock. Ready when the state has changed. `known` if the last poll was by the same task.
+    /// Acts on a tick of the path timeout. Resolves when the state has changed. `known` if the last poll was
+    /// by the same task.
     fn poll_clock(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<()> {
         let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
         let tick = ready!(path_timeout.poll(cx, known));
@@ -360,7 +365,8 @@ impl<O: Observer> Driver<O> {
                     // The message goes first, if a receive was posted for it while this task was stopped.
                     self.connection.send_queue().broken.get_or_insert(error);
                 } else {
-                    // Its kernel has the answer: the peer is told that its message waits, and that is acknowledged.
+                    // The peer's kernel has the answer: empty Writes show the peer that its message waits,
+                    // and its kernel acknowledges them.
                     let unanswered = self.socket.stream().unanswered().unwrap_or(None);
                     if path_timeout.check_unread(unanswered) == Verdict::Lost {
                         self.peer_silent();
@@ -371,12 +377,13 @@ impl<O: Observer> Driver<O> {
             Tick::Check => match path_timeout.check(self.acknowledged()) {
                 Verdict::Alive => {}
                 Verdict::Ask if self.is_established() => path_timeout.asked(self.ask(), self.acknowledged()),
-                // A peer that has not come to its first frame owes nothing but the acknowledgement of ours.
+                // A peer that has not sent its first frame owes nothing but the acknowledgement of this
+                // side's bytes.
                 Verdict::Ask if self.unacknowledged() > 0 => {
                     path_timeout.asked(Question::Full, self.acknowledged());
                 }
                 Verdict::Ask => path_timeout.excuse(),
-                // This task may be late, and what the peer has said unread.
+                // This task may be late, and bytes of the peer unread.
                 Verdict::Lost if self.has_input() => path_timeout.excuse(),
                 Verdict::Lost => {
                     self.peer_silent();
@@ -386,27 +393,28 @@ impl<O: Observer> Driver<O> {
         }
         path_timeout.rearm();
         self.path_timeout = Some(path_timeout);
-        // Once around, so that the clock is armed again.
+        // Polled once more, so that the timer is armed again.
         Poll::Ready(())
     }
 
-    /// Returns whether the peer has sent something that has not been read.
+    /// Returns whether the peer has sent bytes that have not been read.
     fn has_input(&self) -> bool {
         self.socket.stream().peek_now(&mut [0]).is_ok()
     }
 
-    /// The number of bytes that the peer's kernel has not acknowledged.
+    /// Returns the number of bytes that the peer's kernel has not acknowledged.
     fn unacknowledged(&self) -> u64 {
         self.socket.stream().unacknowledged().unwrap_or(0) as u64
     }
 
-    /// The number of bytes that were written and acknowledged by the peer's kernel.
+    /// Returns the number of bytes that were written and acknowledged by the peer's kernel.
     fn acknowledged(&self) -> u64 {
         let written = self.connection.send_queue().written;
         written.saturating_sub(self.unacknowledged())
     }
 
-    /// The answer that the peer owes, if its device gives one whatever its program does: that of a byte stream.
+    /// Returns the answer that the peer owes, if its device gives one whatever its program does: that of a
+    /// byte stream.
     fn owed(&self) -> Option<Owed> {
         self.connection.receives.inbox()?;
         let (question, written, drained) = {
@@ -434,7 +442,7 @@ impl<O: Observer> Driver<O> {
     }
 }
 
-/// Puts something into the sending half and writes it.
+/// Changes the sending half and writes its frames.
 fn write_on<R>(connection: &ConnectionShared, change: impl FnOnce(&mut SendQueue) -> R) -> R {
     let mut sending = connection.send_queue();
     let result = change(&mut sending);
@@ -463,7 +471,8 @@ impl<O: Observer> Future for Driver<O> {
             }
             if self.spent >= TURN {
                 self.check_message();
-                // Other tasks have their turn, and the sockets: a waker that is woken here would come before them.
+                // Yield to other tasks and to the I/O driver. `wake_by_ref` would requeue this task ahead of
+                // the I/O driver.
                 let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
@@ -472,7 +481,7 @@ impl<O: Observer> Future for Driver<O> {
 }
 
 impl<O: Observer> Drop for Driver<O> {
-    /// The runtime is going away under an open connection: nobody may be left waiting.
+    /// Ends an open connection when the runtime shuts down, so that no future is left waiting.
     fn drop(&mut self) {
         if !matches!(self.state, State::Over) {
             self.report_end(Ending::Lost(Reason::Local("the runtime was shut down"), Status::CANCELED));

@@ -1,4 +1,4 @@
-//! The sending half of a connection: requests and answers to FPDUs, in the order in which they may go out.
+//! Frames queued requests and responses as FPDUs, in the order the protocol allows.
 
 use smallvec::SmallVec;
 
@@ -11,12 +11,12 @@ use crate::wire::ddp::Tagged;
 use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
-/// The largest payload of an FPDU: what makes a whole FPDU fill the 16-bit length and need no padding.
+/// The largest payload of an FPDU: a whole FPDU then fills the 16-bit length and needs no padding.
 pub(super) const MAX_TAGGED: usize = 65_520;
 pub(super) const MAX_UNTAGGED: usize = 65_516;
 
 impl SendQueue {
-    /// Frames as much as a batch holds. False when there is nothing to send now.
+    /// Frames as much as a batch holds. Returns false if there is nothing to send now.
     pub(super) fn fill(&mut self) -> bool {
         if self.held {
             return false;
@@ -29,7 +29,7 @@ impl SendQueue {
             }
             return !self.batch.is_empty();
         }
-        // Turn by turn, so that neither a peer that reads nor a caller that writes starves the other.
+        // In turn, so that neither a peer that reads nor a caller that writes starves the other.
         let mut progress = true;
         while progress && self.has_unframed() && self.batch.has_room() {
             let answered = self.turn != FramingTurn::Request && self.fill_response();
@@ -39,14 +39,14 @@ impl SendQueue {
         !self.batch.is_empty()
     }
 
-    /// Frames segments of the oldest unfinished answer.
+    /// Frames segments of the oldest unfinished response.
     fn fill_response(&mut self) -> bool {
         let Some(response) = self.responses.front_mut() else { return false };
         if !self.batch.admits(response.access.as_ref()) {
             return false;
         }
-        // Small or checksummed payload is copied here, so it has to be valid here; what stays in place is checked again
-        // when it is written.
+        // Small or checksummed payload is copied here, so it has to be valid here; payload that stays in
+        // place is checked again when it is written.
         let access = response.access.clone();
         let held = match access.as_ref().map(RemoteAccess::guard) {
             Some(None) => {
@@ -60,12 +60,13 @@ impl SendQueue {
         let (stag, to) = match *answer {
             Answer::Read { sink } => sink,
             Answer::Atomic { atomic, identifier } => {
-                // Done in its turn: the reads before it see what was there before. Bytes of a read that are still in place
-                // are fetched when the batch is written, so the next batch does it.
+                // Executed in its turn: the reads before it must see the value before it. Bytes of a read
+                // that are still in place are fetched when the batch is written, so the atomic waits for the
+                // next batch.
                 if self.batch.access().is_some() {
                     return false;
                 }
-                // One step, so that no other atomic, whoever asks for it, comes between.
+                // One step, so that no other atomic comes between, of whichever connection.
                 let original = payload.first().and_then(|word| word.update(|value| atomic.apply(value)));
                 let Some(original) = original else {
                     self.broken.get_or_insert_with(deregistered);
@@ -81,7 +82,7 @@ impl SendQueue {
         while self.batch.has_room() {
             let size = (*length - *framed).min(MAX_TAGGED);
             let last = *framed + size == *length;
-            // The peer chose the sink; where it wraps around is the peer's affair.
+            // The peer chose the sink, and may choose one that wraps around.
             let to = to.wrapping_add(*framed as u64);
             let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
             let parts = inflight::range(payload, *framed, size);
@@ -96,11 +97,11 @@ impl SendQueue {
         true
     }
 
-    /// Frames segments of the oldest unfinished request, or does it here if that is all.
+    /// Frames segments of the oldest unfinished request, or executes it if it needs no frame.
     fn fill_request(&mut self) -> bool {
         let sequence = self.head + self.framed as u64;
         let Some(entry) = self.entries.get_mut(self.framed) else { return false };
-        // The queue is in order: what is behind a request that may not start yet waits with it.
+        // The queue is in order: requests behind one that may not start yet wait with it.
         if entry.framed == 0 && entry.request.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
             return false;
         }
@@ -116,7 +117,8 @@ impl SendQueue {
             }
             _ if !self.outbound.may_read() => return false,
             Operation::Read { from } => {
-                // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to recognise.
+                // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to
+                // recognise.
                 let name = (sequence as u32).wrapping_shl(8) | 1;
                 let header = self.outbound.read(ReadOwner::Request(sequence), name, entry.length);
                 // Posting checked that the length fits.
@@ -158,14 +160,14 @@ impl SendQueue {
                 let to = address.wrapping_add(*framed as u64);
                 self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
             } else {
-                // Posting checked that every offset can be said.
+                // Posting checked that the header can express every offset.
                 let Some(header) = self.outbound.send(*framed, last, options) else { return false };
                 self.batch.untagged_parts(&header, &parts);
             }
             *framed += size;
             if last {
                 if let Some(value) = immediate {
-                    // A message of its own, behind the Write: when it comes, that is in place.
+                    // A message of its own, behind the Write, whose data is in place when it arrives.
                     let header = self.outbound.immediate(solicited);
                     self.batch.untagged(&header, &Immediate(value).encode());
                 }

@@ -1,7 +1,8 @@
-//! A frame that is gathered before any of it is used, with CRC on, because a read has brought a part of it.
+//! Gathers a whole frame before any of it is used, with CRC on, if a read has brought only a part of it.
 //!
-//! Frames are large, and most are complete within a turn or two. So the room is the thread's, lent for a frame, and a connection
-//! keeps no more than the peer has sent, once it has stopped: the length of a frame, two bytes, is not reason enough for 64 KiB.
+//! Frames are large, and most are complete within a turn or two. So the buffer is the thread's, lent for a
+//! frame, and a connection whose peer has stopped keeps no more than the peer has sent: the length of a
+//! frame, two bytes, does not justify 64 KiB.
 
 use std::cell::RefCell;
 
@@ -9,15 +10,16 @@ use crate::wire::mpa;
 
 /// The longest frame.
 const ROOM: usize = mpa::fpdu_length(u16::MAX as usize);
-/// Between two turns, the room stays with a frame of which this has come: to copy more would take longer than to allocate.
+/// Between two turns, a frame of which this much has arrived keeps its buffer: copying more would take longer
+/// than allocating.
 const MUCH: usize = 16 * 1024;
-/// As in `staging`: more than this is not kept for the next time.
+/// Like in `staging`: larger buffers are not kept.
 const KEEP: usize = 256;
-/// The number of rooms that are kept for the frames of a thread's connections.
+/// The number of buffers that a thread keeps for the frames of its connections.
 const SPARES: usize = 8;
 
 thread_local! {
-    /// Rooms that no frame has, of this thread.
+    /// Buffers of this thread that no frame has.
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,26 +28,26 @@ thread_local! {
 pub(super) struct Frame {
     /// Empty, or for a whole frame.
     room: Box<[u8]>,
-    /// The part that has come, if there is no room.
+    /// The part that has arrived, if there is no buffer.
     kept: Vec<u8>,
     length: usize,
     gathered: usize,
 }
 
 impl Frame {
-    /// Begins with a frame of this length.
+    /// Begins a frame of this length.
     pub(super) fn begin(&mut self, length: usize) {
         (self.length, self.gathered) = (length, 0);
         self.kept.clear();
     }
 
-    /// The part that has come.
+    /// Returns the bytes that have arrived.
     pub(super) fn gathered(&self) -> &[u8] {
         let bytes = if self.room.is_empty() { &self.kept[..] } else { &self.room[..] };
         bytes.get(..self.gathered).unwrap_or_default()
     }
 
-    /// The part that is missing.
+    /// Returns the room for the missing bytes.
     pub(super) fn missing(&mut self) -> &mut [u8] {
         if self.room.is_empty() {
             self.lend();
@@ -53,7 +55,7 @@ impl Frame {
         &mut self.room[self.gathered..self.length]
     }
 
-    /// So many of the missing bytes have been filled.
+    /// Records that the next `length` missing bytes were filled.
     pub(super) fn filled(&mut self, length: usize) {
         self.gathered += length;
     }
@@ -67,22 +69,23 @@ impl Frame {
         taken
     }
 
-    /// Returns whether all of it has come.
+    /// Returns whether the whole frame has arrived.
     pub(super) fn is_complete(&self) -> bool {
         self.gathered == self.length
     }
 
-    /// Takes the room with the whole frame, and its length, for [`restore`](Self::restore) or [`release`](Self::release).
+    /// Takes the buffer with the whole frame, and its length, for [`restore`](Self::restore) or
+    /// [`release`](Self::release).
     pub(super) fn take(&mut self) -> (Box<[u8]>, usize) {
         (std::mem::take(&mut self.room), self.length)
     }
 
-    /// The frame is not done with.
+    /// Restores the buffer of a frame that is still needed.
     pub(super) fn restore(&mut self, room: Box<[u8]>) {
         self.room = room;
     }
 
-    /// The frame is done with.
+    /// Returns the buffer of a frame that is no longer needed to the thread.
     pub(super) fn release(room: Box<[u8]>) {
         // A thread that is about to end keeps none.
         let _ = FREE.try_with(|free| {
@@ -93,14 +96,14 @@ impl Frame {
         });
     }
 
-    /// The turn is over: a frame of which little has come needs no room.
+    /// Ends a turn: a frame of which little has arrived needs no buffer.
     pub(super) fn park(&mut self) {
         if self.gathered < MUCH {
             self.shrink();
         }
     }
 
-    /// Nothing more has come for a while: the frame keeps what has come, and no room.
+    /// Copies the bytes that have arrived to a small buffer, after nothing more has come for a while.
     pub(super) fn shrink(&mut self) {
         if !self.room.is_empty() {
             self.kept.reserve_exact(self.gathered);
@@ -109,7 +112,7 @@ impl Frame {
         }
     }
 
-    /// The memory that it keeps.
+    /// Returns the size of the memory that the frame keeps.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.room.len() + self.kept.capacity()
@@ -128,7 +131,7 @@ impl Frame {
 mod tests {
     use super::*;
 
-    // SEC-12
+    // A peer that stops within a frame holds little memory (SEC-12).
     #[test]
     fn a_frame_keeps_what_has_come_of_it() {
         let mut frame = Frame::default();
@@ -155,7 +158,7 @@ mod tests {
         assert!(frame.push(b"e") == 1 && frame.room.starts_with(b"abcd") && frame.gathered == 4 + MUCH);
     }
 
-    // SEC-12
+    // A thread that has had many frames at once keeps few buffers (SEC-12).
     #[test]
     fn a_thread_keeps_a_few_rooms() {
         let mut frames: Vec<_> = std::iter::repeat_with(Frame::default).take(2 * SPARES).collect();

@@ -1,9 +1,11 @@
 //! Accepts TCP connections and reads their MPA requests: the peers between the two are half open.
 //!
-//! There are at most [`SoftConfig::half_open`](super::config::SoftConfig) of them at one listening address, and at all addresses
-//! together as many as the [descriptors](crate::provider::net::descriptors) of the process allow. When there is no room for another, the oldest of the source that has most is closed ([`HalfOpen`]). So the queue of the kernel is
-//! always drained, and silent peers delay nobody. A peer that is not silent is not closed by this: its request is read when
-//! it is accepted, and once more before it is closed, and it has [`GRACE`] to send it.
+//! There are at most [`SoftConfig::half_open`](super::config::SoftConfig) of them at one listening address,
+//! and at all addresses together as many as the [descriptors](crate::provider::net::descriptors) of the
+//! process allow. When there is no room for another, the oldest of the source that has most is closed
+//! ([`HalfOpen`]). So the queue of the kernel is always drained, and silent peers delay no others. A peer
+//! that is not silent is not closed by this: its request is read when it is accepted, and once more before it
+//! is closed, and it has [`GRACE`] to send it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,9 +32,9 @@ use crate::provider::net::{Listener, Stream, canonical};
 use crate::sync::Throttle;
 use crate::types::{ReadLimits, Role};
 
-/// The time that a peer has at least to send its request. Together with the number of places it limits what a flood costs: 1,024
-/// places change hands 5,120 times a second, and a peer behind a full queue of the kernel (4,096) waits for 0.8 s. With 512
-/// it waits for 1.6 s, and with 4,096 for the grace time alone.
+/// The time that a peer has at least to send its request. Together with the number of places it limits what a
+/// flood costs: 1,024 places change hands 5,120 times a second, and a peer behind a full queue of the kernel
+/// (4,096) waits for 0.8 s. With 512 it waits for 1.6 s, and with 4,096 for the grace time alone.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The time for which accepting pauses when descriptors or memory are lacking, and no half-open peer can make room.
@@ -43,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// runtime polls the sockets.
 pub(super) const TURN: usize = 16;
 
-/// A connection request that nobody has taken yet.
+/// A connection request that no connector has yet.
 pub(crate) struct Incoming {
     pub(super) terms: Terms,
     pub(super) handshake: PendingHandshake,
@@ -68,7 +70,8 @@ pub(super) async fn accept_loop(
             tokio::task::yield_now().await;
         }
         let room = reading.len() < peers.most && peers.lacking.is_none() && peers.half_open.has_room();
-        // A peer that has to leave is in the table no more, and gives the place up when it is polled.
+        // A peer that has to leave is no longer in the table, and gives its place up when its future is
+        // polled.
         let leaving = peers.table.len() < reading.len();
         let incoming = tokio::select! {
             // None of these can keep the others waiting: each request that is read gives up a place.
@@ -105,23 +108,23 @@ pub(super) async fn accept_loop(
 /// A half-open peer, in the table.
 struct Place {
     since: Instant,
-    /// Tells the future that reads the request to come to an end.
+    /// Ends the future that reads the request.
     leave: oneshot::Sender<()>,
 }
 
 /// The half-open peers of a listening socket.
 struct Peers {
     adapter: Arc<Adapter>,
-    /// The address that they have connected to.
+    /// The address that the peers have connected to.
     local: SocketAddr,
     /// The number of places.
     most: usize,
     /// The descriptors of half-open peers.
     half_open: Arc<Holder>,
-    /// The descriptors of requests that nobody has taken yet.
+    /// The descriptors of requests that no connector has yet.
     requested: Arc<Holder>,
     table: HalfOpen<Place>,
-    /// Since when descriptors or memory are lacking.
+    /// The time since which descriptors or memory are lacking.
     lacking: Option<Instant>,
     lack_logged: Throttle,
     closed_logged: Throttle,
@@ -143,9 +146,9 @@ impl Peers {
         }
     }
 
-    /// Takes a connection. Most peers have sent their request by now; the others are read from.
+    /// Admits a connection. Most peers have sent their request by now; the others get a future that reads it.
     fn admit(&mut self, stream: Stream, peer: SocketAddr) -> Admitted<impl Future<Output = Read> + use<>> {
-        // A socket at every address.
+        // The listening socket may be one for every address.
         let local = match self.local.ip().is_unspecified() {
             true => stream.local_addr().unwrap_or(self.local),
             false => self.local,
@@ -165,7 +168,7 @@ impl Peers {
         })
     }
 
-    /// Accepting has failed. Breaks if it always will.
+    /// Handles a failed accept. Breaks if accepting will always fail.
     fn failed(&mut self, error: &io::Error) -> ControlFlow<()> {
         match error.raw_os_error() {
             Some(libc::EINVAL | libc::EBADF | libc::ENOTSOCK) => {
@@ -179,14 +182,14 @@ impl Peers {
         ControlFlow::Continue(())
     }
 
-    /// The request of a peer was read, or will not be.
+    /// Removes a peer whose request was read, or will not be.
     fn remove(&mut self, key: PeerKey) {
         self.table.remove(key);
-        // It had a descriptor.
+        // The peer had a descriptor, which is free now.
         self.lacking = None;
     }
 
-    /// Accepting has failed for want of descriptors or memory.
+    /// Records that accepting has failed for want of descriptors or memory.
     fn lack(&mut self, error: &io::Error) {
         self.lacking = Some(Instant::now());
         ACCEPTS.count("no_resources");
@@ -200,7 +203,7 @@ impl Peers {
         let until = match (self.table.victim(), self.lacking) {
             (Some((_, place)), _) => place.since + GRACE,
             (None, Some(since)) => since + PAUSE,
-            // Those who are about to end.
+            // All remaining peers are about to end.
             (None, None) => return std::future::pending().await,
         };
         // The timer has a resolution of a millisecond.
@@ -209,8 +212,8 @@ impl Peers {
         }
     }
 
-    /// Closes the oldest peer of the source that has most, unless there is room for another one by now. `reading` peers are half
-    /// open.
+    /// Closes the oldest peer of the source that has most, unless there is room for another one by now.
+    /// `reading` peers are half open.
     fn make_room(&mut self, reading: usize) {
         let is_lacking = self.lacking.take().is_some();
         if !is_lacking && reading < self.most && self.half_open.has_room() {
@@ -218,7 +221,7 @@ impl Peers {
         }
         let Some((key, _)) = self.table.victim() else { return };
         if let Some(place) = self.table.remove(key) {
-            // The future ends by itself otherwise.
+            // If this fails, the future has ended already.
             let _ = place.leave.send(());
             if let Some(held_back) = self.closed_logged.admit() {
                 warn!(held_back, "too many half-open peers: the oldest is closed");
@@ -230,19 +233,19 @@ impl Peers {
 /// The outcome of reading the request of a peer in the table.
 type Read = (PeerKey, Option<Incoming>);
 
-/// The words of a peer when it was accepted.
+/// The state of a peer when it was accepted.
 #[allow(
     clippy::large_enum_variant,
     reason = "it is moved once, and a box would be an allocation for each connection"
 )]
 enum Admitted<F> {
-    /// All of its request, or something else.
+    /// The peer has sent its whole request, or invalid bytes, or has closed.
     Done(Option<Incoming>),
-    /// Too little. The future reads on.
+    /// The peer has sent too little. The future reads on.
     Silent(F),
 }
 
-/// A request that is being read. Only these bytes have a deadline: nobody waits for them yet (`X8`).
+/// A request that is being read. Only these bytes have a deadline: no caller waits for them yet (`X8`).
 struct Request {
     stream: Stream,
     local: SocketAddr,
@@ -262,7 +265,7 @@ enum Closed {
     Invalid(StartError),
     /// Another peer needs the place.
     Replaced,
-    /// It took too long.
+    /// The request did not arrive within the request timeout.
     TimedOut,
 }
 
@@ -272,14 +275,14 @@ impl Request {
         Self { stream, local, peer, responder: Responder::new(config), requested: peers.requested.clone() }
     }
 
-    /// Takes what has arrived, from the kernel: tokio knows only of what its last event told.
+    /// Reads what has arrived from the kernel: tokio knows only the state of its last event.
     fn look(&mut self) -> Progress {
         let mut bytes = [0; 1024];
         let read = self.stream.read_now(&mut bytes);
         self.take(read, &bytes)
     }
 
-    /// Takes what was read into these bytes.
+    /// Processes the result of a read into these bytes.
     fn take(&mut self, read: io::Result<usize>, bytes: &[u8]) -> Progress {
         match read {
             Ok(0) => Err(Closed::Gone),
@@ -290,7 +293,7 @@ impl Request {
         }
     }
 
-    /// Reads the request, until it has to end.
+    /// Reads the request, until it is whole, its place is needed, or the time is up.
     async fn read(mut self, left: oneshot::Receiver<()>, adapter: &Adapter) -> Option<Incoming> {
         let timeout = adapter.config.request_timeout;
         let progress = tokio::select! {
@@ -318,7 +321,7 @@ impl Request {
         }
     }
 
-    /// The request as the listener takes it; or closes the connection.
+    /// Returns the request as the listener takes it, or closes the connection.
     fn end(self, progress: Progress, adapter: &Adapter) -> Option<Incoming> {
         let Self { stream, local, peer, responder, requested } = self;
         let closed = match progress {
@@ -344,7 +347,7 @@ impl Request {
                 return None;
             }
             Err(Closed::Replaced) => {
-                // Without a trace: a flood would leave a TIME_WAIT for each of its peers.
+                // With a reset: a flood would leave a TIME_WAIT for each of its peers.
                 let _ = stream.abort();
                 Closed::Replaced
             }

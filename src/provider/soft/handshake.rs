@@ -1,4 +1,4 @@
-//! The socket between two phases of the handshake, and how it is let go.
+//! The socket between two phases of the handshake, and its close.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::provider::net::descriptors::Holder;
 use crate::wire::ddp::Header;
 use crate::wire::rdmap::{Opcode, Phase, Terminate};
 
-/// The time that a refused peer has to take note before the socket is closed under it.
+/// The time that a refused peer has to read the last message before the socket is closed.
 const LINGER: Duration = Duration::from_secs(1);
-/// Enough of what a peer says for the header and control word of a Terminate.
+/// The number of bytes that suffice for the header and control word of a Terminate.
 const FIRST_WORDS: usize = 24;
 
 /// A handshake that waits for its user.
 pub(crate) enum PendingHandshake {
     /// The peer accepted; CompleteConnect is owed.
     Active { stream: Stream, negotiated: Negotiated, leftover: Bytes },
-    /// The peer asked; Accept is owed. The data is that of a Reject, if there was one.
+    /// The peer has sent a request; Accept is owed. The data is that of a Reject, if there was one.
     Passive { stream: Stream, responder: Box<Responder>, reject_data: Option<Bytes> },
 }
 
@@ -42,20 +42,20 @@ impl PendingHandshake {
         }
     }
 
-    /// Closes in order from now on, whatever was said about the socket during the start-up.
+    /// Closes in order from now on, even if the socket was set to abort during the start-up.
     pub(crate) fn keep(&self) {
         self.stream().clear_abort();
     }
 
-    /// Checks that the peer is still there, as far as can be told without waiting.
+    /// Checks that the peer has not closed or withdrawn, as far as that is known without waiting.
     ///
     /// # Errors
-    /// The reason why it is not.
+    /// The reason why the handshake has ended.
     pub(crate) fn check(&self) -> Result<(), Reason> {
         let mut start = [0; FIRST_WORDS];
         match (self.stream().peek_now(&mut start), self) {
             (Ok(0), _) => Err(Reason::PeerClosed),
-            // Behind its request a peer may say nothing before it has our reply (RFC 5044 section 7.1.3).
+            // Behind its request a peer may send nothing before it has the reply (RFC 5044 section 7.1.3).
             (Ok(_), Self::Passive { .. }) => {
                 Err(Reason::Protocol(DecodeError::Malformed("data before the reply")))
             }
@@ -65,10 +65,11 @@ impl PendingHandshake {
         }
     }
 
-    /// Says no and lets the socket go, without waiting for the peer.
+    /// Refuses the peer and closes the socket, without waiting for the peer.
     pub(crate) fn refuse(self, lingering_close: &LingeringClose) {
         match self {
-            // There is no third start-up frame to say no with, but a Terminate in place of the first frame does.
+            // No third start-up frame exists that could refuse, but a Terminate in place of the first frame
+            // does.
             Self::Active { stream, negotiated, .. } => {
                 lingering_close
                     .close_after(stream, terminate_fpdu(&Terminate::LOCAL_CATASTROPHIC, negotiated.crc));
@@ -76,14 +77,14 @@ impl PendingHandshake {
             Self::Passive { stream, responder, reject_data: Some(data) } => {
                 lingering_close.close_after(stream, responder.reject(&data));
             }
-            // The R bit is the application's word, after which a peer does not try again. Without one the peer finds
-            // the end of the stream, as with a backlog that is full.
+            // The R bit is the refusal of an application, after which a peer does not try again. Without one
+            // the peer reads the end of the stream, as with a backlog that is full.
             Self::Passive { .. } => {}
         }
     }
 }
 
-/// A peer that takes its accept back says so by a Terminate where its first frame would be.
+/// Checks whether the peer has withdrawn its accept, by a Terminate in place of its first frame.
 fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
     match Header::decode(bytes) {
         Ok((header, _, consumed)) if header.opcode() == Opcode::Terminate => {
@@ -91,13 +92,13 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
             let terminate = Terminate::decode(words, Phase::StartUp).unwrap_or(Terminate::UNSPECIFIED);
             Err(terminate.reason(false))
         }
-        // Anything else is a server that speaks first, or for the driver to judge.
+        // Anything else is a server that sends first, or for the driver to judge.
         _ => Ok(()),
     }
 }
 
-/// The place where sockets are let go whose peers are still to take note of the last words: so many at a
-/// time, so that a flood of peers that are refused does not use up the descriptors.
+/// Closes sockets after their peers have read the last message: a limited number at a time, so that a flood
+/// of peers that are refused does not use up the descriptors.
 pub(crate) struct LingeringClose {
     runtime: Handle,
     places: Arc<Semaphore>,
@@ -109,12 +110,13 @@ impl LingeringClose {
         Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), descriptors }
     }
 
-    /// Sends a few last bytes and closes once the peer has taken note, or has had the time to.
+    /// Sends a few last bytes and closes once the peer has ended its half, or has had the time to.
     pub(crate) fn close_after(&self, mut stream: Stream, last_words: Bytes) {
-        // At once, so that they are said even when the runtime is going down; a fresh socket has room for them.
+        // At once, so that they are sent even when the runtime is shutting down; a fresh socket has room for
+        // them.
         let sent = stream.send_now(&last_words).unwrap_or(0);
         let rest = last_words.slice(sent..);
-        // Without a place the socket is closed at once, and what the peer hears is up to its kernel.
+        // Without a place the socket is closed at once, and the peer may lose the message.
         let Ok(place) = self.places.clone().try_acquire_owned() else { return };
         let Some(descriptor) = self.descriptors.try_hold() else { return };
         self.runtime.spawn(async move {
@@ -125,7 +127,7 @@ impl LingeringClose {
                 stream.discard().await;
                 std::io::Result::Ok(())
             };
-            // The outcome is of no interest: nobody is left to tell.
+            // The outcome is not used: no caller waits for it.
             let _ = tokio::time::timeout(LINGER, close).await;
             drop((place, descriptor));
         });

@@ -1,4 +1,5 @@
-//! The words of a peer while this end disconnects: only a Terminate matters, because it tells that something has been lost.
+//! Searches the bytes that arrive while this end disconnects for a Terminate, which reports that data has
+//! been lost.
 
 use smallvec::SmallVec;
 
@@ -13,7 +14,7 @@ const START: usize = mpa::LENGTH_SIZE + 2;
 const LONGEST: usize = mpa::fpdu_length(Untagged::LEN + MAX_TERMINATE);
 const _: () = assert!(START < mpa::fpdu_length(0));
 
-/// Follows the frames of a stream whose content nobody takes any more.
+/// Follows the frames of a stream whose content is discarded.
 pub(super) struct LastWords {
     /// The rest of the current frame.
     skip: usize,
@@ -22,12 +23,13 @@ pub(super) struct LastWords {
 }
 
 impl LastWords {
-    /// For a stream that is this many bytes before the end of a frame.
+    /// Creates a search in a stream that is this many bytes before the end of a frame.
     pub(super) fn behind(skip: usize) -> Self {
         Self { skip, frame: SmallVec::new() }
     }
 
-    /// Reads on. Returns the Terminate as soon as the whole of it has come, and the number of frames that began before it.
+    /// Reads on. Returns the Terminate as soon as it is complete, and the number of frames that began before
+    /// it.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> (Option<Terminate>, u32) {
         let mut frames = 0;
         loop {
@@ -57,7 +59,7 @@ impl LastWords {
         }
     }
 
-    /// The number of bytes of the current frame that are needed.
+    /// Returns the number of bytes of the current frame that are needed.
     fn wanted(&self) -> usize {
         let Some(start) = self.frame.first_chunk::<START>() else { return START };
         let untagged = start[mpa::LENGTH_SIZE] & 0x80 == 0;
@@ -66,7 +68,7 @@ impl LastWords {
         if terminate && length <= LONGEST { length } else { START }
     }
 
-    /// The length of the current frame: more than that of its start.
+    /// Returns the length of the current frame, which is more than that of its start.
     fn length(&self) -> usize {
         let field = self.frame.first_chunk().map_or(0, |field| u16::from_be_bytes(*field));
         mpa::fpdu_length(usize::from(field))
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
     use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
 
-    // ERR-08
+    // A Terminate is found behind the rest of a frame and any frames (ERR-08).
     #[test]
     fn a_terminate_is_found_behind_anything() {
         let terminate = terminate_fpdu(&Terminate::NO_BUFFER, false);

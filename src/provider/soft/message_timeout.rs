@@ -14,9 +14,9 @@ const PROGRESS: usize = 64 * 1024;
 /// Measures how long a message makes no progress.
 pub(super) struct MessageTimeout {
     limit: Duration,
-    /// The last wait for more of a message: the message, how much of it there was, and when.
+    /// The last wait for more of a message: the number of the message, its bytes at that time, and the time.
     since: Option<(u64, usize, Instant)>,
-    /// Armed for the time at which a message is looked at again; kept from message to message.
+    /// Armed for the time at which a message is checked again; kept from message to message.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -25,7 +25,8 @@ impl MessageTimeout {
         Self { limit, since: None, sleep: None }
     }
 
-    /// Returns when the unfinished message is given up unless more of it comes. `progress` is its number and how much of it there is.
+    /// Returns when the time of the unfinished message is up unless more of it comes. `progress` is its
+    /// number and how many of its bytes have come.
     fn deadline(&mut self, progress: Option<(u64, usize)>) -> Option<Instant> {
         let Some((message, bytes)) = progress else {
             self.since = None;
@@ -42,14 +43,15 @@ impl MessageTimeout {
         Some(begun + self.limit)
     }
 
-    /// Returns whether the message has come to a halt for too long. To be called at the end of a turn of the task: a peer that
-    /// sends other frames without a pause leaves nothing to [`poll`](Self::poll) for. After a turn, what had come of the message
-    /// while this process was stopped has been read.
+    /// Returns whether the message has made no progress for too long. To be called at the end of a turn of
+    /// the task: a peer that sends other frames without a pause leaves no time for [`poll`](Self::poll).
+    /// After a turn, bytes of the message that came while this process was stopped have been read.
     pub(super) fn is_over(&mut self, progress: Option<(u64, usize)>) -> bool {
         self.deadline(progress).is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// To be called when the task has nothing to read, or no budget. Ready when the message has come to a halt for too long.
+    /// Resolves when the message has made no progress for too long. To be called when the task has nothing to
+    /// read, or no budget.
     pub(super) fn poll(&mut self, progress: Option<(u64, usize)>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(deadline) = self.deadline(progress) else { return Poll::Pending };
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -58,7 +60,7 @@ impl MessageTimeout {
                 return Poll::Ready(());
             }
             ready!(sleep.as_mut().poll(cx));
-            // It was armed for an earlier message.
+            // The timer was armed for an earlier message.
             sleep.as_mut().reset(deadline);
         }
     }
@@ -72,13 +74,13 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// Returns whether the message is given up within so many seconds.
+    /// Returns whether the time of the message is up within so many seconds.
     async fn given_up(clock: &mut MessageTimeout, progress: Option<(u64, usize)>, seconds: u64) -> bool {
         let wait = poll_fn(|cx| clock.poll(progress, cx));
         tokio::time::timeout(Duration::from_secs(seconds), wait).await.is_ok()
     }
 
-    // SEC-06
+    // Each 64 KiB of a message restart its time, and fewer bytes do not (SEC-06).
     #[tokio::test(start_paused = true)]
     async fn a_message_has_the_limit_for_each_64_kib() {
         let (first, second) = (1, 2);
@@ -91,7 +93,7 @@ mod tests {
         assert!(given_up(&mut clock, Some((second, 2)), 2).await, "a trickle is no progress");
     }
 
-    // SEC-06: a peer that sends other frames all the time leaves no time for the timer.
+    // A peer that sends other frames all the time leaves no time for the timer (SEC-06).
     #[tokio::test(start_paused = true)]
     async fn a_busy_task_gives_a_message_up() {
         let mut clock = MessageTimeout::new(LIMIT);

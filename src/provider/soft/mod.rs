@@ -2,30 +2,30 @@
 //!
 //! Each module uses only those above it.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | [`config`] | settings |
-//! | [`staging`], [`read_ahead`], [`predict`] | bytes read ahead of their place, how many, and the layout of a Read Response |
+//! | [`staging`], [`read_ahead`], [`predict`] | staged bytes, how many are read ahead, and the expected layout of a Read Response |
 //! | [`registration`], [`remote_keys`] | registered memory and the keys of peers |
 //! | [`handshake`] | the socket between two phases of the handshake, and its lingering close |
 //! | [`adapter`] | an opened interface: protection domain, removal |
 //! | [`window`] | memory windows, and the requests that bind and invalidate them |
 //! | [`shared`], [`receive_queue`] | posted receives, of several queue pairs and of one |
-//! | [`batch`], [`send`], [`fill`] | the direction to the peer |
+//! | [`batch`], [`send`], [`fill`] | the sending half: batches of frames, the send queue, and framing |
 //! | [`stream_frames`] | a message of a byte stream as frames |
 //! | [`connection`] | the part of a connection that posting calls and its task share |
 //! | [`turn`] | a turn of the reader: its result, and the reasons to stop |
-//! | [`receive`], [`control`] | the direction from the peer |
-//! | [`reader`] | that direction, shared by the task and the reader of a byte stream |
-//! | [`stream`] | the two directions of a byte stream |
-//! | [`completion_queue`] | the sockets that a poll of a completion queue looks at |
-//! | [`last_words`] | what a peer says while this end disconnects |
-//! | [`path_timeout`], [`message_timeout`] | when a silent connection, and an unfinished message, is given up |
+//! | [`receive`], [`control`] | the receiving half: payload, and messages without memory of their own |
+//! | [`reader`] | the receiving half, shared by the task and the reader of a byte stream |
+//! | [`stream`] | reads and writes of a byte stream |
+//! | [`completion_queue`] | the sockets that a poll of a completion queue reads and writes |
+//! | [`last_words`] | the search for a Terminate while this end disconnects |
+//! | [`path_timeout`], [`message_timeout`] | the time limits of a silent connection and of an unfinished message |
 //! | [`driver`] | the task of a connection; it reports to an [`Observer`](driver::Observer) |
-//! | [`queue_pair`] | both queues, lent to a [`Borrower`](queue_pair::Borrower) |
+//! | [`queue_pair`] | both queues of a connection, used by a [`Borrower`](queue_pair::Borrower) |
 //! | [`connector`] | the state machine of a connector with its futures: observer and borrower |
 //! | [`half_open`] | accepts TCP connections and reads their requests |
-//! | [`connect`], [`accept`] | its active and its passive side, and the listener |
+//! | [`connect`], [`accept`] | the active and the passive side of a connector, and the listener |
 
 pub(crate) mod accept;
 pub(crate) mod adapter;

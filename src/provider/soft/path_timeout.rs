@@ -1,14 +1,15 @@
-//! The clock of a connection: when a silent peer is asked for a sign of life, and when the connection is given up.
+//! Decides when a silent peer is asked for a sign of life, and when its connection is lost.
 //!
-//! A sign of life is a byte that the peer sent. A byte that its kernel acknowledged is one only while a question waits
-//! behind others in our kernel: a slow reader gets to the question late, but the kernel of a stopped process acknowledges
-//! too, until its buffer is full.
+//! A sign of life is a byte that the peer sent. A byte that its kernel acknowledged is one only while a
+//! question waits behind others in the kernel of this end: a slow reader reads the question late, but the
+//! kernel of a stopped process acknowledges too, until its buffer is full.
 //!
-//! The device of a byte stream's peer answers a read as soon as its kernel has it, whatever the program does: it posts its
-//! receives itself, so no message waits for one. Other bytes are no answer. What may honestly come before the answer is what the
-//! peer had queued, which is limited by the ring of the stream and the buffer of its socket, and may come slowly. So each
-//! [`PROGRESS`] bytes give the peer another path timeout, and [`MOST`] of them are more than any queue. A peer with a shared receive
-//! queue is another matter: it reads nothing while a message waits for a receive, and says so with empty Writes for as long.
+//! The device of a byte stream's peer answers a read as soon as its kernel has it, whatever the program does:
+//! it posts its receives itself, so no message waits for one. Other bytes are no answer. The peer may
+//! honestly send before the answer only what it had queued, which is limited by the ring of the stream and
+//! the buffer of its socket, and may come slowly. So each [`PROGRESS`] bytes give the peer another path
+//! timeout, and [`MOST`] of them are more than any queue. A peer with a shared receive queue is different: it
+//! reads nothing while a message waits for a receive, and sends empty Writes for as long.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,49 +18,52 @@ use std::time::Duration;
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The time that a peer may be silent after the start-up before something is done about it.
+/// The time that a peer may be silent after the start-up before this end sends or allows its first frame.
 ///
-/// siw sends its reply before it listens for frames, and looks at one that came in between only when something else
-/// follows. So an initiator sends an empty Write.
+/// siw sends its reply before it listens for frames, and processes one that came in between only when another
+/// frame follows. So an initiator sends an empty Write.
 ///
-/// An initiator that is not peer-to-peer has to send first (RFC 5044 section 7.1.3), but with siw it is up to the
-/// application, and some let the server begin. So a responder waits this long, because siw drops a connection whose
-/// first frame comes together with the reply, and then sends what it has. If the reply is lost, it waits until that has arrived.
+/// An initiator that is not peer-to-peer has to send first (RFC 5044 section 7.1.3), but with siw it is up to
+/// the application, and some let the server begin. So a responder waits this long, because siw drops a
+/// connection whose first frame comes together with the reply, and then sends its requests. If the reply is
+/// lost, it waits until that has arrived.
 const NUDGE: Duration = Duration::from_millis(200);
-/// So many ticks divide the path timeout while a connection is busy or awaits an answer. A loss is noticed at most one tick
-/// late.
+/// The number of ticks in a path timeout while a connection is busy or awaits an answer. A loss is noticed at
+/// most one tick late.
 const TICKS: u32 = 16;
-/// From so many reads within a tick on, a connection is busy: the time of a read is then known by the tick alone.
+/// The number of reads within a tick from which on a connection is busy: the time of a read is then known by
+/// the tick alone.
 const BUSY: u32 = 64;
 
-/// The number of path timeouts that an answer may take: one without a byte, which the path timeout allows, and one of its own.
+/// The number of path timeouts that an answer may take: one without a byte, which the path timeout allows,
+/// and one of its own.
 const ANSWER: u32 = 2;
-/// So many bytes before an answer give it another path timeout.
+/// The number of bytes before an answer that give it another path timeout.
 const PROGRESS: u64 = 64 * 1024;
-/// The most bytes that count for that.
+/// The most bytes that count as progress.
 const MOST: u64 = 16 * 1024 * 1024;
 /// The time between two ticks of a connection without a path timeout.
 const REST: Duration = Duration::from_secs(15);
 
-/// A moment of the clock.
+/// A tick of the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tick {
     /// [`NUDGE`] after the start-up.
     Nudge,
     /// The silence of the peer is to be judged.
     Check,
-    /// There is no path timeout: memory that is not used is given back, and nothing else is due.
+    /// There is no path timeout: unused memory is returned, and nothing else is due.
     Rest,
 }
 
 /// The decision at a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// Nothing is to be done.
     Alive,
     /// Ask the peer for a sign of life, and report the [`Question`].
     Ask,
-    /// Give the connection up.
+    /// End the connection as lost.
     Lost,
 }
 
@@ -68,7 +72,7 @@ pub(super) enum Verdict {
 pub(super) enum Question {
     /// The peer owes an answer once it has read this many bytes of the stream.
     Asked(u64),
-    /// The socket is full. What it holds has to be acknowledged first.
+    /// The socket is full. Its bytes have to be acknowledged first.
     Full,
     /// The peer owes nothing.
     None,
@@ -115,7 +119,7 @@ struct Debt {
 /// Measures the silence of the peer.
 pub(super) struct PathTimeout {
     sleep: Pin<Box<Sleep>>,
-    /// The task that has polled last is woken by it.
+    /// The task that has polled last is woken by the timer.
     armed: bool,
     /// `None` if there is no path timeout, and the peer is not judged.
     timeout: Option<Duration>,
@@ -126,7 +130,7 @@ pub(super) struct PathTimeout {
     reads: u32,
     /// Each read is stamped with its time.
     stamps: bool,
-    /// When the last byte came.
+    /// The time of the last byte.
     heard: Instant,
     /// The last sign of life.
     alive: Instant,
@@ -135,7 +139,7 @@ pub(super) struct PathTimeout {
 }
 
 impl PathTimeout {
-    /// The clock of a connection. `nudges`: whether the first tick is a nudge.
+    /// Creates the timeouts of a connection. `nudges`: whether the first tick is a nudge.
     pub(super) fn new(timeout: Option<Duration>, nudges: bool) -> Self {
         let now = Instant::now();
         let (first, next) = match timeout {
@@ -164,7 +168,7 @@ impl PathTimeout {
         if known && self.armed && !self.sleep.is_elapsed() {
             return Poll::Pending;
         }
-        // Without budget, the poll does no more than to come back.
+        // Without budget, the poll only wakes the task again.
         self.armed = has_budget_remaining();
         ready!(self.sleep.as_mut().poll(cx));
         Poll::Ready(self.next)
@@ -176,7 +180,7 @@ impl PathTimeout {
         let (tick, next) = match (self.timeout, &self.open) {
             (None, _) => (Tick::Rest, now + REST),
             (Some(timeout), Some(_)) => (Tick::Check, (now + timeout / TICKS).min(self.alive + timeout)),
-            // The first check tells whether the connection is busy.
+            // The first check finds out whether the connection is busy.
             (Some(timeout), None) if self.stamps && self.next == Tick::Check && self.debt.is_none() => {
                 (Tick::Check, self.heard + timeout / 2)
             }
@@ -187,8 +191,8 @@ impl PathTimeout {
         self.armed = false;
     }
 
-    /// Puts the nudge off if the peer's host has the reply not yet, or not for long. Returns `false` if it is due, or the first
-    /// check would be before it.
+    /// Postpones the nudge if the peer's host does not have the reply yet, or has had it for less than a
+    /// nudge. Returns `false` if the nudge is due, or the first check would be before it.
     pub(super) fn postpones_nudge(&mut self, has_reply: bool) -> bool {
         let next = Instant::now() + NUDGE;
         let was_late = std::mem::replace(&mut self.late, !has_reply);
@@ -201,7 +205,7 @@ impl PathTimeout {
         postpones
     }
 
-    /// Something has come from the peer.
+    /// Records that the peer has sent bytes.
     pub(super) fn received(&mut self) {
         self.reads = self.reads.saturating_add(1);
         if self.stamps {
@@ -209,7 +213,7 @@ impl PathTimeout {
         }
     }
 
-    /// The peer owes nothing, though it may be silent.
+    /// Records a sign of life of a peer that owes nothing, though it may be silent.
     pub(super) fn excuse(&mut self) {
         self.heard = Instant::now();
         self.alive = self.heard;
@@ -218,14 +222,14 @@ impl PathTimeout {
         self.stamps = true;
     }
 
-    /// Judges a peer that is not read, because its message waits for a receive: it lives, unless its kernel has acknowledged
-    /// nothing for so long though what was sent is repeated.
+    /// Judges a peer that is not read, because its message waits for a receive: it lives, unless its kernel
+    /// has acknowledged nothing for the path timeout although this end repeats its bytes.
     pub(super) fn check_unread(&mut self, unanswered: Option<Duration>) -> Verdict {
         if unanswered.zip(self.timeout).is_some_and(|(silence, timeout)| silence >= timeout) {
             return Verdict::Lost;
         }
         self.excuse();
-        // The next check comes at the next tick if there is something to wait for.
+        // The next check comes at the next tick if acknowledgements are outstanding.
         self.stamps = unanswered.is_none();
         Verdict::Alive
     }
@@ -254,7 +258,7 @@ impl PathTimeout {
                 Verdict::Alive
             }
             Some(before) => {
-                // This task may be late, and what the peer has said unread.
+                // This task may be late, and bytes of the peer unread.
                 debt.waited += passed.min(timeout / TICKS);
                 let more = (owed.received - before).min(MOST) / PROGRESS;
                 let limit = timeout * (ANSWER + more as u32);
@@ -263,7 +267,7 @@ impl PathTimeout {
         }
     }
 
-    /// Judges the silence of the peer, of whose input the kernel at its end has acknowledged this many bytes.
+    /// Judges the silence of the peer, whose kernel has acknowledged this many bytes.
     pub(super) fn check(&mut self, acknowledged: u64) -> Verdict {
         let Some(timeout) = self.timeout else { return Verdict::Alive };
         let now = Instant::now();
@@ -287,14 +291,14 @@ impl PathTimeout {
         }
         match &self.open {
             Some(_) if now >= self.alive + timeout => Verdict::Lost,
-            // There may be room for the question now.
+            // The socket may have room for the question now.
             Some(Open { end: None, .. }) => Verdict::Ask,
             None if now >= self.heard + timeout / 2 => Verdict::Ask,
             Some(_) | None => Verdict::Alive,
         }
     }
 
-    /// Reports the outcome of the question.
+    /// Records the outcome of a question.
     pub(super) fn asked(&mut self, question: Question, acknowledged: u64) {
         let end = match question {
             Question::Asked(end) => Some(end),
@@ -307,7 +311,7 @@ impl PathTimeout {
             // The peer has its time, also if this task was late.
             self.alive = self.alive.max(Instant::now() - timeout / 2);
         }
-        // Only what is still unacknowledged at the next check was queued before others.
+        // Only bytes that are still unacknowledged at the next check were queued before others.
         let queued = self.open.as_ref().is_some_and(|open| open.queued);
         self.open = Some(Open { end, acknowledged, queued });
     }
@@ -322,7 +326,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(16);
     const TICK: Duration = Duration::from_secs(1);
 
-    /// A clock whose nudge is over, at the second zero.
+    /// Creates the timeouts of a connection without a nudge, at the second zero.
     fn clock() -> PathTimeout {
         PathTimeout::new(Some(TIMEOUT), false)
     }
@@ -379,7 +383,7 @@ mod tests {
         assert_eq!(run(&mut clock, start, |_| 20).await, (Verdict::Lost, 16));
     }
 
-    // SEC-12: without a path timeout memory is given back at times, and the peer is not judged.
+    // Without a path timeout memory is returned at times, and the peer is not judged (SEC-12).
     #[tokio::test(start_paused = true)]
     async fn without_a_path_timeout_only_memory_is_due() {
         for nudges in [false, true] {
@@ -419,17 +423,17 @@ mod tests {
         }
     }
 
-    // SEC-04: a peer whose kernel has the question, and whose device says anything but the answer.
+    // The kernel of this peer has the question, and its device sends anything but the answer (SEC-04).
     #[tokio::test(start_paused = true)]
     async fn other_bytes_are_no_answer() {
         let timeout = TIMEOUT.as_secs();
         assert_eq!(answerless(|second| second * 20, 1000).await, Some(5 + 2 * timeout));
-        // Whatever it sends, it does not go on for ever.
+        // A peer that sends much more does not go on for ever.
         let end = 5 + (2 + MOST / PROGRESS) * timeout;
         assert_eq!(answerless(|second| second << 30, 2 * end).await, Some(end));
     }
 
-    // SEC-03: what was queued before the answer comes slowly.
+    // Bytes that were queued before the answer come slowly (SEC-03).
     #[tokio::test(start_paused = true)]
     async fn bytes_before_a_slow_answer_keep_the_peer() {
         let per_second = PROGRESS / TIMEOUT.as_secs();
@@ -463,17 +467,17 @@ mod tests {
         assert_eq!(check(2), Verdict::Lost);
     }
 
-    // SEC-04: a peer that owes an answer is given up at the path timeout.
+    // A peer that owes an answer is lost at the path timeout (SEC-04).
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_is_asked_at_the_half_and_lost_at_the_end() {
         let (start, mut clock) = (Instant::now(), clock());
         assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 8));
         ask(&mut clock, Question::Asked(20), 0);
-        // That its kernel has the question is no sign of the peer.
+        // An acknowledgement of the question by the peer's kernel is no sign of life.
         assert_eq!(run(&mut clock, start, |_| 20).await, (Verdict::Lost, 16));
     }
 
-    // SEC-04: what the kernel of a stopped process acknowledges does not keep it alive.
+    // Acknowledgements by the kernel of a stopped process do not keep it alive (SEC-04).
     #[tokio::test(start_paused = true)]
     async fn acknowledged_bytes_behind_the_question_are_no_sign() {
         let (start, mut clock) = (Instant::now(), clock());
@@ -482,7 +486,7 @@ mod tests {
         assert_eq!(run(&mut clock, start, |second| second * 100).await, (Verdict::Lost, 16));
     }
 
-    // SEC-03: while the question waits behind others, an acknowledged byte is a sign.
+    // While the question waits behind others, an acknowledged byte is a sign of life (SEC-03).
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_lives_as_long_as_it_reads() {
         let (start, mut clock) = (Instant::now(), clock());
@@ -492,7 +496,7 @@ mod tests {
         assert_eq!(run(&mut clock, start, slow).await, (Verdict::Lost, 60 + 16));
     }
 
-    // SEC-03
+    // A question that found the socket full is repeated until there is room for it (SEC-03).
     #[tokio::test(start_paused = true)]
     async fn a_full_socket_is_asked_again() {
         let (start, mut clock) = (Instant::now(), clock());
@@ -536,7 +540,7 @@ mod tests {
         assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 28));
     }
 
-    // SEC-03, SEC-04
+    // A peer whose bytes are not read lives as long as its kernel acknowledges (SEC-03, SEC-04).
     #[tokio::test(start_paused = true)]
     async fn an_unread_peer_is_lost_only_by_its_kernel() {
         let (start, mut clock) = (Instant::now(), clock());

@@ -1,4 +1,4 @@
-//! The memory that the payload of a segment goes to, and the work that follows.
+//! The memory for the payload of a segment, and the action on its completion.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub(super) enum Place {
     Memory(Destination),
 }
 
-/// The memory that the payload of the current segment goes to.
+/// The memory for the payload of the current segment.
 pub(super) enum Destination {
-    /// Into a posted receive, or the sink of a read.
+    /// A posted receive, or the sink of a read.
     Local(Payload),
-    /// Into memory that the peer addressed: valid at every single transfer, or not touched. The place is that of the first
-    /// byte, which was checked with all that follow.
+    /// Memory that the peer addressed: checked at every single transfer, and not touched if the access has
+    /// ended. The place is that of the first byte, which was checked with all that follow.
     Remote { access: RemoteAccess, place: RemoteAddress },
 }
 
@@ -41,7 +41,7 @@ impl Destination {
     }
 }
 
-/// The work that is to be done when the current segment is complete.
+/// The action when the current segment is complete.
 #[derive(Default)]
 pub(super) enum OnComplete {
     #[default]
@@ -68,7 +68,7 @@ pub(super) enum OnComplete {
     Terminate,
 }
 
-/// The content of a frame whose header has come.
+/// The content of a frame whose header has arrived.
 pub(super) enum Content {
     Payload {
         place: Place,
@@ -81,7 +81,7 @@ pub(super) enum Content {
 /// Copies staged payload to its place.
 ///
 /// # Errors
-/// The Terminate for a peer whose key has been taken back.
+/// The Terminate for a peer whose key was invalidated.
 pub(super) fn place_in(
     destination: &Destination,
     bytes: &[u8],
@@ -110,7 +110,7 @@ pub(super) fn place_in(
     Ok(())
 }
 
-/// The offset of a place in the memory of its key, which was checked.
+/// Returns the offset of a place in the memory of its key, which was checked.
 pub(super) fn offset(place: RemoteAddress) -> usize {
     usize::try_from(place.address).unwrap_or(usize::MAX)
 }

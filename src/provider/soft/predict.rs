@@ -1,10 +1,11 @@
-//! The rest of a Read Response, whose layout is known before it comes: one `readv` for many segments.
+//! Predicts the layout of the rest of a Read Response: one `readv` for many segments.
 //!
-//! A sink to which nobody else has access is private until the read completes, so payload may go to where the next segments
-//! are expected, and their headers to gaps in between. Bytes that turn out to be something else are put back into the stream
-//! and taken apart as usual. A program that has other requests, or itself, write to the sink of a read meanwhile may change
-//! them. Memory to which peers or other processes have access will not do, as they could see or change there what is not meant
-//! for it; nor will Writes, as only their headers say what the peer may reach, and where a message ends.
+//! A sink that no other process or peer can access is private until the read completes, so payload may go to
+//! where the next segments are expected, and their headers to gaps in between. Bytes that turn out to be
+//! something else are put back into the stream and parsed as usual. A program that writes to the sink of a
+//! read before it completes, by itself or by other requests, may change them. Memory that peers or other
+//! processes can access is not used, as they could see or change bytes there that are not meant for it; nor
+//! are Writes predicted, as only their headers contain what the peer may access, and where a message ends.
 
 use smallvec::SmallVec;
 
@@ -36,11 +37,11 @@ struct Expected {
 pub(super) struct PredictedSegments {
     stag: u32,
     expected: Vec<Expected>,
-    /// The bytes that came behind the last of them.
+    /// The bytes that came behind the last segment.
     behind: [u8; GAP],
 }
 
-/// A segment that came as expected, or the part of it that has come.
+/// A segment that came as expected, or the part of it that has arrived.
 pub(super) struct Arrived {
     pub(super) header: [u8; HEADER],
     pub(super) stag: u32,
@@ -52,10 +53,10 @@ pub(super) struct Arrived {
 }
 
 impl PredictedSegments {
-    /// Predicts the segments that should follow one of `length` bytes that ends at `to`, when this is the
-    /// rest of the sink; `None` when that cannot be told.
+    /// Predicts the segments that should follow one of `length` bytes that ends at `to`, if `sink` is the
+    /// rest of the sink. Returns `None` if they cannot be predicted.
     pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
-        // Padding would move everything, and a sink in pieces is not worth the trouble.
+        // Padding would move everything, and a sink in pieces is not worth the effort.
         let [rest] = sink.as_slice() else { return None };
         if length == 0 || rest.is_exposed() || mpa::pad_length(Tagged::LEN + length) != 0 {
             return None;
@@ -72,12 +73,13 @@ impl PredictedSegments {
         (!expected.is_empty()).then(|| Box::new(Self { stag, expected, behind: [0; GAP] }))
     }
 
-    /// Returns whether a peer has got rights to the sink meanwhile.
+    /// Returns whether a peer has got access to the sink since the prediction.
     pub(super) fn is_exposed(&self) -> bool {
         self.expected.iter().any(|expected| expected.slice.is_exposed())
     }
 
-    /// Adds where the stream goes behind the payload of the current segment, and says how many bytes that are.
+    /// Adds the targets for the bytes behind the payload of the current segment, and returns their total
+    /// length.
     pub(super) fn targets<'a>(&'a mut self, targets: &mut SmallVec<[Target<'a>; 2]>) -> usize {
         let mut length = GAP;
         for Expected { gap, slice, .. } in &mut self.expected {
@@ -89,9 +91,9 @@ impl PredictedSegments {
         length
     }
 
-    /// Compares `length` bytes that have come there with what was expected. Returns the segments that are as expected,
-    /// complete but for the last one, and what may still be expected, if anything. Everything else goes back into the
-    /// stream, and leaves zeros behind.
+    /// Compares `length` bytes that a read has placed in the targets with the prediction. Returns the
+    /// segments that are as expected, complete but for the last one, and the rest of the prediction, if any
+    /// segments are left. All other bytes go back into the stream, and zeros replace them in the sink.
     pub(super) fn verify(
         mut self: Box<Self>,
         mut length: usize,
@@ -138,12 +140,13 @@ mod tests {
 
     const SEGMENT: usize = 96;
 
-    /// A sink behind the first segment, and what follows that: two and a half segments.
+    /// Creates the sink behind the first segment: two and a half segments.
     fn sink() -> Shared {
         Owned::zeroed(SEGMENT * 5 / 2).expect("memory").share()
     }
 
-    /// The stream behind the first segment's payload: trailers, headers, payload, and the start of another message.
+    /// Creates the stream behind the first segment's payload: trailers, headers, payload, and the start of
+    /// another message.
     fn stream(length: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for from in (0..length).step_by(SEGMENT) {
@@ -157,11 +160,11 @@ mod tests {
         bytes
     }
 
-    /// Has the bytes come as a `readv` would place them.
+    /// Places the bytes as a `readv` would.
     fn receive(predicted: &mut PredictedSegments, mut bytes: &[u8]) {
         let mut targets = SmallVec::new();
         let room = predicted.targets(&mut targets);
-        // A read that brings less than that is taken for all that there is.
+        // A read that brings less than that is taken for one that has emptied the socket.
         assert_eq!(room, crate::memory::room(&targets));
         for target in targets {
             let length = match target {
@@ -196,7 +199,7 @@ mod tests {
                 let placed: usize = arrived.iter().map(|arrived| GAP + arrived.placed).sum();
                 assert_eq!(staging.unread(), &sent[placed..length], "{length} bytes, {wrong:?}");
                 assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none");
-                // A trailer, and the start of a header, say nothing yet.
+                // A trailer, and the start of a header, decide nothing yet.
                 assert!(
                     wrong.is_some() || length - placed <= GAP,
                     "the others are in place: {placed} of {length} bytes"

@@ -25,13 +25,13 @@ use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The connector that uses a queue pair, as far as the queue pair is concerned.
+/// The connector that uses a queue pair, seen from the queue pair.
 pub(crate) trait Borrower: Send + Sync {
-    /// The connection cannot go on, for this local reason.
+    /// Ends the connection, for this local reason.
     fn abandon(&self, why: &'static str);
-    /// The queue pair cannot be used any more.
+    /// Ends the attempt or the connection, because the queue pair is gone.
     fn queue_pair_removed(&self);
-    /// The reason why the connection broke, if it did.
+    /// Returns the reason why the connection broke, if it did.
     fn loss(&self) -> Option<Reason>;
 }
 
@@ -46,9 +46,9 @@ pub(crate) struct QueuePair {
     /// The phase is `Connected`. Written with the lock.
     connected: AtomicBool,
     connection: OnceLock<Arc<ConnectionShared>>,
-    /// The completion queues whose polls have turns at its socket.
+    /// The completion queues whose polls also poll the socket.
     polled: SmallVec<[Arc<CompletionQueue>; 1]>,
-    /// Notified of the return that [`settled`](Self::settled) waits for.
+    /// Notified when the driver has freed the queue pair, for [`settled`](Self::settled).
     returned: Arc<Notify>,
     _registered: Registered,
 }
@@ -57,11 +57,11 @@ struct State {
     phase: QueuePairState,
     /// The connector that it is being used for.
     borrower: Option<Weak<dyn Borrower>>,
-    /// The last handle of the user is gone.
+    /// The last handle of the user was dropped.
     released: bool,
-    /// The attempt has ended, and its driver is about to give the queue pair back.
+    /// The attempt has ended, and its driver has not freed the queue pair yet.
     is_returning: bool,
-    /// As long as it is connected: an ended connection takes no turns from others.
+    /// Held as long as the queue pair is connected: an ended connection takes no turns from others.
     memberships: SmallVec<[Membership; 1]>,
 }
 
@@ -112,7 +112,7 @@ impl QueuePair {
         self.state.lock()
     }
 
-    /// The state, and the connector that has it.
+    /// Returns the state, and the connector that uses the queue pair.
     fn used_by(&self) -> (QueuePairState, Option<Arc<dyn Borrower>>) {
         let state = self.lock();
         (state.phase, state.borrower.as_ref().and_then(Weak::upgrade))
@@ -122,10 +122,10 @@ impl QueuePair {
         self.lock().phase == QueuePairState::Unconnected
     }
 
-    /// A connector takes it.
+    /// Associates the queue pair with a connector.
     ///
     /// # Errors
-    /// Another one has it, or had.
+    /// Another connector uses it, or has used it.
     pub(crate) fn associate(&self, borrower: Weak<dyn Borrower>) -> Result<(), Busy> {
         let mut state = self.lock();
         state.phase.associate()?;
@@ -133,8 +133,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The attempt came to nothing. The consequences for receives, when nobody can use them any more, are for the caller to
-    /// settle without its locks.
+    /// Frees the queue pair after a failed attempt. If the device or the last handle is gone, also completes
+    /// the posted receives. The caller wakes the returned list without its locks.
     pub(crate) fn dissociate(&self) -> WakeList {
         let mut wakes = WakeList::default();
         self.change(QueuePairState::dissociate, &mut wakes);
@@ -154,14 +154,15 @@ impl QueuePair {
         wakes
     }
 
-    /// The attempt has ended, and its driver gives the queue pair back once it has released the receives.
+    /// Records that the attempt has ended, and that its driver frees the queue pair once it has released the
+    /// receives.
     pub(crate) fn expect_return(&self) {
         let mut state = self.lock();
         state.is_returning |= state.phase == QueuePairState::Associated;
     }
 
-    /// Waits until the driver of an attempt that has ended has given the queue pair back, so that another connector can take it, or
-    /// until it never will.
+    /// Waits until the driver of an ended attempt has freed the queue pair, so that another connector can use
+    /// it, or until that can no longer happen.
     pub(crate) async fn settled(&self) {
         // In a box, because it is seldom needed: without one it would be moved with each connect.
         if self.lock().is_returning {
@@ -179,7 +180,7 @@ impl QueuePair {
         }
     }
 
-    /// Nobody is left to post or to connect: what was posted finishes.
+    /// Ends the queue pair and completes its posted receives with `status`.
     fn die(&self, status: Status) -> WakeList {
         let mut wakes = WakeList::default();
         self.end(&mut wakes);
@@ -187,7 +188,7 @@ impl QueuePair {
         wakes
     }
 
-    /// From now on everything may be posted.
+    /// Establishes the connection: from now on everything may be posted.
     pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
         let _ = self.connection.set(connection.clone());
         let mut wakes = WakeList::default();
@@ -200,13 +201,13 @@ impl QueuePair {
         }
     }
 
-    /// Ends the queue pair: nothing more can be posted. `wakes` is for the caller to wake without its locks.
+    /// Ends the queue pair: nothing more can be posted. The caller wakes `wakes` without its locks.
     pub(crate) fn end(&self, wakes: &mut WakeList) {
         self.change(QueuePairState::end, wakes);
     }
 
-    /// Changes the phase. After that the queue pair has been given back, or is not: its peer may have been faster than a refusal, or
-    /// it has ended.
+    /// Changes the phase, and notifies waiters for the queue pair. It is free then, or will not be: its peer
+    /// may have been faster than a refusal, or it has ended.
     fn change(&self, change: fn(&mut QueuePairState), wakes: &mut WakeList) {
         let mut state = self.lock();
         change(&mut state.phase);
@@ -224,7 +225,7 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// The reason why it was not posted; the payload comes back.
+    /// The reason why the request was not posted, with its payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
@@ -237,7 +238,7 @@ impl QueuePair {
     /// Posts a request of the send queue.
     ///
     /// # Errors
-    /// The reason why it was not posted; the payload comes back.
+    /// The reason why the request was not posted, with its payload.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
         let length = inflight::length(&request.payload);
         if length > MAX_TRANSFER {
@@ -303,7 +304,7 @@ impl QueuePair {
         written.map_err(|kind| self.explain(Refused { kind, payload: Payload::new() }).kind)
     }
 
-    /// Reads what has come for a stream, see [`ConnectionShared::read_stream`].
+    /// Reads data that has arrived for a stream, see [`ConnectionShared::read_stream`].
     pub(crate) fn read_stream(
         &self,
         room: Option<&mut StreamRoom<'_>>,
@@ -333,7 +334,7 @@ impl QueuePair {
         self.connection.get().is_none_or(|connection| connection.takes_messages(waker))
     }
 
-    /// Adds how the connection broke, if that is why nothing can be posted.
+    /// Adds the reason for the loss of the connection, if that is why nothing can be posted.
     #[cold]
     fn explain(&self, refused: Refused) -> Refused {
         let (_, borrower) = self.used_by();
@@ -345,14 +346,15 @@ impl QueuePair {
         }
     }
 
-    /// Has what was deferred sent.
+    /// Writes the deferred requests.
     pub(crate) fn ring(&self) {
         if let Some(connection) = self.connection.get() {
             connection.flush_deferred();
         }
     }
 
-    /// A completion queue of it has lost a result: nothing can be relied upon any more.
+    /// Ends the queue pair after one of its completion queues has lost a result, because no later result is
+    /// reliable.
     pub(crate) fn overrun(&self) {
         let (phase, borrower) = self.used_by();
         match (phase, borrower) {
@@ -366,8 +368,9 @@ impl QueuePair {
         }
     }
 
-    /// Finishes everything as CANCELED. A connection does not survive it: what is flushed cannot be told from what
-    /// the peer has already begun. An attempt does not either: a device has lent its queue pair to it.
+    /// Completes everything as CANCELED. A connection does not survive it: the flushed requests cannot be
+    /// told apart from those that the peer has already begun. An attempt does not survive it either: a device
+    /// has lent its queue pair to it.
     pub(crate) fn flush(&self) {
         let (phase, borrower) = self.used_by();
         if let (QueuePairState::Connected, Some(borrower)) = (phase, &borrower) {
@@ -385,7 +388,7 @@ impl QueuePair {
         wakes
     }
 
-    /// The last handle of the user is gone.
+    /// Ends the queue pair after its last handle was dropped.
     pub(crate) fn released(&self) {
         if let (_, Some(borrower)) = self.used_by() {
             borrower.queue_pair_removed();

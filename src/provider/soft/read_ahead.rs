@@ -1,15 +1,17 @@
-//! The number of bytes that a read brings ahead of their place.
+//! Limits how many bytes a read brings ahead of their place.
 //!
-//! Bytes that land in the staging buffer have to be copied. A read that brings much is worth that copy: the kernel
-//! acknowledges each read, and many short ones have the peer go on in small steps. So a read brings as many frames as are
-//! still in the cache when they are copied. The reader of a stream, who has memory for the payload itself, gets only the headers.
+//! Bytes that land in the staging buffer have to be copied. A read that brings much is worth that copy: the
+//! kernel acknowledges each read, and many short ones have the peer go on in small steps. So a read brings as
+//! many frames as are still in the cache when they are copied. The reader of a stream, which has memory for
+//! the payload itself, gets only the headers.
 
 use crate::wire::mpa;
 
-/// From this length on a frame is large, and so, very likely, are those that follow.
+/// The length from which on a frame is large, and so, very likely, are those that follow.
 pub(super) const LARGE: usize = 16 * 1024;
-/// The number of small frames that may follow a large one before large ones are no longer expected: the rest of a Write that
-/// is no multiple of a frame, and the Send that announces it, for a message that was cut in two.
+/// The number of small frames that may follow a large one before large ones are no longer expected: the rest
+/// of a Write that is no multiple of a frame, and the Send that announces it, for a message that was cut in
+/// two.
 const SMALL_BETWEEN: u8 = 4;
 const HEADERS_ONLY: usize = 20;
 /// The number of bytes that are read ahead between two frames for the reader of a stream.
@@ -17,8 +19,8 @@ const BETWEEN: usize = 4096;
 
 /// The number of bytes that are read ahead while small frames are expected.
 pub(super) const MANY: usize = 64 * 1024;
-/// The most bytes of large frames that are read ahead, eight of the largest: few system calls, and all of it is still in the
-/// cache when it is copied, and checked with CRC on.
+/// The most bytes of large frames that are read ahead, eight of the largest: few system calls, and all of it
+/// is still in the cache when it is copied, and checked with CRC on.
 pub(super) const MOST: usize = 8 * mpa::fpdu_length(mpa::MAX_ULPDU);
 
 /// The frames that are expected, from the lengths of the last ones.
@@ -32,12 +34,13 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// `waits` if a message may have to wait for a receive, with all that has been read behind it.
+    /// Creates the state of a connection without frames. `waits` if a message may have to wait for a receive,
+    /// with all that has been read behind it.
     pub(super) fn new(waits: bool) -> Self {
         Self { limit: if waits { MANY } else { MOST }, large: LARGE, since_large: u8::MAX }
     }
 
-    /// A frame of this length begins, length field and trailer included.
+    /// Records the begin of a frame of this length, length field and trailer included.
     pub(super) fn begin(&mut self, length: usize) {
         if length >= LARGE {
             self.large = length;
@@ -52,7 +55,8 @@ impl ReadAhead {
         self.since_large <= SMALL_BETWEEN
     }
 
-    /// The most bytes that the next read of a stream's reader brings ahead, within a payload or between two.
+    /// Returns the most bytes that the next read of a stream's reader brings ahead, within a payload or
+    /// between two.
     pub(super) fn headers(&self, in_payload: bool) -> usize {
         match in_payload {
             _ if !self.expects_large() => MANY,
@@ -61,13 +65,13 @@ impl ReadAhead {
         }
     }
 
-    /// The room that a turn needs.
+    /// Returns the room that a turn needs.
     pub(super) fn room(&self) -> usize {
         if self.expects_large() { self.limit } else { MANY }
     }
 
-    /// The most bytes that the next read brings behind the current frame: large frames, if they are expected, and no part of
-    /// one.
+    /// Returns the most bytes that the next read brings behind the current frame: whole large frames if they
+    /// are expected.
     pub(super) fn whole_frames(&self) -> usize {
         if self.expects_large() { (self.limit / self.large * self.large).max(MANY) } else { MANY }
     }
@@ -77,8 +81,8 @@ impl ReadAhead {
 mod tests {
     use super::*;
 
-    // A message of a byte stream ends with what is left of its last frame, and with a Send of four bytes. The payload of the
-    // next message must not go through the staging buffer for that.
+    // A message of a byte stream ends with the rest of its last frame, and with a Send of four bytes. The
+    // payload of the next message must not go through the staging buffer for that.
     #[test]
     fn the_end_of_a_large_message_does_not_announce_small_ones() {
         let mut ahead = ReadAhead::new(false);
@@ -106,7 +110,8 @@ mod tests {
         }
     }
 
-    // SEC-12: with a shared receive queue, a peer decides how long a message waits, and all that was read behind it.
+    // With a shared receive queue, a peer decides how long a message waits, and all that was read behind it
+    // (SEC-12).
     #[test]
     fn little_is_read_behind_a_message_that_may_wait() {
         let mut ahead = ReadAhead::new(true);

@@ -1,8 +1,9 @@
-//! The receiving half of a connection, shared by its task and the reader of a byte stream.
+//! Shares the receiving half of a connection between its task and the reader of a byte stream.
 //!
-//! The task waits for the socket. When large frames come while the reader of a stream waits, that has a turn before the task: it
-//! places payload in its own memory, and the ring of the stream is not touched. For small ones that would not pay. A reader that
-//! does not come, since its future was dropped, is not waited for: the task has the next turn.
+//! The task waits for the socket. When large frames come while the reader of a stream waits, the reader has a
+//! turn before the task: it places payload in its own memory, and the ring of the stream is not touched. For
+//! small frames that would not pay. The task does not wait for a reader whose future was dropped: it has the
+//! next turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,10 +16,11 @@ use crate::inflight::WakeList;
 use crate::provider::stream::StreamRoom;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The state of the receiving half, and who may take the next turn.
+/// The receiving half, and the waker of the stream's reader that may take the next turn.
 pub(crate) struct Reader {
     state: Mutex<State>,
-    /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and again, leaves it to them.
+    /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and
+    /// again, leaves the lock to them.
     wanted: AtomicU32,
     socket: Arc<Socket>,
 }
@@ -27,7 +29,7 @@ struct State {
     receiver: Receiver,
     /// The end that the reader of a stream has met, for the task.
     stop: Option<Stop>,
-    /// The reader of a stream has read something since the task has looked.
+    /// The reader of a stream has read bytes since the task has last asked.
     has_read: bool,
     /// Wakes the reader of a stream that waits for the next turn.
     waiting: Option<Waker>,
@@ -36,10 +38,10 @@ struct State {
 /// The result of [`Reader::poll`].
 #[derive(Default)]
 pub(super) struct Polled {
-    /// The task has to go on: with the end of the connection, with the rest of what has come, with a message that waits for a
-    /// receive, or with the time limit of one that holds a shared receive.
+    /// The task has to go on: with the end of the connection, with the rest of the bytes, with a message that
+    /// waits for a receive, or with the time limit of one that holds a shared receive.
     pub(super) task_goes_on: bool,
-    /// The peer's first frame has come.
+    /// The peer's first frame has arrived.
     pub(super) established: bool,
 }
 
@@ -65,13 +67,14 @@ impl ReceiverGuard<'_> {
         self.0.stop.take()
     }
 
-    /// Takes the waker of the reader of a stream, if one waits for the next turn. The task has seen that there is no end, and
-    /// without one it keeps the lock until it has read: a reader that comes in between may meet an end.
+    /// Takes the waker of the reader of a stream, if one waits for the next turn. The task has seen that
+    /// there is no end, and without a waker it keeps the lock until it has read: a reader that comes in
+    /// between may meet an end.
     pub(super) fn take_waiting(&mut self) -> Option<Waker> {
         self.0.waiting.take()
     }
 
-    /// Returns whether the reader of a stream has read something since the last call.
+    /// Returns whether the reader of a stream has read bytes since the last call.
     pub(super) fn take_has_read(&mut self) -> bool {
         std::mem::take(&mut self.0.has_read)
     }
@@ -96,12 +99,13 @@ impl Reader {
         })
     }
 
-    /// Reads what has come, as much as belongs in a turn, for a caller that polls a completion queue. The socket is asked without
-    /// the runtime. Does nothing if another thread has the receiver or waits for it, or as long as the first message of the peer is
-    /// held back: nothing overtakes that.
+    /// Reads bytes that have arrived, as many as belong in a turn, for a caller that polls a completion
+    /// queue. The socket is asked without the runtime. Does nothing if another thread has the receiver or
+    /// waits for it, or as long as the first message of the peer is held back: nothing overtakes that
+    /// message.
     ///
-    /// The runtime learns nothing of what is read here: the task of the connection may be woken for bytes that are gone, and never
-    /// misses any.
+    /// The runtime does not see what is read here: the task of the connection may be woken for bytes that
+    /// were read already, and never misses any.
     pub(super) fn poll(&self, wakes: &mut WakeList) -> Polled {
         let mut polled = Polled::default();
         if self.wanted.load(Ordering::Relaxed) > 0 {
@@ -139,16 +143,17 @@ impl Reader {
         polled
     }
 
-    /// Returns whether somebody has the receiver.
+    /// Returns whether a thread has the receiver.
     #[cfg(test)]
     pub(super) fn is_locked(&self) -> bool {
         self.state.try_lock().is_none()
     }
 
-    /// Reads for a stream until the room is full or nothing more has come, once at least if large frames are expected. Without a room
-    /// it is a look of a stream that waits for something else, or for small frames: one read, unless large frames are expected.
-    /// If the stream spins, the socket is asked without the runtime. Wakes with `waker` when there may be more. Returns whether the
-    /// task has to go on: with the end of the connection, or with what has been read ahead.
+    /// Reads for a stream until the room is full or nothing more has arrived, once at least if large frames
+    /// are expected. Without a room, for a stream that waits for an event or for small frames, it reads once,
+    /// unless large frames are expected. If the stream spins, the socket is asked without the runtime. Wakes
+    /// `waker` when there may be more. Returns whether the task has to go on: with the end of the connection,
+    /// or with bytes that were read ahead.
     pub(super) fn read(
         &self,
         mut room: Option<&mut StreamRoom<'_>>,
@@ -190,7 +195,7 @@ impl Reader {
         task_goes_on
     }
 
-    /// Reads once. A stream that spins keeps the runtime from asking whether there is something.
+    /// Reads once. If the stream spins, the socket is read without asking the runtime whether it is readable.
     fn turn(&self, receiver: &mut Receiver, turn: &mut Turn<'_, '_>, spins: bool) -> Result<Turned, Stop> {
         if !spins {
             return receiver.turn(&self.socket, turn);

@@ -1,5 +1,4 @@
-//! The end of a connection: the frames that still go out, the requests that complete, and the time when the
-//! socket is closed.
+//! Closes a connection: sends the last frames, completes the requests, and closes the socket.
 
 use std::future::Future;
 use std::io;
@@ -24,15 +23,15 @@ use crate::status::Status;
 use crate::sync::deadline;
 use crate::wire::rdmap::Terminate;
 
-/// The first look at what the peer acknowledges is after this part of the time for a disconnect.
+/// The acknowledgements of the peer are first read after this part of the time for a disconnect.
 const FIRST_LOOK: u32 = 8;
 
 /// The state of the task of a connection.
 pub(super) enum State {
     Open,
     Closing(Closing),
-    /// Nothing is written any more. The requests are flushed as soon as nobody writes: the oldest of the send queue with
-    /// `first`, all others with `rest`.
+    /// Nothing more is written. The requests are flushed as soon as no writer is left: the oldest of the send
+    /// queue with `first`, all others with `rest`.
     Flushing {
         first: Status,
         rest: Status,
@@ -43,22 +42,24 @@ pub(super) enum State {
     Over,
 }
 
-/// The frames that are ready go out, and then the peer's end of the stream is awaited.
+/// A connection that sends its last frames and then waits for the peer's end of the stream.
 pub(super) struct Closing {
-    /// When the wait is over.
+    /// The end of the wait.
     deadline: Instant,
-    /// When it is over however much the peer acknowledges: one byte at a time would keep the socket for ever.
+    /// The end of the wait however much the peer acknowledges: one byte at a time would keep the socket for
+    /// ever.
     limit: Instant,
-    /// Until the deadline, but for the first look at what is acknowledged.
+    /// Sleeps until the deadline, or until the acknowledgements are first read.
     timer: Pin<Box<Sleep>>,
-    /// The number of bytes that the peer's kernel had acknowledged at the last look. Most connections end before there
-    /// is one, and save the system call.
+    /// The number of bytes that the peer's kernel had acknowledged when they were last read. Most connections
+    /// end before that, and save the system call.
     acknowledged: Option<u64>,
-    /// Our half of the stream has been ended.
+    /// This half of the stream has been ended.
     shut: bool,
     /// The statuses of the requests that have not been flushed.
     unflushed: Option<(Status, Status)>,
-    /// The connection is intact: what has completed arrives, so the deadline moves while the peer acknowledges more.
+    /// The connection is intact: bytes that completed still arrive, so the deadline moves while the peer
+    /// acknowledges more.
     orderly: bool,
 }
 
@@ -69,7 +70,7 @@ pub(super) enum End {
     Answered,
     /// Nothing is awaited from the peer.
     Unanswered,
-    /// In the background, once the peer has what was sent.
+    /// The socket is closed in the background, once the peer has all that was sent.
     Lingering,
 }
 
@@ -79,7 +80,8 @@ impl<O: Observer> Driver<O> {
         match command {
             Command::Disconnect(deadline) => {
                 let mut receiver = self.reader.receiver();
-                // The reader of a stream may have taken it from the socket, which would say nothing of it again.
+                // The reader of a stream may have read an end from the socket, which would not report it
+                // again.
                 if let Some(stop) = receiver.take_stop() {
                     drop(receiver);
                     return self.on_read_end(stop);
@@ -118,7 +120,7 @@ impl<O: Observer> Driver<O> {
     }
 
     fn close_until(&mut self, deadline: Instant, unflushed: Option<(Status, Status)>, orderly: bool) {
-        // A receive that was granted is for others now.
+        // A receive that was granted is for other connections now.
         self.connection.receives.forget(self.connection.number);
         let now = Instant::now();
         let first =
@@ -129,13 +131,13 @@ impl<O: Observer> Driver<O> {
         self.state = State::Closing(closing);
     }
 
-    /// Flushes as soon as nobody writes, and then closes the socket.
+    /// Flushes as soon as no writer is left, and then closes the socket.
     fn flush_and(&mut self, first: Status, rest: Status, end: End) {
         self.connection.receives.forget(self.connection.number);
         self.state = State::Flushing { first, rest, end, lost: None };
     }
 
-    /// The reader has come to an end.
+    /// Handles the end of the reader.
     pub(super) fn on_read_end(&mut self, stop: Stop) {
         let stop = first_cause(stop, self.connection.send_queue().broken.take());
         let (ending, last_words) = classify(stop, self.is_established());
@@ -147,7 +149,7 @@ impl<O: Observer> Driver<O> {
             Ending::Lost(reason, first) => self.connection_lost(reason, first, last_words),
             Ending::Refused(_) | Ending::GaveUp(_) => {
                 if let Some(terminate) = last_words {
-                    // Nothing else has been sent yet, so the socket has room for it.
+                    // Nothing else has been sent yet, so the socket has room for the Terminate.
                     let last_words = terminate_fpdu(&terminate, self.connection.crc);
                     let stream = self.socket.stream();
                     let _ = stream.send_now(&last_words).and_then(|_| stream.shut_down(Shutdown::Write));
@@ -163,12 +165,12 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// The connection is lost. `last_words` go out behind what is framed, and nothing else does.
+    /// Ends a lost connection. `last_words` go out behind the frames that are queued, and nothing else does.
     pub(super) fn connection_lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
         self.report_end(Ending::Lost(reason, first));
         let Some(terminate) = last_words else {
             if first == Status::IO_TIMEOUT {
-                // Nobody answers at the other end.
+                // The other end does not answer.
                 let _ = self.socket.stream().abort();
             }
             return self.flush_and(first, Status::CANCELED, End::Unanswered);
@@ -179,7 +181,7 @@ impl<O: Observer> Driver<O> {
         self.close_until(deadline(self.disconnect_timeout), Some((first, Status::CANCELED)), false);
     }
 
-    /// The peer has not been heard for the path timeout.
+    /// Ends a connection whose peer has sent nothing for the path timeout.
     pub(super) fn peer_silent(&mut self) {
         if self.is_established() {
             self.connection_lost(Reason::PathTimeout, Status::IO_TIMEOUT, None);
@@ -189,7 +191,7 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// The handshake came to nothing: the queue pair stays as it was.
+    /// Ends a failed handshake. The queue pair stays as it was.
     fn handshake_failed(&mut self, ending: Ending) {
         self.state = State::Over;
         self.restore_receive();
@@ -199,7 +201,7 @@ impl<O: Observer> Driver<O> {
         self.observer.event(Event::Closed { answered: false });
     }
 
-    /// Flushes once nobody writes, and closes. Ready when that is done.
+    /// Flushes once no writer is left, and closes. Resolves when the state has changed.
     pub(super) fn poll_flushing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.connection.poll_halt(cx));
         if let State::Flushing { first, rest, end, lost } = self.state {
@@ -212,13 +214,14 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(())
     }
 
-    /// Finishes every request: the oldest of the send queue with `first`, all others with `rest`.
+    /// Completes every request: the oldest of the send queue with `first`, all others with `rest`.
     pub(super) fn flush(&mut self, first: Status, rest: Status) {
-        // The reader lets go of the sink that it may be writing to, before the read completes.
+        // The reader releases the sink that it may be writing to, before the read completes.
         let mut wakes = WakeList::default();
         let current = {
             let mut receiver = self.reader.receiver();
-            // Still there if the report that the connection is established has panicked.
+            // The first message is still held back if the report that the connection is established has
+            // panicked.
             receiver.complete_first(&mut wakes);
             receiver.take_receive()
         };
@@ -227,7 +230,7 @@ impl<O: Observer> Driver<O> {
         self.flush_receives(current, rest);
     }
 
-    /// The message never came: its receive is the next one again.
+    /// Returns the receive of an unfinished message to its queue, as the next one.
     pub(super) fn restore_receive(&mut self) {
         // The wakers run without the lock of the reader.
         let current = self.reader.receiver().take_receive();
@@ -257,7 +260,7 @@ impl<O: Observer> Driver<O> {
         self.observer.event(Event::Closed { answered: end == End::Answered });
     }
 
-    /// One pass over a connection that is being closed. Ready when the state has changed.
+    /// Polls a connection that is being closed once. Resolves when the state has changed.
     pub(super) fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let asked = self.connection.poll_command(cx);
         if let Some(Command::Abandon(status)) = asked.command {
@@ -296,7 +299,7 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(())
     }
 
-    /// The way in which the connection was lost after this end had begun to disconnect: not all that
+    /// Returns why the connection was lost after this end had begun to disconnect: not all bytes that
     /// completed may have arrived.
     fn loss(&mut self, failed: Option<io::Error>) -> Option<(Reason, Status)> {
         if let Some(terminate) = self.reader.receiver().terminated() {
@@ -309,7 +312,8 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// The peer has not answered in time, or it is time for the first look.
+    /// Handles the timer: the peer has not ended its half in time, or its acknowledgements are read for the
+    /// first time.
     fn on_timer(&mut self) {
         let (written, completed) = {
             let queue = self.connection.send_queue();
@@ -319,8 +323,9 @@ impl<O: Observer> Driver<O> {
         let acknowledged = written.saturating_sub(unacknowledged);
         let is_stream = self.connection.receives.inbox().is_some();
         let State::Closing(closing) = &mut self.state else { return };
-        // To the peer of a byte stream its end is news, too, as is the answer that confirms what has arrived: with a reset in their
-        // place a shutdown would fail although everything has been read.
+        // The peer of a byte stream also waits for the end of the stream, and for the word that confirms
+        // received bytes: with a reset in their place a shutdown would fail although everything has been
+        // read.
         let is_owed = acknowledged < completed || (is_stream && closing.shut && unacknowledged > 0);
         let before = closing.acknowledged.replace(acknowledged);
         let now = Instant::now();
@@ -328,11 +333,11 @@ impl<O: Observer> Driver<O> {
             closing.timer.as_mut().reset(closing.deadline);
         } else if closing.orderly && now < closing.limit && before.is_none_or(|before| acknowledged > before)
         {
-            // Without a first look this task is late: the program was stopped.
+            // Without a first reading this task is late: the program was stopped.
             closing.deadline = deadline(self.disconnect_timeout).min(closing.limit);
             closing.timer.as_mut().reset(closing.deadline);
         } else if closing.orderly && is_owed {
-            // A reset would throw it away.
+            // A reset would discard the unacknowledged bytes.
             let _ = self.socket.stream().shut_down(Shutdown::Write);
             self.close_now(End::Lingering);
         } else {
@@ -342,7 +347,7 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// The wait for the peer is over.
+    /// Ends the wait for the peer.
     fn close_now(&mut self, end: End) {
         if let State::Closing(closing) = &self.state {
             let (first, rest) = closing.unflushed.unwrap_or((Status::CANCELED, Status::CANCELED));
@@ -350,7 +355,7 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Writes what is framed, and behind it ends our half of the stream. Whether that is done.
+    /// Writes the queued frames, and then ends this half of the stream. Returns whether all was written.
     fn write_rest(&mut self) -> bool {
         let mut wakes = WakeList::default();
         self.connection.transmit(self.connection.send_queue(), &mut wakes);
@@ -370,8 +375,8 @@ impl<O: Observer> Driver<O> {
         done
     }
 
-    /// Reads what has nowhere to go any more, as much as a turn may take. Ready when the peer has ended the stream, or with the
-    /// error of the socket.
+    /// Reads and discards bytes of the peer, as many as a turn may read. Resolves when the peer has ended the
+    /// stream, or with the error of the socket.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Error>> {
         self.socket.set_eager(false);
         loop {
@@ -392,8 +397,8 @@ impl<O: Observer> Driver<O> {
     }
 }
 
-/// The cause of the end that came first: a write may have met it before the read that found the end of the stream. Only
-/// EPIPE says that the peer had closed in order before.
+/// Returns the earlier cause of an end: a write may have failed before the read that found the end of the
+/// stream. EPIPE alone means that the peer had closed in order before.
 pub(super) fn first_cause(stop: Stop, broken: Option<io::Error>) -> Stop {
     match (stop, broken) {
         (Stop::Closed | Stop::Broken(_), Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -403,7 +408,8 @@ pub(super) fn first_cause(stop: Stop, broken: Option<io::Error>) -> Stop {
     }
 }
 
-/// The meaning of the end of the reader: how the attempt or the connection ends, and the last words to the peer.
+/// Translates the end of the reader to the end of the attempt or the connection, and the last message to the
+/// peer.
 pub(super) fn classify(stop: Stop, established: bool) -> (Ending, Option<Terminate>) {
     let (reason, status, last_words) = match stop {
         Stop::Closed if established => return (Ending::PeerDisconnected, None),
@@ -424,7 +430,7 @@ pub(super) fn classify(stop: Stop, established: bool) -> (Ending, Option<Termina
                 None if error.kind() == io::ErrorKind::PermissionDenied || is_deregistered(&error) => {
                     Reason::Local("the memory of a transfer was deregistered")
                 }
-                // tokio says so when its I/O driver is gone.
+                // tokio's error when its I/O driver has shut down.
                 None => Reason::Local("the runtime was shut down"),
             };
             let status = if is_path_error(&error) { Status::IO_TIMEOUT } else { Status::REMOTE_ERROR };
@@ -435,8 +441,8 @@ pub(super) fn classify(stop: Stop, established: bool) -> (Ending, Option<Termina
     (ending, last_words)
 }
 
-/// Returns whether it was the path that failed rather than the peer. TCP that has given up reports what it
-/// last heard about the path, if anything, in place of the timeout.
+/// Returns whether the path failed rather than the peer. TCP that has given up reports the last ICMP error of
+/// the path, if it received one, in place of the timeout.
 fn is_path_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! A socket whose connection is over, and whose last bytes are still on the way to a slow peer.
+//! Keeps the socket of an ended connection whose last bytes are still on the way to a slow peer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,24 @@ use tokio::time::timeout;
 
 use crate::provider::soft::connection::Socket;
 
-/// A peer that acknowledges nothing for this long, or does not end the stream this long after it has acknowledged
-/// everything, is given up.
+/// The socket of a peer is closed if the peer acknowledges nothing for this long, or does not end the stream
+/// this long after it has acknowledged everything.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A peer is waited for no longer than this in all, by a disconnect and once more here, however much it acknowledges. The buffers
-/// of Linux, of 4 MiB, are then delivered at 7 KiB/s.
+/// A disconnect waits no longer than this for a peer, and the socket lingers no longer than this again,
+/// however much the peer acknowledges. The buffers of Linux, of 4 MiB, are then delivered at 7 KiB/s.
 pub(super) const MOST: Duration = Duration::from_secs(600);
 
-/// Keeps the socket until the peer has ended the stream. Without a place for it the socket is closed at once, and the kernel
-/// does what it can.
+/// Keeps the socket until the peer has ended the stream. If there are too many such sockets, it is closed at
+/// once, and the kernel delivers what it can.
 ///
-/// Closed earlier, it would answer whatever the peer sends with a reset, which throws away what the peer has not read.
+/// Closed earlier, it would answer all data of the peer with a reset, which discards what the peer has not
+/// read.
 pub(super) async fn linger(socket: Arc<Socket>) {
     let Some(_place) = socket.stream().linger() else { return };
     let _ = timeout(MOST, drain(&socket)).await;
 }
 
-/// Waits until the peer has ended the stream, or acknowledges nothing any more.
+/// Waits until the peer has ended the stream, or has stopped to acknowledge data.
 async fn drain(socket: &Socket) {
     let unacknowledged = || socket.stream().unacknowledged().unwrap_or(0);
     let mut queued = unacknowledged();
