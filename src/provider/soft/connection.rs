@@ -143,8 +143,8 @@ struct Sending {
     queue: SendQueue,
     /// `None` once the connection has ended.
     socket: Option<Arc<Socket>>,
-    /// The statuses of a flush that the current writer carries out when it stops: of the oldest request and
-    /// of the others.
+    /// The statuses of a flush that the current writer carries out, because the driver has ended: of the
+    /// oldest request and of the others.
     flush: Option<(Status, Status)>,
     /// Wakes the driver, which then writes on or executes the command.
     driver: Option<Waker>,

@@ -180,8 +180,8 @@ impl Connector {
     }
 
     /// Attaches the connection, whose driver carries out the machine's actions from now on. Returns false if
-    /// the attempt was ended after its handshake was taken: the driver then got no command, and the queue
-    /// pair is no longer this connector's.
+    /// the attempt was ended after its handshake was taken: no command could reach the driver then, and the
+    /// queue pair is no longer this connector's.
     #[must_use]
     pub(crate) fn attach(&self, connection: Arc<ConnectionShared>) -> bool {
         let mut inner = self.lock();

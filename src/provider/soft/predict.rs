@@ -1,4 +1,4 @@
-//! Predicts the layout of the rest of a Read Response: one `readv` for many segments.
+//! Predicts the layout of the rest of a Read Response, so that one `readv` reads many segments.
 //!
 //! A sink that no other process or peer can access is private until the read completes, so payload may go to
 //! where the next segments are expected, and their headers to gaps in between. Bytes that turn out to be

@@ -1,9 +1,10 @@
-//! The receiving half of a connection: bytes from the socket to memory.
+//! Receives frames from the socket and places their payload in memory.
 //!
-//! One reader per connection owns this state; nothing here is shared. Payload goes from the socket straight to where
-//! it belongs, by one `readv` into [what is missing of the payload | a staging buffer], so that headers cost
-//! no system call of their own. With CRC on, a frame is checked before any of it is placed (RFC 5044 section 4.4: nothing
-//! unchecked is delivered): in the staging buffer, which has room for many then, or where its parts are gathered.
+//! One reader per connection owns this state; nothing here is shared. Payload goes from the socket straight
+//! to its place, by one `readv` into [the rest of the payload | a staging buffer], so that headers cost no
+//! system call of their own. With CRC on, a frame is checked before any of it is placed (RFC 5044 section
+//! 4.4: nothing unchecked is delivered): in the staging buffer, which has room for many then, or where its
+//! parts are gathered.
 
 use std::io;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ use message::Shape;
 mod message;
 mod response;
 
-/// The number of ticks of the clock without a Write, at least, after which a byte stream gives memory back.
+/// The number of ticks of the path timeout without a Write, at least, after which a byte stream returns
+/// memory.
 const TICKS_TO_REST: u8 = 2;
 
 /// Length field, padding and CRC of a frame without content.
@@ -55,10 +57,10 @@ enum State {
     Gather,
 }
 
-/// The way in which the processing of staged bytes goes on.
+/// The next step in the processing of staged bytes.
 enum Step {
     Continue,
-    /// The rest has not come yet.
+    /// The rest has not arrived yet.
     NeedMore,
     /// The message has to wait for a receive.
     AwaitReceive,
@@ -70,10 +72,10 @@ pub(crate) struct Receiver {
     staging: Staging,
     state: State,
     ahead: ReadAhead,
-    /// The segments of a Read Response behind the current one, of which a part has come.
+    /// The segments of a Read Response behind the current one, of which a part has arrived.
     predicted: Option<Box<PredictedSegments>>,
     inbound: Inbound,
-    /// The receive that the current Send goes to, with the bytes it has got.
+    /// The receive for the current Send, with the number of bytes that it has got.
     pub(super) receive: Option<(Receive, usize)>,
     /// The Send to a byte stream that is arriving.
     pub(super) word: [u8; WORD],
@@ -81,7 +83,7 @@ pub(crate) struct Receiver {
     ring_end: Option<u64>,
     /// The frames of the messages of a byte stream.
     pub(super) shape: Shape,
-    /// The number of ticks until a stream that is written no more gives memory back; 0 if it has.
+    /// The number of ticks until a stream without Writes returns memory; 0 if it has.
     ticks_to_rest: u8,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
@@ -97,8 +99,8 @@ pub(crate) struct Receiver {
     pub(super) header: [u8; 20],
     /// At least one frame has been received.
     pub(super) heard: bool,
-    /// There are staged bytes to process before the next read: what came with the start-up frames, behind the first frame, or
-    /// beyond the work of a turn.
+    /// Staged bytes are to be processed before the next read: bytes that came with the start-up frames,
+    /// behind the first frame, or beyond the work of a turn.
     unprocessed: bool,
     /// The work of this turn so far.
     pub(super) cost: u32,
@@ -106,16 +108,16 @@ pub(crate) struct Receiver {
     pub(super) received: u64,
     /// The first frame has no content.
     empty_frame: bool,
-    /// While this end disconnects.
+    /// The search for a Terminate, while this end disconnects.
     last_words: Option<Box<LastWords>>,
     terminated: Option<Terminate>,
-    /// The reader has stopped, or the connection ends: nothing is read for a stream any more.
+    /// The reader has stopped, or the connection ends: nothing more is read for a stream.
     ended: bool,
 }
 
 impl Receiver {
-    /// `leftover` is what came behind the start-up frames; `empty_frame` when the peer says that it is ready by a
-    /// frame without any content (RFC 6581 section 4.3).
+    /// Creates the receiving half. `leftover` are the bytes behind the start-up frames; `empty_frame` if the
+    /// RTR message of the peer is a frame without any content (RFC 6581 section 4.3).
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
         Self {
@@ -162,7 +164,7 @@ impl Receiver {
         !self.ended
     }
 
-    /// Returns whether a part of a message has come to a shared receive.
+    /// Returns whether a part of a message has arrived in a shared receive.
     pub(super) fn holds_shared(&self) -> bool {
         self.receive.is_some() && self.connection.receives.is_shared()
     }
@@ -182,7 +184,7 @@ impl Receiver {
         matches!(self.state, State::Header) && self.staging.is_empty()
     }
 
-    /// Takes the receive that was being filled, which the connection leaves behind.
+    /// Takes the receive that was being filled, and ends the reading.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
         self.ended = true;
         self.state = State::Header;
@@ -191,7 +193,7 @@ impl Receiver {
         self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
     }
 
-    /// The number of the message that is arriving, and how many bytes of it have come.
+    /// Returns the number of the message that is arriving, and how many bytes of it have arrived.
     pub(crate) fn progress(&self) -> Option<(u64, usize)> {
         let (_, placed) = self.receive.as_ref()?;
         let missing = match &self.state {
@@ -201,7 +203,7 @@ impl Receiver {
         Some((self.messages, placed - missing))
     }
 
-    /// Returns whether the next message has to wait for a receive: nothing is read meanwhile.
+    /// Returns whether the next message has to wait for a receive: nothing is read until it has one.
     pub(crate) fn awaits_receive(&self) -> bool {
         self.awaits_receive
     }
@@ -228,11 +230,11 @@ impl Receiver {
         Ok(Turned { read: false, established: self.heard && !heard, cost: self.cost })
     }
 
-    /// Lends it room for what it does.
+    /// Lends the receiver staging room for a turn.
     fn with_staging<R>(&mut self, turn: impl FnOnce(&mut Self) -> R) -> R {
         self.staging.lend(self.ahead.room());
         let result = turn(self);
-        // The rest of a turn is processed next: it stays where it is.
+        // The rest of a turn is processed next: it stays in the staging buffer.
         if !self.unprocessed {
             self.staging.give_back();
         }
@@ -240,7 +242,7 @@ impl Receiver {
         result
     }
 
-    /// A while has passed, in which nothing more of a frame may have come.
+    /// Releases memory of an unfinished frame, and of a byte stream without Writes. Called at each tick.
     pub(crate) fn shrink(&mut self, wakes: &mut WakeList) {
         self.frame.shrink();
         if let (Some(inbox), 1..) = (self.connection.receives.inbox(), self.ticks_to_rest) {
@@ -256,18 +258,18 @@ impl Receiver {
         !self.unprocessed && self.at_boundary()
     }
 
-    /// The end of the last Write to the ring of a byte stream.
+    /// Returns the end of the last Write to the ring of a byte stream.
     pub(super) fn ring_end(&self) -> Option<u64> {
         self.ring_end
     }
 
-    /// The memory that is kept for what has come: of a part of a frame, and of bytes that were read ahead.
+    /// Returns the size of the memory that is kept for a part of a frame, and for bytes that were read ahead.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
         self.frame.memory() + self.staging.memory()
     }
 
-    /// Reads once and processes what came.
+    /// Reads once and processes the bytes.
     pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
         let heard = self.heard;
         self.cost = 1;
@@ -283,7 +285,8 @@ impl Receiver {
         Ok(Turned { read, established: self.heard && !heard, cost: self.cost })
     }
 
-    /// From now on what comes is discarded, but for a Terminate. To be called before [`take_receive`](Self::take_receive).
+    /// Discards all further bytes except for a Terminate. To be called before
+    /// [`take_receive`](Self::take_receive).
     pub(crate) fn listen_for_terminate(&mut self) {
         // A frame that may be a Terminate is read again from its start.
         let (rest, start) = match &self.state {
@@ -305,12 +308,12 @@ impl Receiver {
         self.last_words = Some(Box::new(words));
     }
 
-    /// The Terminate that was discarded.
+    /// Returns the Terminate that was found among discarded bytes.
     pub(crate) fn terminated(&self) -> Option<&Terminate> {
         self.terminated.as_ref()
     }
 
-    /// Reads what has nowhere to go any more. Returns the work that it took, at least 1; `None` at the end of the stream.
+    /// Reads and discards bytes. Returns the cost, at least 1; `None` at the end of the stream.
     pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<Option<u32>> {
         self.unprocessed = false;
         self.cost = 1;
@@ -330,7 +333,7 @@ impl Receiver {
         Ok((length > 0).then_some(self.cost))
     }
 
-    /// Reads, and accounts for what has come; 0 is the end.
+    /// Reads once, and accounts for the bytes; 0 is the end.
     fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         if let Some(room) = room.as_deref_mut().filter(|_| !self.connection.crc)
             && let Some(length) = self.read_message(socket, room)?
@@ -343,13 +346,13 @@ impl Receiver {
         Ok(length)
     }
 
-    /// So many bytes have been read.
+    /// Adds bytes that have been read to the cost of the turn and to the total.
     fn account_for_bytes(&mut self, length: usize) {
         self.cost += cost_of(length);
         self.received += length as u64;
     }
 
-    /// One `readv`, into wherever the bytes belong.
+    /// Reads once, by one `readv`, into the places of the bytes.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
@@ -375,7 +378,7 @@ impl Receiver {
                 let remote;
                 let behind = match destination {
                     Destination::Local(parts) => parts,
-                    // Checked again at every read: it may have been deregistered within the frame.
+                    // Checked again at every read: the memory may have been deregistered within the frame.
                     Destination::Remote { access, place } => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
                         valid = access.guard().ok_or_else(named)?;
@@ -388,7 +391,8 @@ impl Receiver {
                     targets.push(room.target(direct));
                 }
                 if direct > 0 && direct < *left {
-                    // The reader comes back for the rest, which would be copied if it were in its place.
+                    // The reader comes back for the rest, which would be copied if it were placed in the
+                    // ring.
                     asked = direct;
                 } else {
                     targets.extend(behind.iter().map(Target::Memory));
@@ -431,7 +435,7 @@ impl Receiver {
         self.received_behind(length - direct)
     }
 
-    /// Takes staged bytes apart until there are too few, or the work of a turn is done.
+    /// Processes staged bytes until there are too few, or the work of a turn is done.
     fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<(), Stop> {
         let heard = self.heard;
         while self.heard == heard && self.cost <= TURN {
@@ -458,7 +462,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The first frame of a peer that says that it is ready by a frame without any content.
+    /// Skips the RTR message of a peer that sends a frame without any content.
     fn skip_empty_frame(&mut self) -> Step {
         let Some(frame) = self.staging.unread().first_chunk::<EMPTY_FRAME>() else { return Step::NeedMore };
         if frame[..mpa::LENGTH_SIZE] == [0; mpa::LENGTH_SIZE] {
@@ -469,7 +473,7 @@ impl Receiver {
         Step::Continue
     }
 
-    /// The length field of a frame that is to be checked: where it is, if all of it has come, or gathered.
+    /// Begins a frame that is to be checked: in the staging buffer if all of it has arrived, or gathered.
     fn begin_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
         let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Ok(Step::NeedMore) };
         let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
@@ -516,7 +520,7 @@ impl Receiver {
             };
             return Ok(Step::Continue);
         }
-        // Nearly every small frame has come as a whole.
+        // Nearly every small frame has arrived as a whole.
         match content {
             Content::Payload { place, on_complete } => {
                 let payload = &self.staging.unread()[consumed..][..length];
@@ -537,7 +541,7 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    /// The memory of a place.
+    /// Returns the memory of a place.
     fn destination(&self, place: Place, length: usize) -> Destination {
         match (place, &self.receive) {
             (Place::Memory(destination), _) => destination,
@@ -594,7 +598,7 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    /// A payload for RDMAP itself is next, and has come with its trailer.
+    /// Executes the next staged payload, which is for RDMAP itself, and has arrived with its trailer.
     fn take_control(
         &mut self,
         on_complete: &OnComplete,
@@ -643,13 +647,13 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    /// A whole frame has been received.
+    /// Counts a whole frame that was received.
     fn frame_done(&mut self) {
         self.heard = true;
         self.cost += 1;
     }
 
-    /// A whole frame, with CRC on. False when it has to wait for a receive.
+    /// Checks a whole frame, with CRC on, and processes it. Returns false if it has to wait for a receive.
     fn checked(&mut self, frame: &[u8], turn: &mut Turn<'_, '_>) -> Result<bool, Stop> {
         let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
         let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
@@ -680,8 +684,8 @@ impl Receiver {
         Ok(true)
     }
 
-    /// A header has come: decides where its payload goes. `None`, and nothing has changed, when the message has to wait for
-    /// a receive.
+    /// Decides where the payload of a segment goes. Returns `None`, with nothing changed, if the message has
+    /// to wait for a receive.
     fn begin(&mut self, header: &Header, length: usize, consumed: usize) -> Result<Option<Content>, Stop> {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
         let mut inbound = self.inbound;
@@ -708,7 +712,7 @@ impl Receiver {
                 self.reserve_receive(offset, length)?;
                 (Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
             }
-            // Of an empty Write neither key nor offset is checked.
+            // Neither key nor offset of an empty Write is checked.
             Segment::Write { .. } if length == 0 => {
                 (Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
             }
@@ -741,8 +745,9 @@ impl Receiver {
         Ok(Some(Content::Payload { place, on_complete }))
     }
 
-    /// The window that this segment gives back. RFC 5040 section 4.8: a window is the peer's to give back, a region is its
-    /// owner's alone. To deliver the message all the same would let the peer believe otherwise.
+    /// Returns the window that this segment invalidates. RFC 5040 section 4.8: a peer may invalidate a
+    /// window, and only the owner a region. If the message were delivered nevertheless, the peer would
+    /// believe that it had invalidated the key.
     fn invalidated(&self, segment: &Segment) -> Result<Option<Arc<Binding>>, Terminate> {
         let Segment::Send { invalidate: Some(key), .. } = segment else { return Ok(None) };
         let window = self.connection.keys.window(*key, self.connection.number);
@@ -752,14 +757,14 @@ impl Receiver {
     /// Takes a receive for a segment of a Send, unless it has one, and checks that there is room.
     fn reserve_receive(&mut self, offset: usize, length: usize) -> Result<(), Stop> {
         if self.receive.is_none() {
-            // RFC 5041 section 7.2; nobody may send what has not been asked for (`QP-20`).
+            // RFC 5041 section 7.2; a peer may not send a message for which no receive is posted (`QP-20`).
             let receive = self.connection.receives.take(self.connection.number);
             let receive = receive.ok_or_else(|| Terminate::NO_BUFFER.with_header(&self.header))?;
             self.receive = Some((receive, 0));
         }
         let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
         if offset + length > inflight::length(&receive.payload) {
-            // `X4`: the receive says so, the connection breaks.
+            // The receive completes with the overflow, and the connection breaks (`X4`).
             self.overflowed = true;
             return Err(Terminate::TOO_LONG.with_header(&self.header).into());
         }
@@ -767,7 +772,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The payload of the current segment is in place.
+    /// Completes a segment whose payload is in place.
     fn complete(&mut self, on_complete: OnComplete, wakes: &mut WakeList) {
         match on_complete {
             OnComplete::Send { last: true, solicited, invalidate } => {
@@ -776,7 +781,7 @@ impl Receiver {
                     completed.extra.solicited = solicited;
                     if let Some(binding) = invalidate {
                         completed.extra.note = Note::Invalidated(binding.key());
-                        // Before the receiver hears of it.
+                        // Before the receive completes.
                         self.connection.keys.unbind(&binding);
                     }
                     self.finish_receive(ticket, completed, wakes);

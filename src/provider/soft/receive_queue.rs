@@ -1,4 +1,5 @@
-//! The receive queue of a queue pair: one of its own, one that it shares with others, or the inbox of a byte stream.
+//! The receive queue of a queue pair: one of its own, one that it shares with others, or the inbox of a byte
+//! stream.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(crate) struct Interrupted {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Receive>,
-    /// The queue pair has been disconnected: what is posted now is flushed at once.
+    /// The queue pair has been disconnected: receives that are posted now are flushed at once.
     closed: bool,
 }
 
@@ -33,7 +34,7 @@ enum Source {
         depth: usize,
     },
     Shared(Arc<SharedReceives>),
-    /// None: messages go to the stream.
+    /// No receives: messages go to the stream.
     Stream(Arc<StreamInbox>),
 }
 
@@ -44,22 +45,22 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// A queue of its own.
+    /// Creates a queue with receives of its own.
     pub(crate) fn new(depth: usize, sink: CompletionSink) -> Arc<Self> {
         Arc::new(Self { source: Source::Own { state: Mutex::default(), depth }, sink })
     }
 
-    /// One whose receives are those of a shared queue.
+    /// Creates a queue whose receives are those of a shared queue.
     pub(crate) fn with_shared(shared: Arc<SharedReceives>, sink: CompletionSink) -> Arc<Self> {
         Arc::new(Self { source: Source::Shared(shared), sink })
     }
 
-    /// None: messages go to this inbox.
+    /// Creates a queue without receives, whose messages go to this inbox.
     pub(crate) fn to_stream(inbox: Arc<StreamInbox>, sink: CompletionSink) -> Arc<Self> {
         Arc::new(Self { source: Source::Stream(inbox), sink })
     }
 
-    /// The inbox that messages go to instead of receives.
+    /// Returns the inbox that messages go to instead of receives.
     pub(crate) fn inbox(&self) -> Option<&StreamInbox> {
         match &self.source {
             Source::Stream(inbox) => Some(inbox),
@@ -67,8 +68,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns whether the receives are those of a shared queue. Then a message waits for a receive when
-    /// there is none; otherwise it breaks its connection (`QP-20`).
+    /// Returns whether the receives are those of a shared queue. If there is none for a message, the message
+    /// waits for one in that case, and breaks its connection otherwise (`QP-20`).
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.source, Source::Shared(_))
     }
@@ -76,7 +77,7 @@ impl ReceiveQueue {
     /// Posts a receive: at any time, connected or not (`QP-05`).
     ///
     /// # Errors
-    /// `QueueFull`; `NotSupported` where all receives are shared. Nothing has been posted then.
+    /// `QueueFull`; `NotSupported` if all receives are shared. Nothing has been posted then.
     pub(crate) fn post(&self, receive: Receive) -> Result<(), (PostErrorKind, Receive)> {
         let Source::Own { state, depth } = &self.source else {
             return Err((
@@ -100,7 +101,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The receive for the next message of this connection.
+    /// Takes the receive for the next message of this connection.
     pub(crate) fn take(&self, connection: u64) -> Option<Receive> {
         match &self.source {
             Source::Own { state, .. } => state.lock().queue.pop_front(),
@@ -109,7 +110,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The message never came: the receive is the next one again.
+    /// Returns the receive of an unfinished message to the queue, as the next one.
     pub(crate) fn restore(&self, receive: Receive, wakes: &mut WakeList) {
         match &self.source {
             Source::Own { state, .. } => {
@@ -130,7 +131,7 @@ impl ReceiveQueue {
         self.sink.complete(ticket, completed, wakes);
     }
 
-    /// Ready when a message that waits for a receive may have found one.
+    /// Resolves when a message that waits for a receive may have found one.
     pub(crate) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
         match &self.source {
             Source::Own { .. } | Source::Stream(_) => Poll::Ready(()),
@@ -146,15 +147,15 @@ impl ReceiveQueue {
         }
     }
 
-    /// The connection with this number waits no more.
+    /// Ends the wait of the connection with this number.
     pub(crate) fn forget(&self, connection: u64) {
         if let Source::Shared(shared) = &self.source {
             shared.forget(connection);
         }
     }
 
-    /// Completes everything that is the queue pair's alone with `status`: first `current`, the receive that a message was
-    /// arriving in. With `close`, later posts are flushed too.
+    /// Completes all receives that are the queue pair's alone with `status`: first `current`, the receive
+    /// that a message was arriving in. With `close`, later posts are flushed too.
     pub(crate) fn flush(
         &self,
         current: Option<Interrupted>,

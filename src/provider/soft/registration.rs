@@ -1,7 +1,9 @@
-//! Registered memory, the parts of it that windows are bound to, and the guard under which bytes are moved for a peer.
+//! Registered memory, the parts of it that windows are bound to, and the guard under which bytes are moved
+//! for a peer.
 //!
-//! A binding is posted, and so it has three lives: it is *pending* from the call on, when its key is known already;
-//! *live* once its turn in the queue has come; *dead* when it was invalidated, bound over, or its connection has ended.
+//! A binding is posted, and so it has three states: *pending* from the call on, when its key is known
+//! already; *live* once its turn in the queue has come; *dead* when it was invalidated, bound over, or its
+//! connection has ended.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,15 +19,15 @@ pub(crate) struct Registration {
     key: u32,
     access: Access,
     length: usize,
-    /// The memory, until it is deregistered. What is under way for a peer refers to it by offset: the registration is the only
-    /// handle of the provider to it, so that a peer that goes on with nothing keeps no memory. A transfer holds this for reading,
-    /// so that `revoke` returns only when the last byte has been moved.
+    /// The memory, until it is deregistered. Transfers of peers refer to it by offset: the registration is
+    /// the only handle of the provider to it, so that a peer that has stopped keeps no memory. A transfer
+    /// holds this for reading, so that `revoke` returns only when the last byte has been moved.
     memory: RwLock<Option<Slice>>,
 }
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the key: who has it can reach the memory.
+        // The key is left out: it gives access to the memory.
         f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
     }
 }
@@ -39,7 +41,7 @@ impl Registration {
         self.key
     }
 
-    /// The remote address of the first byte.
+    /// Returns the remote address of the first byte.
     #[expect(clippy::unused_self, reason = "other providers have their memory elsewhere")]
     pub(crate) fn address(&self) -> u64 {
         0
@@ -49,7 +51,7 @@ impl Registration {
         self.access
     }
 
-    /// False once it has been deregistered.
+    /// Returns false once the memory was deregistered.
     pub(crate) fn is_valid(&self) -> bool {
         self.memory.read().is_some()
     }
@@ -59,7 +61,7 @@ impl Registration {
         part.end <= self.length
     }
 
-    /// Notes that peers get rights to the memory.
+    /// Marks the memory as accessible to peers.
     pub(super) fn expose(&self) {
         if let Some(memory) = &*self.memory.read() {
             memory.expose();
@@ -89,7 +91,7 @@ pub(crate) struct Binding {
     access: Access,
     /// The connection whose peer may use it.
     connection: u64,
-    /// Whoever moves bytes by this key holds it for reading meanwhile, as with a registration.
+    /// A transfer by this key holds the lock for reading, as with a registration.
     life: RwLock<Life>,
 }
 
@@ -128,7 +130,7 @@ impl Binding {
         self.live().is_some()
     }
 
-    /// Keeps it live; `None` unless it is.
+    /// Returns a guard that keeps the binding live, or `None` if it is not.
     fn live(&self) -> Option<RwLockReadGuard<'_, Life>> {
         let life = self.life.read();
         (*life == Life::Live).then_some(life)
@@ -145,13 +147,13 @@ impl Binding {
 
     pub(super) fn go_live(&self) {
         let mut life = self.life.write();
-        // Somebody may have been faster to take it back.
+        // The binding may have been revoked before its turn came.
         if *life == Life::Pending {
             *life = Life::Live;
         }
     }
 
-    /// Returns when the last byte has been moved by this key.
+    /// Revokes the key. Returns when the last byte has been moved by it.
     pub(super) fn revoke(&self) {
         *self.life.write() = Life::Dead;
     }
@@ -159,12 +161,12 @@ impl Binding {
 
 impl fmt::Debug for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the key: who has it can reach the memory.
+        // The key is left out: it gives access to the memory.
         f.debug_struct("Binding").field("access", &self.access).finish_non_exhaustive()
     }
 }
 
-/// The way in which a peer reaches memory: a registration, and the binding if the key is that of a window.
+/// The access of a peer to memory: a registration, and the binding if the key is that of a window.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteAccess {
     registration: Arc<Registration>,
@@ -178,12 +180,12 @@ pub(crate) struct AccessGuard<'a> {
 }
 
 impl AccessGuard<'_> {
-    /// The memory, from the offset 0 of its registration.
+    /// Returns the memory, from the offset 0 of its registration.
     pub(crate) fn memory(&self) -> Option<&Slice> {
         self.registration.as_ref()
     }
 
-    /// At most `length` bytes of the memory, from this offset on.
+    /// Returns at most `length` bytes of the memory, from this offset on.
     pub(crate) fn part(&self, from: usize, length: usize) -> Payload {
         let part = self.memory().map(|memory| memory.part(from, length));
         part.filter(|part| part.len() > 0).into_iter().collect()
@@ -195,7 +197,7 @@ impl RemoteAccess {
         Self { registration, binding }
     }
 
-    /// `None` once the key has been taken back.
+    /// Returns the proof that the key is valid, or `None` once it was revoked.
     pub(crate) fn guard(&self) -> Option<AccessGuard<'_>> {
         let binding = match &self.binding {
             Some(binding) => Some(binding.live()?),

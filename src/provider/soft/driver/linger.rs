@@ -24,7 +24,7 @@ pub(super) async fn linger(socket: Arc<Socket>) {
     let _ = timeout(MOST, drain(&socket)).await;
 }
 
-/// Waits until the peer has ended the stream, or has stopped to acknowledge data.
+/// Waits until the peer has ended the stream, or has stopped acknowledging data.
 async fn drain(socket: &Socket) {
     let unacknowledged = || socket.stream().unacknowledged().unwrap_or(0);
     let mut queued = unacknowledged();

@@ -1,9 +1,10 @@
-//! The frames of a message of a byte stream, which come as those of the last one did: one `readv` for all of them, into the
-//! memory of the reader.
+//! Reads the frames of a byte stream's message, which are expected like those of the last message: one
+//! `readv` for all of them, into the memory of the reader.
 //!
-//! The peer sends a large message as RDMA Writes of one length, for memory that goes on, and a Send behind them. So payload
-//! may go to where the next frames are expected, and their headers to gaps in between. Until a read returns, its buffer is
-//! its own, whatever is in it: what turns out to be something else is put back into the stream, and taken apart as usual.
+//! The peer sends a large message as RDMA Writes of one length, for consecutive memory, and a Send behind
+//! them. So payload may go to where the next frames are expected, and their headers to gaps in between. Until
+//! a read returns, its buffer is its own, whatever is in it: bytes that turn out to be something else are put
+//! back into the stream, and parsed as usual.
 
 use smallvec::SmallVec;
 
@@ -24,13 +25,13 @@ const MOST: usize = 16;
 
 /// The longest end of a message that is read with its last large frame: it is copied.
 const LONGEST_TAIL: usize = 4096;
-/// The Send that ends a message, as a frame.
+/// The size of the frame of the Send that ends a message.
 const SEND: usize = mpa::fpdu_length(Untagged::LEN + WORD);
 
-/// The frames of a message, as the last one had them.
+/// The frames of the current message and of the last one.
 #[derive(Default)]
 pub(in crate::provider::soft) struct Shape {
-    /// The length of the payload of each large one.
+    /// The length of the payload of each large frame.
     payload: usize,
     this: Frames,
     last: Frames,
@@ -38,14 +39,14 @@ pub(in crate::provider::soft) struct Shape {
 
 #[derive(Clone, Copy, Default)]
 struct Frames {
-    /// The number of large ones.
+    /// The number of large frames.
     large: usize,
-    /// The number of bytes of those behind them.
+    /// The number of bytes of the frames behind them.
     tail: usize,
 }
 
 impl Shape {
-    /// A Write with so much payload begins.
+    /// Records the begin of a Write with this much payload.
     pub(super) fn begin(&mut self, payload: usize) {
         if payload < LARGE {
             self.this.tail = self.this.tail.saturating_add(mpa::fpdu_length(Tagged::LEN + payload));
@@ -57,21 +58,21 @@ impl Shape {
         self.this = Frames { large: self.this.large + 1, tail: 0 };
     }
 
-    /// The Send behind a message has come.
+    /// Records the Send that ends a message.
     pub(in crate::provider::soft) fn end(&mut self) {
         self.last = std::mem::take(&mut self.this);
         self.last.tail = self.last.tail.saturating_add(SEND);
     }
 
-    /// The number of large frames that are expected behind the current one.
+    /// Returns the number of large frames that are expected behind the current one.
     fn rest(&self) -> usize {
         // Padding would move everything.
         let is_aligned = mpa::pad_length(Tagged::LEN + self.payload) == 0;
         if is_aligned { self.last.large.saturating_sub(self.this.large) } else { 0 }
     }
 
-    /// The number of bytes from the trailer of the last large frame to the end of the message, if so many large frames are yet
-    /// to be read.
+    /// Returns the number of bytes from the trailer of the last large frame to the end of the message, if
+    /// `large` large frames are yet to be read.
     pub(super) fn tail(&self, large: usize) -> Option<usize> {
         let is_last = self.this.large + large == self.last.large && self.this.tail == 0;
         let trailer = mpa::pad_length(Tagged::LEN + self.payload) + mpa::CRC_SIZE;
@@ -80,8 +81,8 @@ impl Shape {
 }
 
 impl Receiver {
-    /// Reads the rest of the current frame and those that are expected behind it, and accounts for what has come. `None`, and
-    /// nothing has been read, if none is expected for which there is room.
+    /// Reads the rest of the current frame and those that are expected behind it, and accounts for the bytes.
+    /// Returns `None`, without a read, if no frame is expected or the room suffices for none.
     pub(super) fn read_message(
         &mut self,
         socket: &Socket,
@@ -102,7 +103,8 @@ impl Receiver {
         }
         let mut gaps = [[0; GAP]; MOST];
         let gaps = &mut gaps[..expected];
-        // Payload of the next message would go to the ring: there may be no room for it in this one's.
+        // Payload of the next message would go to the ring, because the room of this reader may not suffice
+        // for it.
         let behind = self.shape.tail(expected).unwrap_or(self.ahead.headers(true));
         let behind = self.staging.room(behind);
         let asked = *left + expected * (GAP + payload) + behind.len();
@@ -126,7 +128,8 @@ impl Receiver {
         Ok(Some(length))
     }
 
-    /// Compares `came` bytes with what was expected behind each gap. What is as expected is received.
+    /// Compares `came` bytes with the expected headers in the gaps, and receives the frames that are as
+    /// expected.
     fn verify(
         &mut self,
         mut came: usize,
@@ -158,7 +161,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// The first of `came` bytes are payload of the current frame, and in the room. Returns how many.
+    /// Receives the first of `came` bytes, which are payload of the current frame and in the room. Returns
+    /// how many.
     fn place_in_room(&mut self, came: usize, room: &mut StreamRoom<'_>) -> usize {
         let State::Payload { destination, left, .. } = &mut self.state else { return 0 };
         let placed = came.min(*left);
@@ -168,7 +172,7 @@ impl Receiver {
         placed
     }
 
-    /// The header of a frame that goes on where the current one has ended.
+    /// Returns the header of a frame that goes on where the current one has ended.
     fn next_header(&self) -> Option<Tagged> {
         let State::Payload { destination: Destination::Remote { place, .. }, left: 0, .. } = &self.state
         else {
@@ -178,7 +182,8 @@ impl Receiver {
         Some(Tagged { last: true, opcode: Opcode::Write, stag, to })
     }
 
-    /// The rest is something else: `came` bytes in these gaps, in the room behind each, and in the staging buffer.
+    /// Puts the remaining `came` bytes back into the stream: they are in these gaps, in the room behind each,
+    /// and in the staging buffer.
     fn put_back(&mut self, came: usize, gaps: &[[u8; GAP]], payload: usize, room: &mut StreamRoom<'_>) {
         let behind = came.saturating_sub(gaps.len() * (GAP + payload));
         let behind = self.staging.room(behind.max(1))[..behind].to_vec();

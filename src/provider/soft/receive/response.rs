@@ -1,4 +1,4 @@
-//! The segments of a Read Response: their place in the sink, and those that come as they were predicted.
+//! Places the segments of a Read Response in the sink, also those that were predicted.
 
 use tracing::trace;
 
@@ -14,23 +14,25 @@ use crate::wire::mpa;
 use crate::wire::rdmap::Opcode;
 
 impl Receiver {
-    /// The segments that follow this one, of which a part has come, if they can be told.
+    /// Predicts the segments behind this one, of which a part has arrived. Returns `None` if they cannot be
+    /// predicted.
     pub(super) fn predict(&self, header: &Header, length: usize) -> Option<Box<PredictedSegments>> {
         let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
             return None;
         };
-        // A message among them could have to wait for a receive, with all that has come behind it (SEC-12).
+        // A message among them might have to wait for a receive, with all bytes that have come behind it
+        // (SEC-12).
         if length < LARGE || self.connection.receives.is_shared() {
             return None;
         }
         let end = to.wrapping_add(length as u64);
-        // Ours counts from 0.
+        // Offsets in the sink of this side count from 0.
         let rest = self.connection.send_queue().sink_from(usize::try_from(end).ok()?);
         PredictedSegments::new(stag, end, length, &rest)
     }
 
-    /// So many bytes have come behind the payload of the current frame: where the next segments are expected, or in the staging
-    /// buffer.
+    /// Records `length` bytes behind the payload of the current frame: in the places of the predicted
+    /// segments, or in the staging buffer.
     pub(super) fn received_behind(&mut self, length: usize) -> Result<(), Stop> {
         let Some(predicted) = self.predicted.take_if(|_| length > 0) else {
             self.staging.filled(length);
@@ -44,7 +46,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The current segment of a Read Response is complete, and the next one has come as expected.
+    /// Completes the current segment of a Read Response, because the next one has arrived as predicted.
     fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
         let Arrived { header, stag, to, length, last, placed } = *segment;
         trace!(connection = %self.connection.id, opcode = ?Opcode::ReadResponse, length, "frame received");
@@ -62,7 +64,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The memory that a segment of a Read Response goes to.
+    /// Returns the memory for a segment of a Read Response.
     pub(super) fn sink(
         &self,
         from: (u32, u64),
