@@ -1,4 +1,4 @@
-//! The keys of a protection domain: who may touch which bytes by which key.
+//! The keys of a protection domain, and the bytes to which each key gives access.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -18,13 +18,13 @@ use crate::wire::rdmap::Terminate;
 const NO_KEY: &str = "no free key was found";
 const UNALIGNED: &str = "atomics in memory that is not aligned to 8 bytes, with the soft provider";
 
-/// The access that a peer's key, offset and length stand for, and the part of its memory.
+/// The access that a peer's key, offset and length give, and the part of its memory.
 pub(crate) struct Grant {
     pub(crate) access: RemoteAccess,
     pub(crate) part: Range<usize>,
 }
 
-/// The use that a peer wants to make of a key.
+/// The use that a peer makes of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     Write,
@@ -32,7 +32,7 @@ pub(crate) enum Intent {
     Atomic,
 }
 
-/// The owner of a key.
+/// The object that has a key.
 #[derive(Clone)]
 enum Named {
     Region(Arc<Registration>),
@@ -52,7 +52,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// A key that nobody has.
+    /// Returns a free random key.
     fn fresh(&self) -> Option<u32> {
         // With a thousand million keys in use half of the tries still succeed.
         let tries = std::iter::repeat_with(|| self.host.random()).take(64);
@@ -60,7 +60,7 @@ impl Keys {
         tries.flatten().find(|key| *key != 0 && !self.names.contains_key(key))
     }
 
-    /// Returns whether the key is still that of this registration: later it may be somebody else's.
+    /// Returns whether the key is still that of this registration: later it may belong to another.
     fn has(&self, registration: &Registration) -> bool {
         matches!(self.names.get(&registration.key()),
             Some(Named::Region(owner)) if std::ptr::eq(Arc::as_ptr(owner), registration))
@@ -78,7 +78,7 @@ pub(crate) struct KeyTable {
 }
 
 impl KeyTable {
-    /// A table without keys. Its keys are the random numbers of this host.
+    /// Creates a table without keys. Its keys are random numbers of this host.
     pub(crate) fn new(host: Host) -> Self {
         Self { keys: RwLock::new(Keys { host, ..Keys::default() }) }
     }
@@ -86,15 +86,15 @@ impl KeyTable {
     /// Registers memory under a fresh random key.
     ///
     /// # Errors
-    /// `InsufficientResources` when the system has no randomness, or no free key is found. `NotSupported` if atomics are asked
-    /// for in memory in which they cannot be.
+    /// `InsufficientResources` when the system has no randomness, or no free key is found. `NotSupported` if
+    /// the access includes atomics and the memory is not aligned for them.
     pub(crate) fn register(
         &self,
         memory: Shared,
         access: Access,
     ) -> Result<Arc<Registration>, RegisterError> {
         if access.contains(Access::REMOTE_ATOMIC) && !memory.has_aligned_words() {
-            // Peers address numbers by their offset.
+            // Peers address the words of atomics by their offset.
             return Err(RegisterError::NotSupported(UNALIGNED));
         }
         let mut keys = self.keys.write();
@@ -107,11 +107,11 @@ impl KeyTable {
         Ok(registration)
     }
 
-    /// Takes the key back. When this returns, no byte of the memory is being moved on a peer's behalf, and none
-    /// will be. Doing it twice is fine.
+    /// Revokes the key. When this returns, no byte of the memory is being moved on a peer's behalf, and none
+    /// will be. A second call changes nothing.
     ///
     /// # Errors
-    /// `Busy` while a window is bound to it (`MR-04`): nothing has changed then.
+    /// `Busy` while a window is bound to the region (`MR-04`): nothing has changed then.
     pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
         let removed = {
             let mut keys = self.keys.write();
@@ -125,17 +125,18 @@ impl KeyTable {
         Ok(())
     }
 
-    /// The same for a region that nobody has any more: what is bound to it is of no use from now on.
+    /// Deregisters a region whose last handle was dropped. Windows that are bound to it give no access from
+    /// now on.
     pub(crate) fn release(&self, registration: &Registration) {
         let removed = self.keys.write().remove(registration);
         registration.revoke();
         drop(removed);
     }
 
-    /// Puts a part of a region under a fresh random key, which is of use once the binding goes live.
+    /// Registers a part of a region under a fresh random key, which is valid once the binding goes live.
     ///
     /// # Errors
-    /// `ForeignMemory` when the region is not registered any more; `InsufficientResources` without a free key.
+    /// `ForeignMemory` if the region is no longer registered; `InsufficientResources` without a free key.
     pub(super) fn bind(
         &self,
         registration: &Arc<Registration>,
@@ -155,7 +156,7 @@ impl KeyTable {
         Ok(binding)
     }
 
-    /// Takes the key of a window back. When this returns, no byte is being moved by it, and none will be.
+    /// Revokes the key of a window. When this returns, no byte is being moved by it, and none will be.
     pub(super) fn unbind(&self, binding: &Binding) {
         let removed = {
             let mut keys = self.keys.write();
@@ -178,7 +179,7 @@ impl KeyTable {
         drop(removed);
     }
 
-    /// Takes back the keys of all windows that the peer of this connection may use.
+    /// Revokes the keys of all windows that the peer of this connection may use.
     pub(super) fn unbind_all(&self, connection: u64) {
         let mine: Vec<_> = {
             let keys = self.keys.read();
@@ -191,8 +192,8 @@ impl KeyTable {
         mine.iter().for_each(|binding| self.unbind(binding));
     }
 
-    /// The window that the peer of this connection may take back by this key: one that it may use (RFC 5040 section 5.3,
-    /// `NdkSendAndInvalidate`). A region is never a peer's to take.
+    /// Returns the window that the peer of this connection may invalidate by this key: one that it may use
+    /// (RFC 5040 section 5.3, `NdkSendAndInvalidate`). A peer may never invalidate a region.
     pub(crate) fn window(&self, key: u32, connection: u64) -> Option<Arc<Binding>> {
         match self.keys.read().names.get(&key) {
             Some(Named::Window(binding)) if binding.connection() == connection && binding.is_live() => {
@@ -206,7 +207,7 @@ impl KeyTable {
     /// section 5.1, RFC 5040 section 7).
     ///
     /// # Errors
-    /// The Terminate that the peer has earned.
+    /// The Terminate for the peer's mistake.
     pub(crate) fn resolve(
         &self,
         (key, to): (u32, u64),
@@ -231,11 +232,12 @@ impl KeyTable {
                 let access = registration.access();
                 (registration, None, access)
             }
-            // A window is unknown that is not bound yet, or was bound to a region that is no more.
+            // The key of a window is unknown before the binding goes live, and after its region was
+            // deregistered.
             Some(Named::Window(binding)) if !binding.is_live() || !binding.registration().is_valid() => {
                 return Err(unknown);
             }
-            // `MW-04`
+            // A window serves the peer of one connection only (`MW-04`).
             Some(Named::Window(binding)) if binding.connection() != connection => return Err(strange),
             Some(Named::Window(binding)) => {
                 let access = binding.access();
@@ -255,13 +257,14 @@ impl KeyTable {
     }
 }
 
-/// The bytes from this offset on, if they can be counted.
+/// Returns the bytes from this offset on, if their ends are representable.
 fn part(to: u64, length: usize) -> Option<Range<usize>> {
     let start = usize::try_from(to).ok()?;
     Some(start..start.checked_add(length)?)
 }
 
-/// The Terminate for a peer that addresses what is not its own: bytes beyond the end of all offsets, or beyond the bounds of its key.
+/// Returns the Terminate for a peer that addresses bytes beyond the largest offset, or beyond the bounds of
+/// its key.
 fn beyond(to: u64, length: usize, intent: Intent) -> Terminate {
     // The last byte has an offset, too.
     let wraps = length > 0 && to.checked_add(length as u64 - 1).is_none();
@@ -279,7 +282,7 @@ mod tests {
     use crate::memory::Owned;
     use crate::status::Status;
 
-    // MR-01: deregistering twice is fine, even when the key has come round in between.
+    // A second deregistration changes nothing, even when the key was reused in between (MR-01).
     #[test]
     fn a_key_that_has_a_new_owner_is_not_taken_from_it() {
         let table = KeyTable::default();
@@ -299,7 +302,8 @@ mod tests {
         assert!(!reaches(second.key()) && !second.is_valid());
     }
 
-    // MR-04, MW-04
+    // A region with a window stays registered (MR-04), and only the peer of the window's connection may use
+    // it (MW-04).
     #[test]
     fn a_window_keeps_its_region_and_serves_its_connection() {
         let table = KeyTable::default();

@@ -1,8 +1,8 @@
-//! The sending half of a connection: what is posted, what is on its way, and what is over.
+//! The send queue of a connection: requests that are queued, in flight, or done.
 //!
-//! Whoever posts also writes, as long as the socket takes it; the driver of the connection goes on when the socket
-//! was full. [`SendQueue`] has one lock; the writer takes the batch out of it and offers that to the socket without the
-//! lock, one writer at a time.
+//! The call that posts also writes, as long as the socket takes the bytes; the driver of the connection goes
+//! on when the socket was full. [`SendQueue`] has one lock; the writer takes the batch out of it and offers
+//! the batch to the socket without the lock, one writer at a time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,17 +29,17 @@ pub(crate) const MAX_BATCHES: usize = 8;
 /// The progress of a posted request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestState {
-    /// Not all of it is in a batch yet.
+    /// Not all of the request is in a batch yet.
     Queued,
     /// In a batch that the socket has not taken in full.
     Framed,
     /// A read or an atomic that awaits its answer.
     Waiting,
-    /// Over, but an earlier request is not: completions come in post order (`QP-17`).
+    /// Done, but an earlier request is not: completions come in post order (`QP-17`).
     Done,
 }
 
-/// The number of requests for which room is kept when there are none.
+/// The number of requests for which room is kept when the queue is empty.
 const KEEP_ENTRIES: usize = 32;
 
 /// A posted request that has not completed.
@@ -48,13 +48,13 @@ pub(super) struct Entry {
     pub(super) length: usize,
     pub(super) framed: usize,
     pub(super) state: RequestState,
-    /// The change that it makes to a window.
+    /// The change that the request makes to a window.
     pub(super) window_op: Option<WindowOp>,
 }
 
 /// A request of the peer that is being answered.
 pub(super) struct Response {
-    /// By what the peer reaches the payload; `None` when it is empty. It alone keeps the memory.
+    /// The peer's access to the payload; `None` if the payload is empty. It alone keeps the memory.
     pub(super) access: Option<RemoteAccess>,
     /// The offset of the payload in that memory.
     pub(super) start: usize,
@@ -68,16 +68,16 @@ pub(super) struct Response {
 pub(crate) enum Answer {
     /// The payload, for this sink.
     Read { sink: (u32, u64) },
-    /// The payload as it was before this was done to it.
+    /// The original value of the word to which this operation is applied.
     Atomic { atomic: Atomic, identifier: u32 },
 }
 
-/// The one who asked for an answer.
+/// The owner of a read or an atomic that awaits its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOwner {
     /// The request with this sequence number.
     Request(u64),
-    /// We did, to hear whether the peer is still there.
+    /// A probe, by which this end checks whether the peer is alive.
     Probe,
 }
 
@@ -113,19 +113,19 @@ pub(crate) struct SendQueue {
     pub(super) closed: bool,
     /// A window was bound for the peer.
     binds: bool,
-    /// Somebody has the batch and is offering it to the socket, without the lock.
+    /// A writer has the batch and is offering it to the socket, without the lock.
     writing: bool,
-    /// The one who writes has a request that is not in `entries`.
+    /// The writer has a request that is not in `entries`.
     direct: bool,
     /// The socket was full: the driver writes on when it has room.
     pub(crate) blocked: bool,
-    /// Nobody begins to write any more: the driver waits for the writer, and then flushes.
+    /// No write begins from now on: the driver waits for the writer, and then flushes.
     pub(super) halted: bool,
     /// The number of bytes that the socket has taken.
     pub(super) written: u64,
-    /// The number of them up to the end of the last Send or Write that has completed.
+    /// The number of written bytes up to the end of the last Send or Write that has completed.
     pub(super) completed: u64,
-    /// The reason why the socket takes nothing any more.
+    /// The error after which the socket takes nothing more.
     pub(crate) broken: Option<io::Error>,
     /// The end of a message of a stream is in the batch.
     streamed: bool,
@@ -174,8 +174,8 @@ impl SendQueue {
         }
     }
 
-    /// The ready-to-receive frame of the handshake goes first. When it is a Read Request, its answer is one more read
-    /// that is outstanding, whatever the limit.
+    /// Queues the ready-to-receive frame of the handshake, before all others. If it is a Read Request, its
+    /// response is one more outstanding read, whatever the limit.
     pub(crate) fn preface(&mut self, rtr: Rtr) {
         self.batch.framed(&rtr_frame(rtr, self.crc));
         if rtr == Rtr::Read {
@@ -183,7 +183,8 @@ impl SendQueue {
         }
     }
 
-    /// A zero-length RDMA Write: it names no memory, says nothing, and shows the peer that this end is alive.
+    /// Queues a zero-length RDMA Write: it names no memory, carries no data, and shows the peer that this end
+    /// is alive.
     pub(crate) fn nudge(&mut self) {
         if self.may_interject() {
             self.batch.framed(&rtr_frame(Rtr::Write, self.crc));
@@ -191,7 +192,7 @@ impl SendQueue {
     }
 
     /// Returns whether a frame of the provider's own can go next: between two messages, and with nothing that
-    /// waits for the socket, so that what a silent peer makes us say does not pile up.
+    /// waits for the socket, so that frames that a silent peer causes do not pile up.
     fn may_interject(&self) -> bool {
         self.turn == FramingTurn::Any && self.batch.is_empty() && !self.closed && !self.writing && !self.held
     }
@@ -199,7 +200,7 @@ impl SendQueue {
     /// Checks that another request can be posted.
     ///
     /// # Errors
-    /// The reason why it cannot.
+    /// The reason why no request can be posted.
     pub(crate) fn admits(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         if self.closed {
             Err(PostErrorKind::ConnectionInvalid)
@@ -212,7 +213,7 @@ impl SendQueue {
         }
     }
 
-    /// `change` is what it does to a window.
+    /// Queues a request that [`admits`](Self::admits) allows, with the change that it makes to a window.
     pub(crate) fn post(&mut self, request: WorkRequest, window_op: Option<WindowOp>) {
         let length = inflight::length(&request.payload);
         self.binds |= request.operation.kind() == OpKind::Bind;
@@ -229,26 +230,27 @@ impl SendQueue {
         self.blocked || self.held
     }
 
-    /// Returns whether somebody is writing right now.
+    /// Returns whether a writer has the batch.
     pub(crate) fn is_writing(&self) -> bool {
         self.writing
     }
 
-    /// Answers a request of the peer, when those before it have been.
+    /// Queues the response to a request of the peer, behind the earlier ones.
     pub(crate) fn respond(&mut self, grant: Option<Grant>, answer: Answer) {
         let (access, part) = grant.map_or((None, 0..0), |Grant { access, part }| (Some(access), part));
         let (start, length) = (part.start, part.len());
         self.responses.push_back(Response { access, start, length, framed: 0, answer });
     }
 
-    /// The number of reads and atomics of the peer that have not been answered in full. One whose answer is
-    /// in the batch counts as answered: the end of it may have reached the peer, and brought the next, before
-    /// the socket has taken the rest.
+    /// Returns the number of reads and atomics of the peer that have not been answered in full. One whose
+    /// response is in the batch counts as answered: the end of it may have reached the peer, and brought the
+    /// next request, before the socket has taken the rest.
     pub(crate) fn serving(&self) -> usize {
         self.responses.len()
     }
 
-    /// Asks the peer for nothing, which it has to answer. False when the read limit leaves no room.
+    /// Queues an empty Read Request, which the peer has to answer. Returns false if the read limit or a
+    /// waiting frame leaves no room.
     pub(crate) fn probe(&mut self) -> bool {
         if !self.outbound.may_read() || !self.may_interject() {
             return false;
@@ -259,22 +261,22 @@ impl SendQueue {
         true
     }
 
-    /// Returns whether the peer owes an answer: to a read or an atomic of the user's, or to a probe.
+    /// Returns whether the peer owes a response: to a read or an atomic of the user's, or to a probe.
     pub(crate) fn has_reads(&self) -> bool {
         self.outbound.has_reads()
     }
 
-    /// Returns the number of the oldest read or atomic that the peer owes an answer to.
+    /// Returns the number of the oldest read or atomic that awaits its response.
     pub(super) fn question(&self) -> Option<u32> {
         self.outbound.question()
     }
 
-    /// Returns whether the peer can be asked for anything at all.
+    /// Returns whether the read limit allows any read.
     pub(crate) fn reads_at_all(&self) -> bool {
         self.outbound.reads_at_all()
     }
 
-    /// Nothing but what is already framed, and these last words, goes out from now on.
+    /// Closes the queue: from now on only the frames in the batch, and then `terminate`, are sent.
     pub(crate) fn close(&mut self, terminate: Option<Terminate>) {
         self.closed = true;
         self.responses.clear();
@@ -282,13 +284,13 @@ impl SendQueue {
         self.held = false;
     }
 
-    /// Returns whether all that is to be sent after `close` has been.
+    /// Returns whether all frames after `close` have been sent.
     pub(crate) fn is_drained(&self) -> bool {
         !self.writing && self.batch.is_empty() && self.terminate.is_none()
     }
 
-    /// Takes the role of the writer, if nobody has it and there is something to write. There is one writer at a time,
-    /// and it works without the lock: whoever posts meanwhile leaves the rest to it.
+    /// Becomes the writer, if there is none and frames can be written. There is one writer at a time, and it
+    /// works without the lock: calls that post while it writes leave their requests to it.
     pub(crate) fn begin(&mut self, wakes: &mut WakeList) -> Next {
         if self.writing || self.halted || self.broken.is_some() {
             return Next::Idle;
@@ -296,7 +298,7 @@ impl SendQueue {
         self.next(wakes)
     }
 
-    /// The writer has offered the batch to the socket.
+    /// Processes the outcome of offering the batch to the socket.
     pub(crate) fn offered(
         &mut self,
         mut batch: Batch,
@@ -315,7 +317,7 @@ impl SendQueue {
                 if error.kind() == io::ErrorKind::WouldBlock {
                     self.blocked = true;
                 } else {
-                    // The driver finds out why.
+                    // The driver reports the error.
                     self.broken = Some(error);
                     self.blocked = false;
                 }
@@ -329,7 +331,7 @@ impl SendQueue {
         if self.halted { Next::Idle } else { self.next(wakes) }
     }
 
-    /// The writer stops early, so that no caller is held for long: the driver goes on.
+    /// Stops the writer early, so that no caller is held for long: the driver goes on.
     pub(crate) fn pause(&mut self, batch: Batch) {
         self.writing = false;
         self.batch = batch;
@@ -339,7 +341,7 @@ impl SendQueue {
     fn next(&mut self, wakes: &mut WakeList) -> Next {
         if self.batch.is_empty() {
             let filled = self.has_unframed() && self.fill();
-            // Requests that are done here need no frame, so they complete at once.
+            // Requests that are executed here need no frame, so they complete at once.
             self.retire(wakes);
             if !filled {
                 self.blocked = false;
@@ -351,8 +353,8 @@ impl SendQueue {
         Next::Write(std::mem::replace(&mut self.batch, Batch::new(self.crc)))
     }
 
-    /// Takes the role of the writer for a message of a stream, if there is nothing to send before it: the header of its Send.
-    /// [`message_offered`](Self::message_offered) follows.
+    /// Becomes the writer of a message of a stream, if nothing is to be sent before it. Returns the header of
+    /// its Send. [`message_offered`](Self::message_offered) follows.
     pub(super) fn begin_message(&mut self) -> Option<Untagged> {
         if !self.is_idle() {
             return None;
@@ -361,13 +363,13 @@ impl SendQueue {
         Some(self.outbound.next_send())
     }
 
-    /// Returns whether there is nothing to send or to complete before a request that is posted now.
+    /// Returns whether nothing is to be sent or completed before a request that is posted now.
     pub(super) fn admits_direct(&self) -> bool {
         self.entries.is_empty() && self.depth > 0 && !self.closed && self.is_idle()
     }
 
-    /// Takes the role of the writer for a Send or a Write of one frame, if [that is possible](Self::admits_direct): the header
-    /// of the frame. [`direct_sent`](Self::direct_sent) follows.
+    /// Becomes the writer of a Send or a Write of one frame, if [the queue allows it](Self::admits_direct).
+    /// Returns the header of the frame. [`direct_sent`](Self::direct_sent) follows.
     pub(super) fn begin_direct(&mut self, operation: &Operation, flags: Flags) -> Option<Header> {
         let header = match *operation {
             Operation::Send { invalidate, immediate: None } => {
@@ -383,8 +385,8 @@ impl SendQueue {
         Some(header)
     }
 
-    /// The socket has taken the whole frame of a direct request. Returns whether nothing else is to be done: then the request has
-    /// completed. [`queue_direct`](Self::queue_direct) follows otherwise.
+    /// Completes a direct request whose whole frame the socket has taken. Returns false if other work is due
+    /// first: [`queue_direct`](Self::queue_direct) follows then.
     pub(super) fn direct_sent(&mut self, sent: usize) -> bool {
         // `halted` comes with a flush that the writer is to carry out, and with a driver that waits for it.
         if !self.entries.is_empty() || !self.responses.is_empty() || self.closed || self.halted {
@@ -399,8 +401,8 @@ impl SendQueue {
         true
     }
 
-    /// Gives the direct request that is being written an entry, before those that were posted meanwhile. What the socket has taken
-    /// of its frame is for [`offered`](Self::offered) to say.
+    /// Queues the direct request that is being written, before those that were posted after it.
+    /// [`offered`](Self::offered) follows, with the number of bytes that the socket has taken of its frame.
     pub(super) fn queue_direct(&mut self, request: WorkRequest, length: usize) {
         self.direct = false;
         let state = RequestState::Framed;
@@ -414,15 +416,16 @@ impl SendQueue {
         is_done && !self.writing && !self.is_busy() && !self.halted && self.broken.is_none()
     }
 
-    /// Has this waker woken when [`is_idle`](Self::is_idle) may have changed. Returns the one that it replaces, to be dropped
-    /// without the lock.
+    /// Registers this waker for the time when [`is_idle`](Self::is_idle) may have changed. Returns the waker
+    /// that it replaces, which the caller drops without the lock.
     #[must_use]
     pub(super) fn wait_for_idle(&mut self, waker: &Waker) -> Option<Waker> {
         let known = self.idle.as_ref().is_some_and(|known| known.will_wake(waker));
         if known { None } else { self.idle.replace(waker.clone()) }
     }
 
-    /// The writer has offered a message of a stream to the socket, which has taken some of it, and `rest` is left.
+    /// Processes the write of a stream's message, of which the socket has taken `sent` bytes and `rest` is
+    /// left.
     pub(super) fn message_offered(&mut self, sent: usize, mut rest: Batch, wakes: &mut WakeList) -> Next {
         self.writing = false;
         self.written += sent as u64;
@@ -438,7 +441,7 @@ impl SendQueue {
         if self.halted { Next::Idle } else { self.next(wakes) }
     }
 
-    /// The socket has taken the whole batch.
+    /// Completes the requests of a batch that the socket has taken in full.
     fn batch_sent(&mut self, wakes: &mut WakeList) {
         if std::mem::take(&mut self.streamed) {
             self.completed = self.written;
@@ -452,7 +455,7 @@ impl SendQueue {
                     entry.state = RequestState::Done;
                     self.completed = self.written;
                 }
-                // One may have been answered while the rest of its batch was still on the way.
+                // A response may have come while the rest of its batch was still being written.
                 RequestState::Queued | RequestState::Waiting | RequestState::Done => {}
             }
         }
@@ -460,17 +463,17 @@ impl SendQueue {
         self.retire(wakes);
     }
 
-    /// Returns whether something waits that is in no batch.
+    /// Returns whether requests, responses or a Terminate wait that are in no batch.
     pub(super) fn has_unframed(&self) -> bool {
         self.framed < self.entries.len() || !self.responses.is_empty() || self.terminate.is_some()
     }
 
-    /// Returns whether the oldest request is over.
+    /// Returns whether the oldest request is done.
     fn has_done(&self) -> bool {
         self.entries.front().is_some_and(|entry| entry.state == RequestState::Done)
     }
 
-    /// Completes what is over, in post order.
+    /// Completes requests that are done, in post order.
     #[inline]
     fn retire(&mut self, wakes: &mut WakeList) {
         if self.has_done() {
@@ -490,7 +493,7 @@ impl SendQueue {
         self.shrink();
     }
 
-    /// Gives back the places of a burst that is over.
+    /// Frees the entries of a burst once the queue is empty.
     fn shrink(&mut self) {
         if self.entries.is_empty() && self.entries.capacity() > KEEP_ENTRIES {
             self.entries = VecDeque::new();
@@ -506,8 +509,8 @@ impl SendQueue {
         Some(entry)
     }
 
-    /// Nothing is posted after this, and everything completes as flushed: the oldest with `first`, which may say
-    /// what went wrong, the others with `rest`.
+    /// Closes the queue and completes every request as flushed: the oldest with `first`, which may be the
+    /// status of an error, the others with `rest`.
     pub(crate) fn flush(&mut self, first: Status, rest: Status, wakes: &mut WakeList) {
         self.closed = true;
         self.batch.clear();
@@ -526,10 +529,10 @@ impl SendQueue {
         self.shrink();
     }
 
-    /// The memory that a segment of a Read Response goes to.
+    /// Returns the memory for a segment of a Read Response.
     ///
     /// # Errors
-    /// The Terminate for one that nobody asked for.
+    /// The Terminate for a response without a request.
     pub(crate) fn response(
         &mut self,
         (stag, to): (u32, u64),
@@ -548,7 +551,7 @@ impl SendQueue {
         })
     }
 
-    /// The rest of the sink of the read that is being answered, from there on.
+    /// Returns the rest of the sink of the read that is being answered, from `offset` on.
     pub(crate) fn sink_from(&self, offset: usize) -> Payload {
         let sequence = match self.outbound.oldest() {
             Some(ReadOwner::Request(sequence)) => *sequence,
@@ -559,10 +562,10 @@ impl SendQueue {
         entry.map(|entry| inflight::range(&entry.request.payload, offset, usize::MAX)).unwrap_or_default()
     }
 
-    /// Places what an atomic of ours found; [`answered`](Self::answered) follows.
+    /// Places the original value of an atomic of this side; [`answered`](Self::answered) follows.
     ///
     /// # Errors
-    /// The Terminate for an answer that nobody asked for.
+    /// The Terminate for a response without a request.
     pub(crate) fn atomic_response(&mut self, response: &AtomicResponse) -> Result<(), Terminate> {
         let reader = self.outbound.atomic_response(response)?;
         if let ReadOwner::Request(sequence) = *reader
@@ -579,7 +582,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// The oldest outstanding request has been answered, and its sink is no longer in use.
+    /// Marks the oldest outstanding read or atomic as done. Its sink is no longer in use.
     pub(crate) fn answered(&mut self, wakes: &mut WakeList) {
         if let Some(ReadOwner::Request(sequence)) = self.outbound.answered() {
             let index = usize::try_from(sequence - self.head).ok();
@@ -591,7 +594,7 @@ impl SendQueue {
     }
 }
 
-/// Has the window of a request that is over dropped without the lock: the last handle to a window waits for those who move bytes
+/// Drops the window of a completed request without the lock: the last handle to a window waits for transfers
 /// by its key.
 fn free_window(operation: Operation, window_op: Option<WindowOp>, wakes: &mut WakeList) {
     if let Some(window_op) = window_op {
@@ -599,12 +602,12 @@ fn free_window(operation: Operation, window_op: Option<WindowOp>, wakes: &mut Wa
     }
 }
 
-/// Returns whether a request of this kind is over only when the peer has answered it.
+/// Returns whether a request of this kind completes only with a response of the peer.
 fn awaits_answer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd)
 }
 
-/// Ends a connection whose peer reads memory that has been deregistered meanwhile.
+/// Returns the error that ends a connection whose peer reads memory after its deregistration.
 pub(crate) fn deregistered() -> io::Error {
     io::Error::other(Deregistered)
 }
@@ -627,7 +630,7 @@ mod tests {
     use crate::types::Access;
     use crate::wire::mpa;
 
-    // SEC-12: with a checksum the payload is copied, and the room for it is the thread's.
+    // With a checksum the payload is copied, and the room for it is the thread's (SEC-12).
     #[test]
     fn a_socket_that_is_full_keeps_no_large_room_for_a_few_bytes() {
         let sink = CompletionSink::to_futures(std::sync::Arc::<Table>::default());
@@ -643,7 +646,7 @@ mod tests {
         let full = Err(io::ErrorKind::WouldBlock.into());
         assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
         assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
-        // Nor does the end of a message of a stream keep it.
+        // The end of a message of a stream does not keep it either.
         let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()));
         let mut large_batch = Batch::new(true);
         large_batch.framed(&[0; 60_000]);
@@ -655,7 +658,8 @@ mod tests {
         assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
     }
 
-    // The last handle to a window takes its key back, and waits for those who use it: not with the lock of the queue.
+    // The last handle to a window revokes its key, and waits for transfers by it: not with the lock of the
+    // queue.
     #[tokio::test]
     async fn a_window_is_dropped_without_the_lock() {
         use crate::provider::{Registration, Window, net::Host, soft};
@@ -694,7 +698,7 @@ mod tests {
         }
     }
 
-    // SEC-12: an idle connection keeps room for a few requests, however many there were.
+    // An idle connection keeps room for a few requests, however many there were (SEC-12).
     #[test]
     fn a_burst_leaves_little_room_behind() {
         let table = std::sync::Arc::<Table>::default();
@@ -709,7 +713,8 @@ mod tests {
         assert!(queue.entries.is_empty() && queue.entries.capacity() <= KEEP_ENTRIES);
     }
 
-    // QP-23: the bytes of a long answer are fetched when it is written, which is after an atomic in the same batch.
+    // The bytes of a long response are fetched when it is written, which is after an atomic in the same batch
+    // (QP-23).
     #[test]
     fn an_atomic_waits_for_the_read_before_it() {
         let keys = KeyTable::default();

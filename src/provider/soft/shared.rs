@@ -1,8 +1,9 @@
 //! Receive queues that several queue pairs share.
 //!
-//! A message that finds the queue empty stays in its socket: the connection stops reading until somebody posts a
-//! receive. TCP holds the peer back meanwhile. Receives are handed out first come, first served: a receive that is posted
-//! is granted to the connection that has waited longest, so that a peer that floods takes no share but its own.
+//! A message that finds the queue empty stays in its socket: the connection stops reading until a receive is
+//! posted, and TCP holds the peer back. Receives are handed out first come, first served: a receive that is
+//! posted is granted to the connection that has waited longest, so that a peer that floods takes no share but
+//! its own.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,15 +25,15 @@ pub(crate) struct Receive {
 
 #[derive(Default)]
 struct Inner {
-    /// Receives that nobody waits for.
+    /// Receives for which no connection waits.
     queue: VecDeque<Receive>,
     /// The connections in which a message waits for a receive, by their numbers.
     waiting: HashMap<u64, Waker>,
-    /// The order in which they began to wait.
+    /// The order in which the connections began to wait.
     order: VecDeque<u64>,
     /// Receives for connections that have waited, and have not taken them yet.
     granted: BTreeMap<u64, Receive>,
-    /// Nobody is left to post, or to receive.
+    /// The queue has ended: the device was removed, or the last handle was dropped.
     closed: bool,
 }
 
@@ -40,7 +41,7 @@ impl Inner {
     /// Grants the receive to the connection that has waited longest, which is to be woken.
     ///
     /// # Errors
-    /// The receive, if nobody waits.
+    /// The receive, if no connection waits.
     fn grant(&mut self, receive: Receive) -> Result<Waker, Receive> {
         let first = self.order.pop_front();
         match first.and_then(|connection| self.waiting.remove_entry(&connection)) {
@@ -63,8 +64,10 @@ pub(crate) struct SharedReceives {
 }
 
 impl SharedReceives {
+    /// Creates an empty queue.
+    ///
     /// # Errors
-    /// None: there is no device to ask, and depth and entries are counted by the caller.
+    /// None: there is no device to ask, and the caller counts depth and entries.
     #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
     pub(crate) fn new(
         adapter: &Arc<Adapter>,
@@ -98,14 +101,15 @@ impl SharedReceives {
         Ok(())
     }
 
-    /// The receive for the next message of this connection.
+    /// Takes the receive for the next message of this connection.
     pub(super) fn take(&self, connection: u64) -> Option<Receive> {
         let mut inner = self.inner.lock();
         let granted = if inner.granted.is_empty() { None } else { inner.granted.remove(&connection) };
         granted.or_else(|| inner.queue.pop_front())
     }
 
-    /// The message never came: the receive is the next one again, for whoever waits for one.
+    /// Returns the receive of an unfinished message, as the next one, to the queue or to the connection that
+    /// has waited longest.
     pub(super) fn restore(&self, receive: Receive) {
         let mut inner = self.inner.lock();
         if inner.closed {
@@ -119,7 +123,7 @@ impl SharedReceives {
         }
     }
 
-    /// Ready when there is a receive for this connection; until then it waits for one.
+    /// Resolves when there is a receive for this connection, and makes it wait for one.
     pub(super) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.lock();
         if inner.granted.contains_key(&connection) || !inner.queue.is_empty() {
@@ -140,7 +144,7 @@ impl SharedReceives {
         inner.granted.contains_key(&connection) || !inner.queue.is_empty()
     }
 
-    /// This connection waits no more. What was granted to it goes to the next one.
+    /// Ends the wait of this connection. A receive that was granted to it goes to the next one.
     pub(super) fn forget(&self, connection: u64) {
         let mut inner = self.inner.lock();
         let gone = inner.waiting.remove(&connection);
@@ -155,7 +159,7 @@ impl SharedReceives {
         }
     }
 
-    /// There is room for as many as anybody likes.
+    /// Accepts any depth: the queue has no limit of its own.
     ///
     /// # Errors
     /// None.
@@ -164,7 +168,7 @@ impl SharedReceives {
         Ok(())
     }
 
-    /// The user has dropped the last handle, and no queue pair uses it.
+    /// Ends the queue after its last handle was dropped, when no queue pair uses it.
     pub(crate) fn released(&self) {
         self.end(Status::CANCELED);
     }
@@ -237,7 +241,7 @@ mod tests {
         ticket
     }
 
-    // SRQ-02, SEC-05: who waits longest is served first, and nobody else is woken for it.
+    // The connection that has waited longest is served first, and no other is woken for it (SRQ-02, SEC-05).
     #[tokio::test]
     async fn a_receive_is_granted_to_the_connection_that_has_waited_longest() {
         let (shared, table) = queue();
@@ -257,7 +261,7 @@ mod tests {
         assert!(shared.take(1).is_none(), "one each");
     }
 
-    // SRQ-02
+    // A receive whose connection has stopped waiting is granted to the next connection (SRQ-02).
     #[tokio::test]
     async fn an_unused_receive_goes_to_the_next() {
         let (shared, table) = queue();

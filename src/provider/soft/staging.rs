@@ -1,26 +1,26 @@
-//! Bytes that were read ahead of their place: headers, and small messages whole.
+//! Stages bytes that were read ahead of their place: headers, and small messages whole.
 //!
-//! They are taken apart within the turn that read them or the next ones, but for the start of a header. So the room is the
-//! thread's, lent until there is no work left: large enough for many small frames in one read, and an idle connection keeps
-//! none of it.
+//! They are parsed within the turn that read them or the next ones, except for the start of a header. So the
+//! room is the thread's, lent until no work is left: large enough for many small frames in one read, and an
+//! idle connection keeps none of it.
 
 use std::cell::Cell;
 
 use super::read_ahead::{MANY as ROOM, MOST};
 
-/// Up to this many unread bytes are copied for the next turn: the start of a header. Only a connection that waits for a receive
-/// has more.
+/// The most unread bytes that are copied for the next turn: the start of a header. Only a connection that
+/// waits for a receive has more.
 const KEEP: usize = 256;
 
 thread_local! {
-    /// The room of this thread, while nobody has it.
+    /// The room of this thread, while no connection has it.
     static FREE: Cell<Box<[u8]>> = Cell::default();
 }
 
 /// The unread bytes of a connection, and room behind them.
 #[derive(Default)]
 pub(super) struct Staging {
-    /// Of the thread; empty between two turns, but for one that has work left.
+    /// The thread's room; empty between two turns, except for a connection that has work left.
     lent: Box<[u8]>,
     /// The unread part of `lent`.
     start: usize,
@@ -31,13 +31,13 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// With bytes that have been read elsewhere.
+    /// Creates staging with bytes that have been read elsewhere.
     pub(super) fn new(unread: &[u8]) -> Self {
         Self { kept: unread.to_vec(), ..Self::default() }
     }
 
-    /// Gets room for a turn, unless it has kept that of the last one: so much at least, if little is unread. If much is, it is
-    /// taken apart where it is, before there is a read.
+    /// Gets room of at least `room` bytes for a turn, unless that of the last turn was kept. If many bytes
+    /// are unread, they are parsed where they are, before the next read.
     pub(super) fn lend(&mut self, room: usize) {
         if !self.lent.is_empty() {
             return;
@@ -59,14 +59,14 @@ impl Staging {
         self.lent = lent;
     }
 
-    /// Returns the room, and keeps what is unread.
+    /// Returns the room to the thread, and keeps the unread bytes.
     pub(super) fn give_back(&mut self) {
         let (start, end) = (std::mem::take(&mut self.start), std::mem::take(&mut self.end));
         let lent = std::mem::take(&mut self.lent);
         let is_of_thread = [ROOM, MOST].contains(&lent.len());
         if end - start > KEEP {
-            // A message at a time may find a receive. So what is behind it is moved only when its room is half empty: all of it
-            // is moved no more often than each byte comes.
+            // A message at a time may find a receive. So the bytes behind it are moved only when their room
+            // is half empty: all of them are moved no more often than each byte comes.
             if !is_of_thread && 2 * (end - start) >= lent.len() {
                 self.kept = lent.into_vec();
                 self.kept.truncate(end);
@@ -83,18 +83,18 @@ impl Staging {
         }
     }
 
-    /// The memory that it has between two turns.
+    /// Returns the size of the memory that is kept between two turns.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.lent.len() + self.kept.len()
     }
 
-    /// Returns whether nothing is unread, in a turn or between two.
+    /// Returns whether no bytes are unread, in a turn or between two.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end && self.kept.len() == self.taken
     }
 
-    /// The bytes that have been read and not taken.
+    /// Returns the bytes that have been read and not taken.
     pub(super) fn unread(&self) -> &[u8] {
         &self.lent[self.start..self.end]
     }
@@ -107,7 +107,7 @@ impl Staging {
         }
     }
 
-    /// Room behind the unread bytes, at most so much and never none.
+    /// Returns room behind the unread bytes, at most `most` bytes and never none.
     pub(super) fn room(&mut self, most: usize) -> &mut [u8] {
         if self.end == self.lent.len() {
             if self.start == 0 {
@@ -120,7 +120,7 @@ impl Staging {
         &mut self.lent[self.end..][..length]
     }
 
-    /// Adds bytes that were read elsewhere, whether there is room for them or not, and says how many.
+    /// Adds bytes that were read elsewhere, growing the room if necessary, and returns their number.
     pub(super) fn push_back(&mut self, bytes: &[u8]) -> usize {
         if self.lent.len() - self.end < bytes.len() {
             self.grow(bytes.len());
@@ -130,7 +130,7 @@ impl Staging {
         bytes.len()
     }
 
-    /// Makes more room than so much behind the unread bytes.
+    /// Grows the room to more than `more` bytes behind the unread ones.
     fn grow(&mut self, more: usize) {
         let unread = self.unread().len();
         let mut lent = vec![0; ROOM + 2 * (unread + more)].into_boxed_slice();
@@ -138,7 +138,7 @@ impl Staging {
         (self.start, self.end, self.lent) = (0, unread, lent);
     }
 
-    /// So many bytes of the room have been filled.
+    /// Adds the first `length` bytes of the room to the unread bytes.
     pub(super) fn filled(&mut self, length: usize) {
         self.end += length;
     }

@@ -1,8 +1,8 @@
-//! The two directions of a byte stream: messages that are framed and written by the call that has the bytes, and payload that is
-//! read by the call that has room for it.
+//! Reads and writes of a byte stream: the call that has the bytes frames and writes messages, and the call
+//! that has room for payload reads it.
 //!
-//! No request is posted for them, nothing completes, and no memory is kept but the end of the frame that the socket did not
-//! take: the task of the connection writes that, and wakes the writer.
+//! No request is posted for them, nothing completes, and no memory is kept except for the end of the frame
+//! that the socket did not take: the task of the connection writes that end, and wakes the writer.
 
 use std::io;
 use std::sync::Weak;
@@ -21,7 +21,7 @@ impl ConnectionShared {
     /// Writes a message of a stream, or as much of it as the socket takes.
     ///
     /// # Errors
-    /// `ConnectionInvalid` if the connection takes nothing any more.
+    /// `ConnectionInvalid` if nothing more can be sent.
     pub(crate) fn write_message(
         &self,
         message: &StreamMessage<'_>,
@@ -61,8 +61,9 @@ impl ConnectionShared {
         Ok(streamed)
     }
 
-    /// Reads what has come for a stream. Payload for the place that is read next goes to the room, and the rest to where it
-    /// belongs. The waker is woken when there may be more. See [`Reader::read`](super::reader::Reader::read).
+    /// Reads data that has arrived for a stream. Payload at the stream's next position goes to the room, and
+    /// the rest to its place. The waker is woken when there may be more. See
+    /// [`Reader::read`](super::reader::Reader::read).
     pub(crate) fn read_stream(
         &self,
         room: Option<&mut StreamRoom<'_>>,
@@ -76,7 +77,8 @@ impl ConnectionShared {
         }
     }
 
-    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed meanwhile.
+    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. No payload is
+    /// placed during the call.
     pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
         let receiver = reader.receiver();
@@ -94,7 +96,8 @@ impl ConnectionShared {
         Some(Progress { acknowledged, received })
     }
 
-    /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
+    /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may
+    /// be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         let sending = self.send_queue();
         if sending.closed || sending.is_idle() {

@@ -1,7 +1,8 @@
-//! A message of a byte stream as FPDUs around the bytes of the caller, for one `sendmsg`.
+//! Frames a message of a byte stream as FPDUs around the bytes of the caller, for one `sendmsg`.
 //!
-//! Each FPDU of payload is an RDMA Write of its own. So a message can end behind any of them: where the socket takes no more,
-//! the frame that it has begun is completed, a Send says how many bytes there were, and only that much is copied.
+//! Each FPDU of payload is an RDMA Write of its own. So a message can end behind any of them: if the socket
+//! takes no more, the frame that it has begun is completed, a Send contains the number of bytes, and only
+//! that much is copied.
 
 use std::io::IoSlice;
 
@@ -18,7 +19,7 @@ use crate::wire::rdmap::Opcode;
 
 /// The most frames of payload in a message: a megabyte, and a few pieces each.
 const MAX_FRAMES: usize = 17;
-/// The most pieces of the caller's in a message, so that one `sendmsg` takes all of it.
+/// The most pieces of the caller in a message, so that one `sendmsg` takes all of it.
 const MAX_PARTS: usize = 16;
 /// The bytes around the payloads of most messages, or the whole of a short one.
 const FRAMING: usize = COPY_BELOW + 128;
@@ -61,7 +62,7 @@ impl<'a> StreamFrames<'a> {
         frames
     }
 
-    /// A frame with the bytes `from..to`, which are copied if they are few.
+    /// Appends a frame with the bytes `from..to`, which are copied if `copy`.
     fn write(&mut self, from: usize, to: usize, copy: bool) {
         let address = self.message.to.address.wrapping_add(from as u64);
         let header = Tagged { last: true, opcode: Opcode::Write, stag: self.message.to.key, to: address };
@@ -76,35 +77,35 @@ impl<'a> StreamFrames<'a> {
         self.framing.extend_from_slice(&trailer);
     }
 
-    /// The Send behind so many bytes.
+    /// Returns the Send behind `length` bytes, as a frame.
     fn ending(&self, length: usize) -> [u8; SEND] {
         let word = (self.message.describe)(length);
         let header = self.send.encode(WORD);
         let mut frame = [0; SEND];
         frame[..header.len()].copy_from_slice(&header);
         frame[header.len()..][..WORD].copy_from_slice(&word);
-        // It needs no padding.
+        // The Send needs no padding.
         let trailer = trailer(&header, [&word[..]].into_iter(), WORD, self.crc);
         frame[header.len() + WORD..].copy_from_slice(&trailer);
         frame
     }
 
-    /// The pieces that are to be sent.
+    /// Returns the pieces that are to be sent.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         self.slices().map(Piece::Bytes)
     }
 
-    /// The number of bytes of all pieces.
+    /// Returns the number of bytes of all pieces.
     pub(super) fn length(&self) -> usize {
         self.framing.len() + self.in_place()
     }
 
-    /// The number of bytes of the message.
+    /// Returns the number of bytes of the message.
     fn payload(&self) -> usize {
         self.sections.last().map_or(0, |section| section.payload)
     }
 
-    /// The number of bytes that are not copied.
+    /// Returns the number of bytes that are not copied.
     fn in_place(&self) -> usize {
         if self.sections.len() > 1 { self.payload() } else { 0 }
     }
@@ -120,8 +121,8 @@ impl<'a> StreamFrames<'a> {
         })
     }
 
-    /// Ends the message where the socket has taken `sent` bytes, at least one: the number of bytes of the message, and what is
-    /// left to be sent.
+    /// Ends the message behind the frame that the socket has begun, after it has taken `sent` bytes, at least
+    /// one. Returns the number of bytes of the message, and the rest that is to be sent.
     pub(super) fn cut(self, sent: usize) -> (usize, Batch) {
         let mut rest = Batch::new(self.crc);
         if sent >= self.length() {
@@ -145,7 +146,8 @@ impl<'a> StreamFrames<'a> {
         (end.payload, rest)
     }
 
-    /// The end of the frame of payload that has begun when so much has been sent; `None` if that is all payload in place.
+    /// Returns the end of the payload frame that has begun when `sent` bytes were sent; `None` if they
+    /// contain all payload that stays in place.
     fn end_of_frame(&self, sent: usize) -> Option<Place> {
         let (_, frames) = self.sections.split_last()?;
         let mut from = 0;
@@ -168,12 +170,12 @@ struct Place {
     payload: usize,
 }
 
-/// The parts that are not empty.
+/// Returns the parts that are not empty.
 fn filled<'a>(parts: &'a [IoSlice<'a>]) -> impl Iterator<Item = &'a [u8]> {
     parts.iter().map(|part| &**part).filter(|part| !part.is_empty())
 }
 
-/// The bytes `from..to` of the parts.
+/// Returns the bytes `from..to` of the parts.
 fn bytes<'a>(parts: &'a [IoSlice<'a>], from: usize, to: usize) -> impl Iterator<Item = &'a [u8]> {
     let mut at = 0;
     parts.iter().filter_map(move |part| {
@@ -184,7 +186,7 @@ fn bytes<'a>(parts: &'a [IoSlice<'a>], from: usize, to: usize) -> impl Iterator<
     })
 }
 
-/// Padding and checksum of a frame.
+/// Returns padding and checksum of a frame.
 fn trailer<'a>(
     header: &[u8],
     payload: impl Iterator<Item = &'a [u8]>,
@@ -260,7 +262,7 @@ mod tests {
         }
     }
 
-    // Wherever the socket is full, the peer gets whole frames, and a Send that says how many bytes they have.
+    // Wherever the socket is full, the peer gets whole frames, and a Send with the number of their bytes.
     #[test]
     fn a_message_can_be_cut_anywhere() {
         let bytes: Vec<u8> = (0..2 * MAX_TAGGED + 1001).map(|byte| (byte * 7) as u8).collect();

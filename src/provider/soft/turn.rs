@@ -1,4 +1,4 @@
-//! A turn of the reader of a connection: the work that it may take, its surroundings, its result, and the reasons to stop.
+//! A turn of the reader of a connection: its cost limit, its parameters, its result, and the reasons to stop.
 
 use std::io;
 
@@ -8,17 +8,18 @@ use crate::status::Status;
 use crate::wire::ddp::HeaderError;
 use crate::wire::rdmap::Terminate;
 
-/// The work that a turn of the reader may take, about: a unit is a small frame. The task of a connection does no more at a
-/// time, so that no peer keeps other tasks waiting by what it sends. It is as much as tokio gives a task.
+/// The cost limit of a turn of the reader, approximately: a unit is a small frame. The task of a connection
+/// does no more at a time, so that no peer keeps other tasks waiting by what it sends. Tokio gives a task as
+/// much.
 pub(super) const TURN: u32 = 128;
-/// So many bytes cost a unit.
+/// The number of bytes that cost a unit.
 const BYTES_PER_UNIT: usize = 8 * 1024;
-/// The bytes of a turn that does nothing else.
+/// The number of bytes in a turn that only moves bytes.
 pub(super) const TURN_BYTES: usize = TURN as usize * BYTES_PER_UNIT;
-/// A request of the peer is answered at once, mostly with a system call.
+/// The cost of a request of the peer, which is answered at once, mostly with a system call.
 pub(super) const REQUEST_COST: u32 = 8;
 
-/// Returns the work of so many bytes that were read or written.
+/// Returns the cost of bytes that were read or written.
 pub(super) fn cost_of(bytes: usize) -> u32 {
     u32::try_from(bytes / BYTES_PER_UNIT).unwrap_or(TURN)
 }
@@ -32,27 +33,28 @@ pub(crate) enum Stop {
     Broken(io::Error),
     /// The peer sent a Terminate.
     Terminated(Terminate),
-    /// The peer broke a rule: this is to be sent.
+    /// The peer broke a rule: the Terminate is to be sent.
     Violation(Box<Violation>),
 }
 
-/// The fault of the peer, and the way in which a local request suffers from it.
+/// A mistake of the peer, and the status of a local request that fails by it.
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub(crate) terminate: Terminate,
-    /// The status of the oldest request of the send queue: something to blame for a bad answer to it.
+    /// The status of the oldest request of the send queue: `REMOTE_ERROR` if the mistake is an invalid
+    /// response to it, and `CANCELED` otherwise.
     pub(crate) blame: Status,
 }
 
-/// The surroundings of a turn of the reader.
+/// The parameters of a turn of the reader.
 pub(crate) struct Turn<'a, 'b> {
     pub(crate) wakes: &'a mut WakeList,
-    /// The room of the reader of a stream, if that is whose turn it is.
+    /// The room of the reader of a stream, if the turn is that reader's.
     pub(crate) room: Option<&'a mut StreamRoom<'b>>,
 }
 
 impl<'a> Turn<'a, '_> {
-    /// A turn of the task of the connection.
+    /// Creates the parameters of a turn of the connection's task.
     pub(crate) fn of_driver(wakes: &'a mut WakeList) -> Self {
         Self { wakes, room: None }
     }
@@ -60,11 +62,11 @@ impl<'a> Turn<'a, '_> {
 
 /// The result of a turn of the reader.
 pub(crate) struct Turned {
-    /// Something was read.
+    /// Bytes were read.
     pub(crate) read: bool,
-    /// The peer's first frame has come, by which it says that it is ready (RFC 6581 section 4.3).
+    /// The peer's first frame has arrived, which makes the connection ready (RFC 6581 section 4.3).
     pub(crate) established: bool,
-    /// The work that this took, at least 1.
+    /// The cost of the turn, at least 1.
     pub(crate) cost: u32,
 }
 
@@ -80,15 +82,15 @@ impl From<Terminate> for Stop {
     }
 }
 
-/// The peer's header is wrong.
+/// Returns the violation of a peer whose header is invalid.
 pub(super) fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
     Terminate::for_header(error).unwrap_or(Terminate::FRAMING).with_header(bytes).into()
 }
 
-/// The oldest outstanding request is the one that a Terminate is about; this is what it completes with.
+/// Returns the status of the oldest outstanding request, which is the one that a Terminate concerns.
 pub(crate) fn blame(terminate: &Terminate) -> Status {
     match (terminate.layer, terminate.etype, terminate.code) {
-        // RDMAP remote protection, DDP tagged buffer errors but the version: a key, a range or a right.
+        // RDMAP remote protection, DDP tagged buffer errors except the version: a key, a range or a right.
         (0, 1, _) | (1, 1, 0..=3) => Status::ACCESS_VIOLATION,
         _ => Status::REMOTE_ERROR,
     }

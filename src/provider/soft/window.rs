@@ -15,19 +15,22 @@ use crate::types::Access;
 /// A memory window.
 pub(crate) struct Window {
     keys: Arc<KeyTable>,
-    /// The latest binding that was posted, until its invalidation is.
+    /// The latest binding that was posted, until its invalidation is posted.
     latest: Mutex<Option<Arc<Binding>>>,
 }
 
 impl Window {
+    /// Creates a window without a binding.
+    ///
     /// # Errors
-    /// None: it is the binding that needs a key.
+    /// None: only a binding needs a key.
     #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
     pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>, RegisterError> {
         Ok(Arc::new(Self { keys: adapter.keys.clone(), latest: Mutex::default() }))
     }
 
-    /// Its binding by the last call that binds or invalidates it: key, remote address, length.
+    /// Returns the binding of the last call that binds or invalidates the window, unless it was revoked
+    /// since: key, remote address, length.
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
         let latest = self.latest.lock().clone()?;
         // The peer may have taken it back, or the connection has ended.
@@ -58,7 +61,7 @@ impl Drop for Window {
     }
 }
 
-/// The change that a posted request is to make to a window when its turn comes.
+/// The change that a posted request makes to a window when its turn comes.
 pub(crate) struct WindowOp {
     keys: Arc<KeyTable>,
     old: Option<Arc<Binding>>,
@@ -66,10 +69,11 @@ pub(crate) struct WindowOp {
 }
 
 impl WindowOp {
-    /// The change that this request of the connection with this number asks for, if it is about a window.
+    /// Returns the change that this request of the connection with this number makes to a window, if it makes
+    /// one.
     ///
     /// # Errors
-    /// `ForeignMemory` when the region is not registered any more; `InsufficientResources` without a free key.
+    /// `ForeignMemory` if the region is no longer registered; `InsufficientResources` without a free key.
     pub(crate) fn of(operation: &Operation, connection: u64) -> Result<Option<Self>, PostErrorKind> {
         use provider::{Registration::Soft as Registered, Window::Soft};
         match operation {
@@ -87,7 +91,7 @@ impl WindowOp {
         }
     }
 
-    /// Its turn has come.
+    /// Applies the change, when the turn of the request has come.
     pub(crate) fn commit(&self) {
         if let Some(old) = &self.old {
             self.keys.unbind(old);
@@ -97,7 +101,7 @@ impl WindowOp {
         }
     }
 
-    /// Its turn will not come: nothing is bound any more.
+    /// Revokes both bindings of a request whose turn will not come: nothing is bound from now on.
     pub(crate) fn rollback(&self) {
         self.old.iter().chain(&self.new).for_each(|binding| self.keys.unbind(binding));
     }

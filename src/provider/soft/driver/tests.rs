@@ -1,4 +1,4 @@
-//! The reports of the task of a connection, and their order: on a pair of sockets, without an adapter.
+//! Tests the reports of the task of a connection, and their order: on a pair of sockets, without an adapter.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -31,7 +31,7 @@ use crate::wire::rdmap::{Opcode, ReadRequest};
 mod polling;
 mod reading;
 
-/// Long enough for anything here.
+/// Enough time for each of these tests.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A log of events in their order: reports, and requests whose futures were woken.
@@ -47,7 +47,7 @@ impl Log {
         self.entries.lock().push(entry);
     }
 
-    /// Waits until so much has happened, and takes it.
+    /// Waits until the log has `count` entries, and takes them.
     async fn take(&self, count: usize) -> Vec<&'static str> {
         let waits = async {
             while self.entries.lock().len() < count {
@@ -98,7 +98,7 @@ struct End {
 }
 
 impl End {
-    /// The passive end, whose peer has to send the first frame.
+    /// Creates the passive end, whose peer has to send the first frame.
     async fn passive() -> (Self, Driver<Log>) {
         Self::passive_with(&SoftConfig::default()).await
     }
@@ -108,7 +108,7 @@ impl End {
         Self::passive_at(config, listener, |sink| ReceiveQueue::new(4, sink)).await
     }
 
-    /// The passive end of a connection that comes to this listener, with these receives.
+    /// Creates the passive end of a connection to this listener, with these receives.
     async fn passive_at(
         config: &SoftConfig,
         listener: TcpListener,
@@ -139,7 +139,7 @@ impl End {
         (Self { log, table, connection, peer }, driver)
     }
 
-    /// An end that is established, and its task.
+    /// Creates an established end, and spawns its task.
     async fn established() -> (Self, JoinHandle<()>) {
         let (mut end, driver) = Self::passive().await;
         let task = tokio::spawn(driver);
@@ -152,7 +152,7 @@ impl End {
         self.table.open(RequestMeta { kind, context: 0 })
     }
 
-    /// Has the log tell when the request completes. Whether it has not yet.
+    /// Registers a waker that logs the completion of the request. Returns whether the request is pending.
     fn is_pending(&self, ticket: Ticket, name: &'static str) -> bool {
         let waker = Waker::from(Arc::new(Request(self.log.clone(), name)));
         self.table.poll(ticket, &mut Context::from_waker(&waker)).is_pending()
@@ -181,7 +181,7 @@ fn memory() -> Payload {
 const SEND: Operation = Operation::Send { invalidate: None, immediate: None };
 const READ: Operation = Operation::Read { from: RemoteAddress { key: 1, address: 0 } };
 
-/// A Send of the peer, the first one.
+/// Returns the first Send of the peer, as a frame.
 fn message() -> Vec<u8> {
     let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
     [&header.encode(4)[..], b"here", &[0; 4]].concat()
@@ -219,7 +219,7 @@ async fn nothing_behind_the_first_frame_completes_before_established() {
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
 }
 
-// The same of a message that is the first frame itself.
+// A message that is the first frame itself also completes only once the connection is established.
 #[tokio::test]
 async fn the_message_that_establishes_completes_behind_established() {
     let (mut end, driver) = End::passive().await;
@@ -293,7 +293,7 @@ async fn a_disconnect_of_ours_ends_with_the_answer() {
 async fn every_report_comes_once() {
     let (mut end, task) = End::established().await;
     end.receive();
-    // Its last words are out, and the peer does not answer them, when the runtime goes away.
+    // The runtime ends when the Terminate is sent, and the peer does not answer it.
     end.peer.write_all(&[0xff; 64]).await.expect("written");
     assert_eq!(end.log.take(2).await, ["ended: lost", "receive"]);
     task.abort();
@@ -334,8 +334,8 @@ fn every_end_of_the_reader_has_its_ending() {
     failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
 }
 
-/// Counts the turns of another task of the runtime while the flood is processed, from the start of the task. The flood is made
-/// for memory that the peer may read and write.
+/// Counts the turns of another task of the runtime while the flood is processed, from the start of the task.
+/// The flood is made for memory that the peer may read and write.
 async fn turns_of_others(config: &SoftConfig, flood: impl FnOnce(&Registration) -> Vec<u8>) -> usize {
     let (mut end, driver) = End::passive_with(config).await;
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -353,18 +353,18 @@ async fn turns_of_others(config: &SoftConfig, flood: impl FnOnce(&Registration) 
     turns
 }
 
-/// The bytes of a Write, and of the answer to a Read Request, in a flood of those that have any.
+/// The bytes of a Write, and of the response to a Read Request, in a flood of those that have payload.
 const FLOOD_BYTES: usize = 64;
 
-/// A Read Request as a frame.
+/// Returns a Read Request as a frame.
 fn read_frame(msn: u32, length: u32, source_stag: u32, source_to: u64) -> Vec<u8> {
     let header = Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: 1, msn, mo: 0 };
     let payload = ReadRequest { sink_stag: 1, sink_to: 0, length, source_stag, source_to }.encode();
     [&header.encode(payload.len())[..], &payload, &[0; 4]].concat()
 }
 
-// SEC-01: all of the flood is in the socket before the task runs. With a budget for each system call the first would be
-// one turn.
+// All of the flood is in the socket before the task runs (SEC-01). With a budget for each system call the
+// first would be one turn.
 #[tokio::test]
 async fn a_flood_does_not_keep_other_tasks_waiting() {
     let empty_writes = |_: &Registration| rtr_frame(Rtr::Write, false).repeat(6400);
@@ -390,7 +390,8 @@ async fn a_flood_does_not_keep_other_tasks_waiting() {
     }
 }
 
-/// Polls the task until the log has this entry, and calls `look` after each poll. The system has told of the socket before it.
+/// Polls the task until the log has this entry, and calls `look` after each poll. Between polls it yields to
+/// the I/O driver.
 async fn run_to(end: &End, driver: &mut Driver<Log>, entry: &str, mut look: impl FnMut(&Driver<Log>)) {
     let runs = async {
         while end.log.entries.lock().last() != Some(&entry) {
@@ -402,7 +403,8 @@ async fn run_to(end: &End, driver: &mut Driver<Log>, entry: &str, mut look: impl
     tokio::time::timeout(LIMIT, runs).await.expect("it goes on");
 }
 
-// SEC-01: what comes while this end disconnects is discarded turn by turn, too. Zeros are the shortest frames.
+// Bytes that arrive while this end disconnects are discarded in turns, too (SEC-01). Zeros are the shortest
+// frames.
 #[tokio::test]
 async fn a_flood_at_the_end_is_discarded_in_turns() {
     const LENGTH: usize = 128 * 1024;
@@ -417,7 +419,7 @@ async fn a_flood_at_the_end_is_discarded_in_turns() {
     run_to(&end, &mut driver, "receive", |_| ()).await;
     end.peer.write_all(&[0; LENGTH]).await.expect("room");
     end.peer.shutdown().await.expect("the end of the stream");
-    // All of it is there before the task runs.
+    // All bytes have arrived before the task runs.
     let comes = async {
         let mut bytes = vec![0; LENGTH];
         while driver.socket.stream().peek_now(&mut bytes).unwrap_or(0) < LENGTH {
@@ -434,7 +436,7 @@ async fn a_flood_at_the_end_is_discarded_in_turns() {
     assert!(most <= 64 * 1024, "{most} bytes in one poll");
 }
 
-// SEC-01: the answers to Read Requests of a few bytes are as much work as the bytes that they bring.
+// The responses to Read Requests of a few bytes cost as much as the bytes that they bring (SEC-01).
 #[tokio::test]
 async fn long_answers_are_written_in_turns() {
     const LENGTH: usize = 1 << 20;
@@ -447,7 +449,7 @@ async fn long_answers_are_written_in_turns() {
     end.receive();
     let flood = [&rtr_frame(Rtr::Write, false)[..], &requests, &message()].concat();
     end.peer.write_all(&flood).await.expect("room");
-    // The peer takes everything meanwhile, in another thread.
+    // The peer reads everything, in another thread.
     let peer = end.peer.as_fd().try_clone_to_owned().expect("a descriptor");
     let mut peer = std::net::TcpStream::from(peer);
     peer.set_nonblocking(false).expect("set");
@@ -479,18 +481,19 @@ fn the_first_cause_of_an_end_is_kept() {
     let reset = || Some(io::Error::from_raw_os_error(libc::ECONNRESET));
     let cause = |stop, broken| classify(first_cause(stop, broken), true).0;
     let lost = |reason| Ending::Lost(reason, Status::REMOTE_ERROR);
-    // SEC-11: the write met the reset, and the reader found the end that follows it.
+    // The write met the reset, and the reader the end of the stream that follows it (SEC-11).
     assert_eq!(cause(Stop::Closed, reset()), lost(Reason::Errno(libc::ECONNRESET)));
     assert_eq!(cause(kind(io::ErrorKind::UnexpectedEof), reset()), lost(Reason::Errno(libc::ECONNRESET)));
-    // The peer had closed before we wrote.
+    // The peer had closed before this side wrote.
     let pipe = || Some(io::Error::from_raw_os_error(libc::EPIPE));
     assert_eq!(cause(Stop::Closed, pipe()), Ending::PeerDisconnected);
-    // The peer's word comes before that of the socket.
+    // The Terminate of the peer comes before the error of the socket.
     let said = cause(Stop::Terminated(Terminate::CRC), reset());
     assert_eq!(said, lost(Terminate::CRC.reason(false)));
 }
 
-// SEC-12: a peer that stops within a frame makes its end keep what it has sent, not the room for all of it.
+// The end of a peer that stops within a frame keeps the bytes that were sent, not the room for a whole frame
+// (SEC-12).
 #[tokio::test]
 async fn a_frame_that_stops_keeps_no_room() {
     const SENT: usize = 20_000;
@@ -514,7 +517,7 @@ async fn a_frame_that_stops_keeps_no_room() {
     }
 }
 
-// SEC-04: whenever the silent peer is to be asked, somebody is writing.
+// A thread is writing whenever the silent peer is to be asked (SEC-04).
 #[tokio::test]
 async fn a_peer_that_cannot_be_asked_is_given_up() {
     let config = SoftConfig::default().path_timeout(Some(Duration::from_secs(2)));
@@ -533,13 +536,13 @@ async fn a_peer_that_cannot_be_asked_is_given_up() {
     drop(writer);
 }
 
-// SEC-01: a peer that sends little at a time makes as many system calls as one that sends much.
+// A peer that sends few bytes at a time causes as many system calls as one that sends many (SEC-01).
 #[tokio::test]
 async fn a_read_costs_its_system_call_and_its_bytes() {
     let (mut end, driver) = End::passive_with(&SoftConfig::default().crc(true)).await;
     let socket = driver.socket.clone();
     let length = 60_000_u16.to_be_bytes();
-    // No frame is complete. There is room for all of it as soon as the length is known.
+    // No frame is complete. The whole frame has room as soon as its length is known.
     for (bytes, cost) in [(&length[..], 1), (&[0; 10], 1), (&[0; 8000], 1), (&[0; 50_000], 1 + 50_000 / 8192)]
     {
         end.peer.write_all(bytes).await.expect("written");

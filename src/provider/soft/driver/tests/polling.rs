@@ -1,4 +1,4 @@
-//! What a poll of a completion queue does between two steps of the task.
+//! Tests polls of a completion queue between two steps of the task.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +18,7 @@ impl Wake for Count {
     }
 }
 
-/// An end whose socket is full, and whose task waits for room.
+/// Creates an end whose socket is full, and whose task waits for room.
 async fn full() -> (End, Driver<Log>) {
     let config = SoftConfig::default().path_timeout(None);
     let (mut end, mut driver) = End::passive_with(&config).await;
@@ -44,10 +44,11 @@ async fn full() -> (End, Driver<Log>) {
     (end, driver)
 }
 
-/// More than two sockets hold.
+/// More bytes than two sockets hold.
 const LENGTH: usize = 32 << 20;
 
-// CQ-01: a poll that was writing when the connection ended, and has found no room, tells the task that waits for it.
+// A poll that was writing when the connection ended, and has found no room, wakes the task that waits for it
+// (CQ-01).
 #[tokio::test]
 async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
     let (end, mut driver) = full().await;
@@ -69,7 +70,7 @@ async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
     task.await.expect("no panic");
 }
 
-// CQ-01: a task that finds a poll writing waits for room all the same, as the poll may find none.
+// A task that finds a poll writing waits for room nevertheless, as the poll may find none (CQ-01).
 #[tokio::test]
 async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     let (mut end, mut driver) = full().await;
@@ -102,7 +103,7 @@ fn post(shared: &SharedReceives, table: &Table) -> Ticket {
     ticket
 }
 
-/// An end whose first message waits for a shared receive.
+/// Creates an end whose first message waits for a shared receive.
 async fn starved(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
     let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
     let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
@@ -112,7 +113,8 @@ async fn starved(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
     (end, driver)
 }
 
-// SRQ-02: between the look of the task at a message that waits and its wait for a receive, a poll goes on with the message.
+// After the task has found a message waiting, and before it waits for a receive, a poll goes on with the
+// message (SRQ-02).
 #[tokio::test]
 async fn no_receive_is_granted_to_a_message_that_a_poll_has_gone_on_with() {
     let (shared, table) = shared_receives();
@@ -127,7 +129,7 @@ async fn no_receive_is_granted_to_a_message_that_a_poll_has_gone_on_with() {
     assert_eq!(shared.take(end.connection.number + 1).expect("free for others").ticket, next);
 }
 
-// SRQ-02: nor does the task read on behind an end that the poll has met.
+// The task does not read on behind an end that the poll has met (SRQ-02).
 #[tokio::test]
 async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
     let (shared, table) = shared_receives();
@@ -147,7 +149,8 @@ async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
     assert_eq!(end.log.take(3).await, ["established", "ended: lost", "closed"]);
 }
 
-// QP-17: the first message is held back until the connection is established, and a poll overtakes it with no other.
+// The first message is held back until the connection is established, and a poll overtakes it with no other
+// (QP-17).
 #[tokio::test]
 async fn a_poll_does_not_overtake_the_first_message() {
     let (mut end, driver) = End::passive().await;
@@ -165,7 +168,7 @@ async fn a_poll_does_not_overtake_the_first_message() {
     assert_eq!(end.log.take(3).await, ["established", "first", "second"]);
 }
 
-// DIS-06: nothing succeeds any more once the program has ended the connection.
+// Nothing succeeds once the program has ended the connection (DIS-06).
 #[tokio::test]
 async fn a_poll_reads_nothing_after_a_command() {
     for command in [Command::Abandon(Status::CANCELED), Command::Disconnect(deadline(LIMIT))] {
@@ -197,7 +200,7 @@ async fn the_first_message_completes_if_its_report_panics() {
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
 }
 
-// CQ-08: those that are left keep their turns, whichever of the others have ended.
+// Connections that are left keep their turns, whichever of the others have ended (CQ-08).
 #[tokio::test]
 async fn connections_leave_a_queue_in_any_order() {
     let queue = Arc::<CompletionQueue>::default();

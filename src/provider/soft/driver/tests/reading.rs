@@ -1,4 +1,4 @@
-//! What a task reads beside the reader of a stream, ahead of a receive, and before it ends.
+//! Tests the reads of a task beside the reader of a stream, ahead of a receive, and before it ends.
 
 use std::sync::Barrier;
 
@@ -15,7 +15,7 @@ use crate::wire::ddp::Tagged;
 
 const KIB: usize = 1024;
 
-/// Polls the task until this holds of it. Its connection lasts so long.
+/// Polls the task until `until` holds. Its connection lasts so long.
 pub(super) async fn drive(driver: &mut Driver<Log>, mut until: impl FnMut(&Driver<Log>) -> bool) {
     let polls = std::future::poll_fn(|cx| {
         assert!(Pin::new(&mut *driver).poll(cx).is_pending(), "the connection lasts");
@@ -28,12 +28,12 @@ pub(super) async fn drive(driver: &mut Driver<Log>, mut until: impl FnMut(&Drive
     tokio::time::timeout(LIMIT, polls).await.expect("in time");
 }
 
-/// Returns how many bytes have come that were not read, up to `most`.
+/// Returns how many unread bytes have arrived, up to `most`.
 fn unread(driver: &Driver<Log>, most: usize) -> usize {
     driver.socket.stream().peek_now(&mut vec![0; most]).unwrap_or(0)
 }
 
-/// Waits until so many bytes have come that were not read.
+/// Waits until `bytes` unread bytes have arrived.
 pub(super) async fn comes(driver: &Driver<Log>, bytes: usize) {
     let comes = async {
         while unread(driver, bytes) < bytes {
@@ -62,8 +62,8 @@ pub(super) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
     (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
 }
 
-// The reader of a stream takes a reset from the socket on another thread while the task is being polled. The kernel reports it
-// once, and what the task would find behind it looks like an orderly end (SEC-11).
+// The reader of a stream takes a reset from the socket on another thread while the task is being polled. The
+// kernel reports it once, and the task would find an orderly end behind it (SEC-11).
 #[tokio::test]
 async fn a_reset_that_a_reader_takes_is_reported() {
     const ROUNDS: usize = 200;
@@ -103,8 +103,8 @@ async fn a_reset_that_a_reader_takes_is_reported() {
     }
 }
 
-// A peer decides how long a message waits for a shared receive, and all that was read behind it, also where the segments of a
-// read of this side were expected (SEC-12).
+// A peer decides how long a message waits for a shared receive, and all that was read behind it, also if the
+// segments of a read of this side were expected there (SEC-12).
 #[tokio::test]
 async fn little_waits_behind_a_message_in_a_read() {
     const SEGMENT: usize = 16 * KIB;
@@ -134,7 +134,8 @@ async fn little_waits_behind_a_message_in_a_read() {
     assert!((1..=64 * KIB).contains(&kept), "{kept} bytes");
 }
 
-// A Terminate says that something was lost, wherever this end has read to in it when it begins to disconnect (ERR-08).
+// A Terminate reports that data was lost, wherever this end has read to in it when it begins to disconnect
+// (ERR-08).
 #[tokio::test]
 async fn a_terminate_is_not_lost_in_a_disconnect() {
     for crc in [false, true] {
@@ -155,7 +156,7 @@ async fn a_terminate_is_not_lost_in_a_disconnect() {
     }
 }
 
-/// Notes whether the receiving half is locked when it is woken.
+/// Logs whether the receiving half is locked when it is woken.
 struct Locked(Arc<Reader>, Arc<Log>);
 
 impl Wake for Locked {
@@ -164,7 +165,7 @@ impl Wake for Locked {
     }
 }
 
-// Wakers are code of others, and may do anything: also what takes the same lock.
+// Wakers are foreign code, and may do anything: also take the same lock.
 #[tokio::test]
 async fn a_restored_receive_wakes_without_a_lock() {
     let (shared, table) = shared_receives();
@@ -181,8 +182,8 @@ async fn a_restored_receive_wakes_without_a_lock() {
     assert_eq!(end.log.take(2).await, ["established", "free"]);
 }
 
-// Not every Send tells of data. So the stream gets to know how far its ring was written, and keeps it until messages have told
-// of all that (IO-04).
+// Not every Send announces data. So the stream is given the end of the last Write to its ring, and keeps the
+// ring until messages have announced all of it (IO-04).
 #[tokio::test]
 async fn a_send_does_not_hide_a_write_before_it() {
     const RING: u64 = 64;
