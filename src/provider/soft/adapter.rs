@@ -216,8 +216,8 @@ impl Adapter {
         self.host.namespace() == self.namespace
     }
 
-    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them. An address that is
-    /// not in the list may have been added since.
+    /// Returns whether this is one of the adapter's addresses; the unspecified ones stand for all of them. An
+    /// address that is not in the list may have been added since.
     pub(crate) fn owns(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_unspecified() || self.has_listed(ip) || self.current_addresses().contains(&ip)

@@ -172,7 +172,8 @@ impl Batch {
     fn frame(&mut self, header: &[u8], parts: &Payload, length: usize, read: bool) -> bool {
         let start = self.begin();
         self.arena.extend_from_slice(header);
-        // A checksum must be of the very bytes that are sent, and others may write registered memory: copy first.
+        // A checksum must be of the very bytes that are sent, and others may write registered memory: copy
+        // first.
         let in_place = length > COPY_BELOW && !self.crc;
         if in_place {
             self.copied(start);

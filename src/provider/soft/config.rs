@@ -52,8 +52,9 @@ impl Default for SoftConfig {
 }
 
 impl SoftConfig {
-    /// Requests a CRC32C in every frame (RFC 5044 section 4.4). Default: off, as in Linux `siw`. If the peer requests it, it
-    /// is used in any case. The CRC detects errors that the 16-bit checksum of TCP misses, and costs bandwidth.
+    /// Requests a CRC32C in every frame (RFC 5044 section 4.4). Default: off, as in Linux `siw`. If the peer
+    /// requests it, it is used in any case. The CRC detects errors that the 16-bit checksum of TCP misses,
+    /// and costs bandwidth.
     #[must_use]
     pub fn crc(mut self, crc: bool) -> Self {
         self.crc = crc;
@@ -93,8 +94,8 @@ impl SoftConfig {
         self
     }
 
-    /// Sets how long a peer that has connected by TCP may take to send its connection request. Default: 5 s, as in Linux
-    /// `siw`. With zero, a request is refused unless it arrives together with the TCP connection.
+    /// Sets how long a peer that has connected by TCP may take to send its connection request. Default: 5 s,
+    /// as in Linux `siw`. With zero, a request is refused unless it arrives together with the TCP connection.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout.min(LONGEST);
@@ -123,31 +124,33 @@ impl SoftConfig {
         self
     }
 
-    /// Sets how long an adapter survives without an address. Default: 10 s. After it, the adapter is removed, and all pending
-    /// operations complete with `DEVICE_REMOVED`. With zero it is removed when its interface loses the last address.
+    /// Sets how long an adapter survives without an address. Default: 10 s. After it, the adapter is removed,
+    /// and all pending operations complete with `DEVICE_REMOVED`. With zero it is removed when its interface
+    /// loses the last address.
     ///
-    /// Connections and listeners outlive an address that comes back in time, as over TCP. An interface that is deleted takes
-    /// its adapters along at once.
+    /// Connections and listeners outlive an address that comes back in time, as over TCP. An interface that
+    /// is deleted takes its adapters along at once.
     #[must_use]
     pub fn address_timeout(mut self, timeout: Duration) -> Self {
         self.address_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Sets how many peers of one listening address may be between their TCP connection and their complete request. Default:
-    /// 4096, which is the usual length of the kernel's own queue; at least 1. Each holds a descriptor and less than 2 KiB.
+    /// Sets how many peers of one listening address may be between their TCP connection and their complete
+    /// request. Default: 4096, which is the usual length of the kernel's own queue; at least 1. Each holds a
+    /// descriptor and less than 2 KiB.
     ///
-    /// Whatever the setting, these peers of all listening addresses of the process have at most an eighth of its descriptors
-    /// (`RLIMIT_NOFILE`). One half of the eighth is divided evenly among the listening addresses, and the other half is for
-    /// those that need it first.
+    /// Whatever the setting, these peers of all listening addresses of the process have at most an eighth of
+    /// its descriptors (`RLIMIT_NOFILE`). One half of the eighth is divided evenly among the listening
+    /// addresses, and the other half is for those that need it first.
     ///
-    /// When there is no room for another, the oldest of the address that has most is closed, if its request has not arrived
-    /// by then. Addresses of IPv6 count by their first 64 bits. Each peer has at least 200 ms. A peer that sends its request
-    /// at once is accepted, however many silent ones there are. If the process has no descriptors left, peers make room in
-    /// the same way.
+    /// When there is no room for another, the oldest of the address that has most is closed, if its request
+    /// has not arrived by then. Addresses of IPv6 count by their first 64 bits. Each peer has at least 200
+    /// ms. A peer that sends its request at once is accepted, however many silent ones there are. If the
+    /// process has no descriptors left, peers make room in the same way.
     ///
-    /// The same limit, and a 32nd of the descriptors, apply to the refused peers of an adapter that have one second to read the
-    /// refusal; further ones are closed immediately.
+    /// The same limit, and a 32nd of the descriptors, apply to the refused peers of an adapter that have one
+    /// second to read the refusal; further ones are closed immediately.
     #[must_use]
     pub fn half_open(mut self, most: usize) -> Self {
         self.half_open = most.max(1);
@@ -166,9 +169,10 @@ impl SoftConfig {
     /// Records what the connections of the adapters send and receive, as a file for Wireshark. Default: off,
     /// which costs nothing.
     ///
-    /// The file has the bytes that the sockets of this end took and gave, in packets that are made up for them: the sizes of
-    /// segments, acknowledgements and what TCP repeats are not those of the network. If both ends of a connection record,
-    /// each needs its own [`Capture`]. While a capture is on, all bytes are copied once more.
+    /// The file has the bytes that the sockets of this end took and gave, in packets that are made up for
+    /// them: the sizes of segments, acknowledgements and what TCP repeats are not those of the network. If
+    /// both ends of a connection record, each needs its own [`Capture`]. While a capture is on, all bytes are
+    /// copied once more.
     ///
     /// ```
     /// use tokio_rdma::soft::{Capture, SoftConfig};

@@ -72,8 +72,8 @@ impl Socket {
     /// Sets whether reads call the system without asking the runtime, whose view of the socket they then do
     /// not update.
     ///
-    /// The task sets it at each poll, and the reader of a stream for a read of its own. The two are not ordered, so one read may go
-    /// the other way, which costs a system call or finds nothing.
+    /// The task sets it at each poll, and the reader of a stream for a read of its own. The two are not
+    /// ordered, so one read may go the other way, which costs a system call or finds nothing.
     pub(super) fn set_eager(&self, eager: bool) {
         self.eager.store(eager, Ordering::Relaxed);
     }

@@ -106,7 +106,8 @@ impl<'a> DirectFrame<'a> {
 }
 
 impl ConnectionShared {
-    /// Executes a request within the call, if it is one frame and nothing is ahead of it. It is neither deferred nor fenced.
+    /// Executes a request within the call, if it is one frame and nothing is ahead of it. It is neither
+    /// deferred nor fenced.
     pub(crate) fn post_direct(
         &self,
         request: DirectRequest<'_>,

@@ -37,7 +37,8 @@ use crate::types::{ReadLimits, Role};
 /// (4,096) waits for 0.8 s. With 512 it waits for 1.6 s, and with 4,096 for the grace time alone.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// The time for which accepting pauses when descriptors or memory are lacking, and no half-open peer can make room.
+/// The time for which accepting pauses when descriptors or memory are lacking, and no half-open peer can make
+/// room.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The number of connections that are accepted before other tasks, and the sockets, have their turn. The
@@ -54,7 +55,8 @@ pub(crate) struct Incoming {
     pub(super) descriptor: Held,
 }
 
-/// Accepts TCP connections and reads their requests, until the socket is closed or `arrived` no longer takes them.
+/// Accepts TCP connections and reads their requests, until the socket is closed or `arrived` no longer takes
+/// them.
 pub(super) async fn accept_loop(
     listener: Arc<Listener>,
     adapter: Arc<Adapter>,
@@ -176,7 +178,8 @@ impl Peers {
                 return ControlFlow::Break(());
             }
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => self.lack(error),
-            // Linux passes on the errors of the network, which concern the connection that it takes out of the queue.
+            // Linux passes on the errors of the network, which concern the connection that it takes out of
+            // the queue.
             _ => debug!(%error, "a connection failed before it was accepted"),
         }
         ControlFlow::Continue(())

@@ -1,11 +1,12 @@
-//! The soft provider: a user-space iWARP stack (MPA, DDP, RDMAP) over tokio's TCP, wire-compatible with Linux `siw`.
+//! The soft provider: a user-space iWARP stack (MPA, DDP, RDMAP) over tokio's TCP, wire-compatible with Linux
+//! `siw`.
 //!
 //! Each module uses only those above it.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`config`] | settings |
-//! | [`staging`], [`read_ahead`], [`predict`] | staged bytes, how many are read ahead, and the expected layout of a Read Response |
+//! | [`staging`], [`read_ahead`], [`predict`] | staged bytes, their limit, the layout of a Read Response |
 //! | [`registration`], [`remote_keys`] | registered memory and the keys of peers |
 //! | [`handshake`] | the socket between two phases of the handshake, and its lingering close |
 //! | [`adapter`] | an opened interface: protection domain, removal |

@@ -163,7 +163,8 @@ impl PathTimeout {
         }
     }
 
-    /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has polled last.
+    /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has
+    /// polled last.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<Tick> {
         if known && self.armed && !self.sleep.is_elapsed() {
             return Poll::Pending;
@@ -234,7 +235,8 @@ impl PathTimeout {
         Verdict::Alive
     }
 
-    /// Judges a peer that owes an answer, whatever else it sends. Its device must answer in order, whatever its program does.
+    /// Judges a peer that owes an answer, whatever else it sends. Its device must answer in order, whatever
+    /// its program does.
     pub(super) fn check_answer(&mut self, owed: Option<Owed>) -> Verdict {
         let (Some(timeout), Some(owed)) = (self.timeout, owed) else {
             self.debt = None;
@@ -402,7 +404,8 @@ mod tests {
         }
     }
 
-    /// Runs to the loss of a peer that answers no read, with bytes received by the second, for at most so many seconds.
+    /// Runs to the loss of a peer that answers no read, with bytes received by the second, for at most so
+    /// many seconds.
     async fn answerless(received: impl Fn(u64) -> u64, seconds: u64) -> Option<u64> {
         let (start, mut clock) = (Instant::now(), clock());
         loop {

@@ -329,7 +329,8 @@ impl QueuePair {
         self.connection.get()?.progress()
     }
 
-    /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
+    /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken
+    /// when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         self.connection.get().is_none_or(|connection| connection.takes_messages(waker))
     }
@@ -369,8 +370,8 @@ impl QueuePair {
     }
 
     /// Completes everything as CANCELED. A connection does not survive it: the flushed requests cannot be
-    /// told apart from those that the peer has already begun. An attempt does not survive it either: a device
-    /// has lent its queue pair to it.
+    /// distinguished from those that the peer has already begun. An attempt does not survive it either: a
+    /// device has lent its queue pair to it.
     pub(crate) fn flush(&self) {
         let (phase, borrower) = self.used_by();
         if let (QueuePairState::Connected, Some(borrower)) = (phase, &borrower) {

@@ -77,7 +77,8 @@ impl ReceiveQueue {
     /// Posts a receive: at any time, connected or not (`QP-05`).
     ///
     /// # Errors
-    /// `QueueFull`; `NotSupported` if all receives are shared. Nothing has been posted then.
+    /// `QueueFull`; `NotSupported` if all receives are shared, or messages go to a stream. Nothing has been
+    /// posted then.
     pub(crate) fn post(&self, receive: Receive) -> Result<(), (PostErrorKind, Receive)> {
         let Source::Own { state, depth } = &self.source else {
             return Err((

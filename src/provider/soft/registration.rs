@@ -173,7 +173,8 @@ pub(crate) struct RemoteAccess {
     binding: Option<Arc<Binding>>,
 }
 
-/// Proof that a key is valid, for as long as it is held, and the memory. Only ever held across a non-blocking call.
+/// Proof that a key is valid, for as long as it is held, and the memory. Only ever held across a non-blocking
+/// call.
 pub(crate) struct AccessGuard<'a> {
     _binding: Option<RwLockReadGuard<'a, Life>>,
     registration: RwLockReadGuard<'a, Option<Slice>>,

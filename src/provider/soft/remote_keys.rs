@@ -14,7 +14,8 @@ use crate::sync::RwLock;
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
 
-/// The text of an error: every random number that was tried is a key already, or the system has no random numbers.
+/// The text of an error: every random number that was tried is a key already, or the system has no random
+/// numbers.
 const NO_KEY: &str = "no free key was found";
 const UNALIGNED: &str = "atomics in memory that is not aligned to 8 bytes, with the soft provider";
 
@@ -203,8 +204,8 @@ impl KeyTable {
         }
     }
 
-    /// Checks key, rights and range before a byte is placed or read on behalf of the peer of this connection (RFC 5041
-    /// section 5.1, RFC 5040 section 7).
+    /// Checks key, rights and range before a byte is placed or read on behalf of the peer of this connection
+    /// (RFC 5041 section 5.1, RFC 5040 section 7).
     ///
     /// # Errors
     /// The Terminate for the peer's mistake.

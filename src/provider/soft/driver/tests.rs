@@ -471,7 +471,8 @@ async fn long_answers_are_written_in_turns() {
     };
     tokio::time::timeout(LIMIT, rest).await.expect("it goes on");
     reading.join().expect("no panic");
-    // A batch is a little more than 1 MiB, and may follow one that was a little less; an answer may be behind both.
+    // A batch is a little more than 1 MiB, and may follow one that was a little less; an answer may be behind
+    // both.
     assert!(most <= 13 * LENGTH as u64 / 4, "{most} bytes in one poll");
 }
 
