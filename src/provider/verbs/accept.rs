@@ -1,4 +1,4 @@
-//! The passive side: Accept and Reject of a request.
+//! The passive side of the connector: Accept and Reject of a request.
 
 use std::io;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::status::Status;
 use crate::types::{ConnectionId, ReadLimits};
 
 impl Connector {
-    /// IND2Connector::Accept: ready when the peer has completed the connection.
+    /// Accepts the request (`IND2Connector::Accept`). Resolves when the peer has completed the connection.
     ///
     /// # Errors
-    /// See [`AcceptError`]; whether the request is still usable is for [`is_pending`](Self::is_pending) to say.
+    /// See [`AcceptError`]. [`is_pending`](Self::is_pending) returns whether the request is still usable.
     pub(crate) async fn accept(
         &self,
         queue_pair: &Arc<QueuePair>,
@@ -82,7 +82,8 @@ impl Connector {
         }
     }
 
-    /// The limits that an accept with these comes to.
+    /// Returns the read limits of an accept that asks for these: at most those that were offered. Some devices serve
+    /// all reads that were offered.
     pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
         let agreed = asked.capped_to(offered);
         if self.adapter.quirks().serves_offered_reads {
@@ -162,7 +163,7 @@ impl Connector {
         debug!(%connection, %error, "acknowledge timeout not set");
     }
 
-    /// The reply was sent, or could not be.
+    /// Handles the outcome of the calls that send the reply.
     ///
     /// # Errors
     /// The input by which the machine learns of the failure.
@@ -185,7 +186,7 @@ impl Connector {
         inner.progress.state() == State::RequestPending && inner.id.is_some()
     }
 
-    /// IND2Connector::Reject by the passive side.
+    /// Rejects the request (`IND2Connector::Reject` by the passive side).
     ///
     /// # Errors
     /// See [`AcceptError`].

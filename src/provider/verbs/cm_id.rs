@@ -1,4 +1,4 @@
-//! rdma_cm ids, and the routing of their events.
+//! rdma_cm ids, and the routing of their events to the objects that they belong to.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,14 +9,14 @@ use std::sync::{Arc, Weak};
 use crate::sync::Mutex;
 use crate::sys::{CmEvent, EventChannel, RawCmId};
 
-/// Receives the events of an id.
+/// The receiver of the events of an id.
 pub(crate) trait EventHandler: Send + Sync {
-    /// One event, already acknowledged.
+    /// Handles one event, which is already acknowledged.
     fn event(self: Arc<Self>, event: CmEvent);
 }
 
-/// The ids of an adapter by their key. A key is never used twice, so that an event that was read just before its id was
-/// destroyed finds nobody.
+/// The ids of an adapter by their keys. A key is never used twice, so that an event that was read just before its id
+/// was destroyed has no handler.
 #[derive(Default)]
 pub(crate) struct EventRouter {
     known: Mutex<HashMap<u64, Weak<dyn EventHandler>>>,
@@ -29,12 +29,12 @@ impl EventRouter {
         self.known.lock().is_empty()
     }
 
-    /// A key for an id or anything else of the adapter; 0 is never one.
+    /// Returns a new key, for an id or anything else of the adapter. A key is never 0.
     pub(crate) fn key(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Hands an event to whom it is for.
+    /// Hands an event to the handler of its id, if that still exists.
     pub(crate) fn deliver(&self, event: CmEvent) {
         let handler = self.known.lock().get(&event.key).and_then(Weak::upgrade);
         if let Some(handler) = handler {
@@ -42,7 +42,7 @@ impl EventRouter {
         }
     }
 
-    /// A new id whose events go to `handler`.
+    /// Creates an id whose events go to `handler`.
     ///
     /// # Errors
     /// Those of rdma_create_id(3).
@@ -56,7 +56,7 @@ impl EventRouter {
         Ok(self.watch(id, key, handler))
     }
 
-    /// Takes over the id of a request. Nothing is lost meanwhile: the one task that reads events is the one that
+    /// Takes over the id of a request. No event is lost in between: the one task that reads events is the one that
     /// calls this.
     pub(crate) fn adopt(self: &Arc<Self>, mut id: RawCmId, handler: Weak<dyn EventHandler>) -> Arc<CmId> {
         let key = self.key();

@@ -1,4 +1,4 @@
-//! The active side: Bind, Connect, CompleteConnect, Reject.
+//! The active side of the connector: Bind, Connect, CompleteConnect, Reject.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::status::{IbRejectReason, Status};
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
-/// The time limit of one attempt at each of the two steps of address resolution; they repeat their packets meanwhile.
+/// The time limit of one attempt at each of the two steps of address resolution. A step repeats its packets within it.
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The time after which no further attempt begins, if the caller has set no limit.
 const RESOLVE_ALL: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const RESOLVE_ALL: Duration = Duration::from_secs(5);
 const PORT_TRIES: u8 = 16;
 
 impl Connector {
-    /// IND2Connector::Bind.
+    /// Binds the connector to a local address (`IND2Connector::Bind`).
     ///
     /// # Errors
     /// See [`BindError`].
@@ -64,7 +64,7 @@ impl Connector {
         outcome
     }
 
-    /// A new id at a local address. Port 0: the first of ours that is free (`X9`).
+    /// Creates an id that is bound to a local address. With port 0 the id gets the first free port of ours (`X9`).
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
         let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
         let id = self
@@ -92,7 +92,7 @@ impl Connector {
         }
     }
 
-    /// The address that Bind gave, before a connection uses it.
+    /// Returns the address that Bind gave, until a connection uses it.
     ///
     /// # Errors
     /// `ConnectionInvalid` when it is not bound.
@@ -102,7 +102,7 @@ impl Connector {
         bound.ok_or(StateError::ConnectionInvalid)
     }
 
-    /// IND2Connector::Connect.
+    /// Connects to `peer` (`IND2Connector::Connect`). Resolves when the peer accepts.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -178,7 +178,7 @@ impl Connector {
         if self.adapter.is_iwarp() { None } else { self.adapter.info().answer_timeout }
     }
 
-    /// The inline part of Connect.
+    /// Begins a connect: takes the queue pair, and starts the machine under the same lock.
     fn begin(
         &self,
         queue_pair: &Arc<QueuePair>,
@@ -226,7 +226,8 @@ impl Connector {
         })
     }
 
-    /// The first step: where is the peer?
+    /// Begins the first step of the attempt, the resolution of the peer's address, unless the attempt has to wait for
+    /// the bound port.
     ///
     /// # Errors
     /// The input by which the machine learns of the failure.
@@ -280,8 +281,8 @@ impl Connector {
         id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))
     }
 
-    /// Repeats a step of address resolution that nobody has answered, while there is time: a subnet manager may be busy, and a
-    /// peer may be about to come up. Returns whether it does.
+    /// Repeats a step of address resolution that has timed out, while there is time: a subnet manager may be busy, and
+    /// a peer may be about to come up. Returns whether it does.
     ///
     /// The id is then as it was before the step, in the kernel too.
     pub(crate) fn resolves_again(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> bool {
@@ -318,7 +319,8 @@ impl Connector {
         }));
     }
 
-    /// The local address has moved to another port of its device, or to another device, as an address of a bond does.
+    /// Handles the move of the local address to another port of its device, or to another device, as it happens to an
+    /// address of a bond.
     ///
     /// A connection goes on for as long as its path does: its packets may still arrive, and if they do not, the device or the
     /// path timeout ends it. An id that waits for its connect is bound again, so that the connection uses the new path.
@@ -331,7 +333,7 @@ impl Connector {
         }
     }
 
-    /// An id at the address from which a peer is reached.
+    /// Creates an id at the address from which a peer is reached.
     fn id_towards(&self, peer: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), ConnectError> {
         let made = || {
             let source = self.adapter.source_for(peer).ok_or(ConnectError::InvalidAddress(peer))?;
@@ -348,7 +350,7 @@ impl Connector {
         }
     }
 
-    /// The second step: how to get there?
+    /// Begins the second step, the resolution of the route, after the address was resolved.
     pub(crate) fn address_resolved(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         let id = inner.id.as_ref().filter(|_| inner.progress.state() == State::Connecting)?;
         inner.progress.local = id.local_addr().or(inner.progress.local);
@@ -360,15 +362,15 @@ impl Connector {
         None
     }
 
-    /// The third step: the request. InfiniBand's answer comes as an event; drivers of iWARP connect their TCP within
-    /// the call, which is therefore made where it may block.
+    /// Begins the third step: sends the request. InfiniBand's answer comes as an event; drivers of iWARP connect their
+    /// TCP within the call, which is therefore made where it may block.
     pub(crate) fn route_resolved(&self, inner: &mut Inner) -> Option<Input> {
         let id = inner.id.clone().filter(|_| inner.progress.state() == State::Connecting)?;
         if !self.adapter.is_iwarp() {
             let device = inner.queue_pair.as_ref()?.lend()?;
             device.tell_options(&id);
             let number = device.queue_pair.number();
-            // The call only tells it to the peer.
+            // The call only sends the number to the peer.
             drop(device);
             let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
             if outcome.is_ok() {
@@ -391,8 +393,8 @@ impl Connector {
         None
     }
 
-    /// The driver has sent the request, or could not. A port of our own choice that turns out to be taken is replaced by the
-    /// next one.
+    /// Handles the outcome of the call that sends the request over iWARP. A port of our own choice that turns out to be
+    /// taken is replaced by the next one.
     ///
     /// # Errors
     /// The input by which the machine learns of the failure.
@@ -423,7 +425,7 @@ impl Connector {
         true
     }
 
-    /// A step of the attempt failed within its call.
+    /// Returns the input for a step of the attempt that failed within its call, and keeps the error.
     fn fail(inner: &mut Inner, error: &io::Error) -> Input {
         let peer = inner.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
         let error = match error.kind() {
@@ -439,7 +441,8 @@ impl Connector {
         report
     }
 
-    /// The peer accepts: on InfiniBand it waits for us, on iWARP the connection is established (SEMANTICS 11.2).
+    /// Returns the input for the peer's accept: on InfiniBand the peer waits for us, on iWARP the connection is
+    /// established (SEMANTICS 11.2).
     pub(crate) fn answered(&self, inner: &mut Inner, event: &CmEvent) -> Input {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
         let told = if self.adapter.quirks().swaps_read_limits { told.swapped() } else { told };
@@ -452,7 +455,7 @@ impl Connector {
         Input::PeerAccepted(Terms { limits, private_data })
     }
 
-    /// IND2Connector::CompleteConnect.
+    /// Completes the connection (`IND2Connector::CompleteConnect`).
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -469,7 +472,8 @@ impl Connector {
         }
     }
 
-    /// The second half of the handshake. A thread makes its calls.
+    /// Begins the second half of the handshake, whose calls a thread makes. Over iWARP there is no call to make, and
+    /// the connection is established.
     pub(crate) fn finish_connect(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         const ABORTED: Input = Input::Failed(Status::CONNECTION_ABORTED);
         let (Some(id), Some(queue_pair), Some(cm)) =
@@ -500,10 +504,10 @@ impl Connector {
         None
     }
 
-    /// IND2Connector::Reject by the active side.
+    /// Rejects the reply of the passive side (`IND2Connector::Reject` by the active side).
     ///
     /// # Errors
-    /// `InvalidBufferSize` where the connection manager has no place for so much here.
+    /// `InvalidBufferSize` if the connection manager has no room for so many bytes here.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
         let (length, maximum) = (data.len(), self.adapter.info().max_active_reject_data);
         let input = Input::Reject { data: length, max_data: maximum };
@@ -519,8 +523,7 @@ impl Connector {
     }
 }
 
-/// Returns whether the cause of a refusal says that it was the application's. iWARP tells it only by the
-/// data.
+/// Returns whether the cause of a refusal says that it was the application's. iWARP shows it only by the data.
 fn said_no(reason: &Reason) -> bool {
     matches!(reason, Reason::Cm { status, .. }
         if IbRejectReason::from_status(*status) == Some(IbRejectReason::CONSUMER_DEFINED))

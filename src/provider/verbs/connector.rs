@@ -1,7 +1,7 @@
-//! One connector of the verbs provider: the ND state machine, the rdma_cm id it speaks through, and what events mean.
+//! The connector of the verbs provider: the ND state machine, driven by the events of an rdma_cm id.
 //!
-//! An id serves one attempt. After an attempt that failed a new id takes over its local address, so that a peer's late
-//! word about the old one finds nobody.
+//! An id serves one attempt. After a failed attempt a new id takes over the local address, so that a late message of
+//! the peer about the old id has no handler.
 
 use std::io;
 use std::net::SocketAddr;
@@ -60,26 +60,26 @@ pub(crate) struct Inner {
     pub(crate) limits: ReadLimits,
     /// The private data that Reject sends, if it was called.
     pub(crate) reject_data: Option<Bytes>,
-    /// The error of the attempt, where it says more than its status.
+    /// The error of the attempt, if it says more than the status.
     pub(crate) error: Option<ConnectError>,
     /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
     pub(crate) awaited: bool,
     /// The input that an action has led to.
     pub(crate) next: Option<Input>,
-    /// Ends a Disconnect that nobody answers.
+    /// The timer that ends a Disconnect without an answer.
     timer: Option<AbortHandle>,
     /// The progress of a connect or an accept during which its id cannot be destroyed without waiting for it.
     pub(crate) dialing: Dialing,
-    /// Ids of earlier attempts that are still going, and use the bound port meanwhile.
+    /// The number of ids of earlier attempts that are not destroyed yet and still use the bound port.
     retiring: u32,
-    /// The attempt begins when they have gone.
+    /// The attempt begins when they are destroyed.
     redial: bool,
     /// A job ends the queue pair of the device.
     flushing: bool,
-    /// The goodbyes that wait for it.
+    /// The ways of leaving that wait for that job.
     behind: SmallVec<[Goodbye; 2]>,
-    /// An event that came before the call had returned that it follows: the route, or the peer's goodbye behind the call that
-    /// completes the connection.
+    /// An event that arrived before the call that causes it had returned: the resolved route, or the peer's disconnect
+    /// during the call that completes the connection.
     early: Option<CmEvent>,
 }
 
@@ -90,7 +90,7 @@ enum Goodbye {
     Asking,
     /// Without waiting for anything.
     Leaving,
-    /// In answer to the peer's.
+    /// In answer to the disconnect of the peer.
     Answering,
 }
 
@@ -127,12 +127,12 @@ impl AsMut<ConnectorState> for Inner {
 }
 
 impl Connector {
-    /// A connector that nothing has happened to.
+    /// Creates the connector of an active side, on which no call has been made.
     pub(crate) fn new(adapter: Arc<AdapterContext>) -> Arc<Self> {
         Self::with(adapter, Role::Active, |_| (ConnectorState::new(Machine::new(), None, None), None))
     }
 
-    /// The connector of a request that has arrived with an id of its own.
+    /// Creates the connector of a request, which has arrived with an id of its own.
     pub(crate) fn with_request(
         adapter: Arc<AdapterContext>,
         terms: Terms,
@@ -242,12 +242,13 @@ impl Connector {
             | event::UNREACHABLE
             | event::REJECTED
             | event::DISCONNECTED => Some(self.over(inner, event)),
-            // TIMEWAIT_EXIT: the queue pair was destroyed. And what is yet to be invented.
+            // TIMEWAIT_EXIT: the queue pair was destroyed. Unknown events are ignored, too.
             _ => None,
         }
     }
 
-    /// The attempt or the connection has ended, says rdma_cm.
+    /// Maps an rdma_cm event that ends the attempt or the connection to an input of the state machine, and records the
+    /// reason.
     fn over(&self, inner: &mut Inner, event: &CmEvent) -> Input {
         let state = inner.progress.state();
         let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
@@ -350,7 +351,8 @@ impl Connector {
         }
     }
 
-    /// The input for a step of the attempt that failed with an error number, which means the same as the number of a call that fails.
+    /// Returns the input for a step of the attempt that failed with an error number, and keeps the error. The number
+    /// means the same as that of a failed call.
     ///
     /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
     /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
@@ -415,7 +417,8 @@ impl Connector {
         }
     }
 
-    /// An id of an earlier attempt has gone, and its port is free.
+    /// Counts an id of an earlier attempt as destroyed. After the last one the bound port is free, and an attempt that
+    /// waited for it begins.
     pub(crate) fn retired(&self) {
         let _ = self.handle_if(|inner| {
             inner.retiring = inner.retiring.saturating_sub(1);
@@ -432,13 +435,14 @@ impl Connector {
         inner.redial
     }
 
-    /// Says no to a peer, with what Reject has given, or for now. iWARP has a reject without data for the latter.
+    /// Refuses a peer that waits for our decision, with the private data of Reject, or for now. Over iWARP a reject for
+    /// now has no data.
     fn refuse(&self, inner: &mut Inner) {
         let said = inner.reject_data.take();
         let for_now: &[u8] =
             if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
         let data = said.as_deref().unwrap_or(for_now);
-        // At any other moment the destruction of the id says what there is to say. After an accept a reject would leave the
+        // At any other moment the destruction of the id refuses the peer. After an accept a reject would leave the
         // reply in flight, and the destruction would wait a minute for it.
         if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
@@ -448,7 +452,7 @@ impl Connector {
         self.let_go(inner);
     }
 
-    /// Says goodbye, when nothing of the queue pair is left.
+    /// Leaves the peer in this way: now, or when the job that ends the queue pair of the device is done.
     fn say(&self, inner: &mut Inner, goodbye: Goodbye, after: &mut AfterStep) {
         if inner.flushing {
             return inner.behind.push(goodbye);
@@ -456,7 +460,7 @@ impl Connector {
         match goodbye {
             Goodbye::Asking => self.begin_disconnect(inner, after),
             Goodbye::Leaving => {
-                // The destruction of the id tells the peer what the call fails to tell it.
+                // If the call fails, the destruction of the id ends the connection.
                 let _ = Self::part(inner);
                 self.let_go(inner);
             }
@@ -471,8 +475,8 @@ impl Connector {
         inner.flushing = true;
         let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
         let local = inner.progress.machine.ending() == Some(Ending::Local);
-        // A card resets the connection whose queue pair goes to the error state, and its peer would be told of a loss. After a
-        // goodbye the driver closes TCP in order.
+        // A card resets the connection whose queue pair goes to the error state, and its peer would report a loss.
+        // After rdma_disconnect the driver closes TCP in order.
         let parting = inner.id.clone().filter(|_| resets && local);
         after.jobs.push(Box::new(move || {
             let _ = parting.map_or(Ok(()), |id| id.disconnect());
@@ -481,13 +485,13 @@ impl Connector {
         }));
     }
 
-    /// Nothing of the queue pair is left.
+    /// Leaves the peer in the ways that waited for the end of the queue pair of the device.
     fn flushed(&self) {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
         inner.flushing = false;
         for goodbye in std::mem::take(&mut inner.behind) {
-            // The peer may have left meanwhile, and the machine waits for no answer then.
+            // The peer may have left since, and the machine waits for no answer then.
             if goodbye != Goodbye::Asking || inner.progress.state() == State::Disconnecting {
                 self.say(&mut inner, goodbye, &mut after);
             }
@@ -504,8 +508,9 @@ impl Connector {
         self.lock().id.as_ref().is_some_and(|current| Arc::ptr_eq(current, id))
     }
 
-    /// A thread has returned from a call on this id, and on this queue pair of the device if it connects that. If that is still the
-    /// id of the attempt, `then` gives the input that follows, as an error if the attempt ends with it. Otherwise the id retires.
+    /// Handles the return of a call on this id, which a thread has made. `device` is the queue pair of the device that
+    /// the call connects. If the id is still that of the attempt, `then` gives the input that follows, as an error if
+    /// the attempt ends with it. In that case, and if the id is that of an earlier attempt, the id retires.
     pub(crate) fn returned(
         &self,
         id: Arc<CmId>,
@@ -545,7 +550,7 @@ impl Connector {
         }
     }
 
-    /// IND2Connector::Disconnect.
+    /// Disconnects (`IND2Connector::Disconnect`), and waits until the requests of the connection have finished.
     ///
     /// # Errors
     /// See [`DisconnectError`].
@@ -559,7 +564,7 @@ impl Connector {
         outcome
     }
 
-    /// Says goodbye.
+    /// Calls rdma_disconnect, if there is an id.
     ///
     /// # Errors
     /// Those of rdma_disconnect(3).
@@ -567,7 +572,8 @@ impl Connector {
         inner.id.as_ref().map_or(Ok(()), |id| id.disconnect())
     }
 
-    /// Says goodbye to a peer from which nothing is expected. Where that fails, the destruction of the id says it.
+    /// Disconnects from a peer from which no answer is expected. If the call fails, the destruction of the id ends the
+    /// connection.
     fn part_or_let_go(&self, inner: &mut Inner, after: &mut AfterStep) {
         if let Err(error) = Self::part(inner) {
             let connection = self.id;
@@ -576,12 +582,12 @@ impl Connector {
         }
     }
 
-    /// Asks the peer to disconnect, and gives up some time later.
+    /// Asks the peer to disconnect, and gives up at the deadline of the machine.
     fn begin_disconnect(&self, inner: &mut Inner, after: &mut AfterStep) {
         let parted = Self::part(inner);
         let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
         if left || self.adapter.is_stopped() {
-            // It has left already, or there is nobody to hear its answer.
+            // The peer has left already, there is no id, or the runtime has ended and no task reads the answer.
             inner.next = Some(Input::DisconnectAnswered);
             return;
         }
@@ -589,7 +595,7 @@ impl Connector {
             let connection = self.id;
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
             after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
-            // No answer will come. The destruction of the id, which follows, tells the peer.
+            // No answer will come. The destruction of the id, which follows, ends the connection at the peer.
             inner.progress.lose(Status::CANCELED, reason);
             inner.next = Some(Input::PathLost);
             return;
@@ -605,7 +611,7 @@ impl Connector {
         inner.timer = Some(timer.abort_handle());
     }
 
-    /// The deadline of what is pending has passed.
+    /// Ends the pending connect or disconnect, whose deadline has passed.
     pub(crate) fn out_of_time(&self) {
         let _ = self.handle_apart(|inner| {
             let pending = matches!(inner.progress.state(), State::Connecting | State::Disconnecting);
@@ -636,7 +642,7 @@ impl ConnectorDriver for Connector {
 
     fn execute(&self, inner: &mut Inner, action: Action, after: &mut AfterStep) {
         match action {
-            // The trait does the one, the call itself the other.
+            // The trait carries out `Finish`, and `bind` itself carries out `StartBind`.
             Action::Finish { .. } | Action::StartBind => {}
             Action::StartConnect => inner.next = self.dial(inner).err(),
             Action::StartComplete => inner.next = self.finish_connect(inner, after),
@@ -708,13 +714,14 @@ impl Borrower for Connector {
         self.run_apart(self.lose(status, reason, uses_it));
     }
 
-    /// The connection manager may never hear the word that was overtaken, so it is told (`P12`).
+    /// Reports the connection to the connection manager as established: the message that does so, which was overtaken,
+    /// may never arrive (`P12`).
     fn data_arrived(&self) {
         let inner = self.lock();
         if let (State::Accepting, Some(id), false) =
             (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
         {
-            // An error says that it has heard.
+            // The call fails if that message has arrived.
             let _ = id.notify_established();
         }
     }
@@ -735,7 +742,7 @@ impl EventHandler for Connector {
         if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
             return;
         }
-        // A thread is about to tell everybody that the device is gone.
+        // A thread is about to end everything, because the device is gone.
         if self.adapter.is_removed() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The listener.
+//! The listener of the verbs provider: its ids, and the requests that arrive at them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,8 @@ pub(crate) struct Listener {
     adapter: Arc<AdapterContext>,
     me: Weak<Self>,
     inner: Mutex<Inner>,
-    /// One call that listens at a time. It may wait in the driver, and requests arrive meanwhile: taken before `inner`.
+    /// The lock of calls that listen. Such a call may wait in the driver while requests arrive, so `inner` is not held
+    /// then; this one is taken before it.
     listens: Mutex<()>,
     _registered: Registered,
 }
@@ -53,7 +54,7 @@ impl Listener {
         })
     }
 
-    /// IND2Listener::Bind. All addresses of a family get the same port.
+    /// Binds the listener (`IND2Listener::Bind`). All addresses of a family get the same port.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -86,7 +87,7 @@ impl Listener {
         inner.requests.machine.bound().map_err(|status| listen_error(status, local))
     }
 
-    /// A new id at a local address of the device.
+    /// Creates an id that is bound to a local address of the device.
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
         let me: Weak<dyn EventHandler> = self.me.clone();
         let id = self.adapter.router.create(&self.adapter.events, me);
@@ -99,7 +100,7 @@ impl Listener {
         if self.adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
     }
 
-    /// IND2Listener::Listen.
+    /// Listens (`IND2Listener::Listen`).
     ///
     /// # Errors
     /// See [`BindError`].
@@ -134,7 +135,7 @@ impl Listener {
         Ok(())
     }
 
-    /// IND2Listener::GetLocalAddress.
+    /// Returns the local address (`IND2Listener::GetLocalAddress`).
     ///
     /// # Errors
     /// `InvalidDeviceState` when it does not listen.
@@ -144,7 +145,7 @@ impl Listener {
         inner.local.ok_or(StateError::InvalidDeviceState)
     }
 
-    /// The last handle is gone: waits end CANCELED, queued requests are refused (`LS-07`).
+    /// Closes the listener: waits end CANCELED, and queued requests are refused (`LS-07`).
     pub(crate) fn close(&self) {
         self.end(End::Closed);
     }
@@ -158,10 +159,10 @@ impl Listener {
         leave(left);
     }
 
-    /// The address of an id has moved to another port of the device, as that of a bond does: the id stays with the port that
-    /// had the address, and requests arrive at the other. So a new id takes its place.
+    /// Replaces an id whose address has moved to another port of the device, as that of a bond does: the old id stays
+    /// with the port that had the address, and requests arrive at the other.
     ///
-    /// Requests that have arrived and that nobody has fetched from the kernel are refused with the old id.
+    /// Requests that have arrived and are still in the kernel are refused with the old id.
     fn address_moved(&self, key: u64) {
         let calls = self.listens.lock();
         let mut inner = self.inner.lock();
@@ -180,7 +181,7 @@ impl Listener {
         });
         let bound = bound.map(|id| {
             let mut inner = self.inner.lock();
-            // One that was closed meanwhile has no ids.
+            // A listener that was closed in between has no ids.
             let is_open = !inner.requests.machine.is_over();
             let unused = if is_open {
                 inner.ids.push(id);
@@ -198,7 +199,7 @@ impl Listener {
         }
     }
 
-    /// A request, with an id of its own.
+    /// Queues a request, which has arrived with an id of its own.
     fn arrived(&self, event: CmEvent) {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
         let limits = told.capped_to(self.adapter.info().max_read_limits);
@@ -214,7 +215,7 @@ impl Listener {
     }
 }
 
-/// Wakes those who waited for requests, and refuses the requests that nobody fetched. Without the lock.
+/// Wakes the calls that waited for requests, and refuses the requests that were not fetched. The caller holds no lock.
 fn leave((wakers, requests): (Vec<Waker>, Vec<Arc<Connector>>)) {
     wakers.into_iter().for_each(Waker::wake);
     requests.into_iter().for_each(|cm| cm.release());

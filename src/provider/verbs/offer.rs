@@ -1,4 +1,4 @@
-//! The parameters that one side of a connection tells the other when it connects or accepts.
+//! The parameters that one side of a connection sends to the other when it connects or accepts.
 
 use std::time::Instant;
 
