@@ -65,7 +65,7 @@ pub(crate) struct QueuePair {
     /// The completion queues of its two queues.
     completions: Groups,
     inner: Mutex<Inner>,
-    /// Completions that nobody has looked at yet.
+    /// Completions that are not processed yet.
     inbox: Inbox,
     /// Notified when a job has ended a queue pair of the device.
     settled: Notify,
@@ -78,29 +78,30 @@ struct Groups {
     receives: Arc<CompletionGroup>,
 }
 
-/// A connector, as far as the queue pair that it has knows it.
+/// The connector of a queue pair, as the queue pair sees it.
 pub(crate) trait Borrower: Send + Sync {
-    /// The id of its connection.
+    /// Returns the id of its connection.
     fn connection(&self) -> ConnectionId;
 
-    /// The cause of the loss of its connection, if it was lost.
+    /// Returns the cause of the loss of its connection, if it was lost.
     fn cause(&self) -> Option<Reason>;
 
-    /// The connection broke, which the failure of a request has shown. Its queue pair is gone with it, so the peer is told that
-    /// nothing more will come.
+    /// Ends the connection as broken, and disconnects: its queue pair has ended, so nothing more will come for the
+    /// peer.
     fn broken(&self, status: Status, reason: Reason);
 
-    /// The same, for a caller that returns when the device uses no memory any more.
+    /// Ends the connection like [`broken`](Self::broken), for a caller that returns when the device no longer uses the
+    /// memory.
     fn broken_here(&self, status: Status, reason: Reason);
 
-    /// The same, which is of interest only for as long as it is this one of the device's queue pairs that is used: the connector
-    /// may be at another attempt by now.
+    /// Ends the connection like [`broken`](Self::broken), but only if it still uses the device's queue pair with this
+    /// key: the connector may be at another attempt by now.
     fn broken_by(&self, key: u32, status: Status, reason: Reason);
 
-    /// A message has overtaken the word that establishes the connection.
+    /// Handles a message that has arrived before the one that establishes the connection.
     fn data_arrived(&self);
 
-    /// The user has let the queue pair go, or flushed it.
+    /// Ends the attempt or the connection: its queue pair was dropped or flushed, or has lost a result.
     fn queue_pair_removed(&self);
 }
 
@@ -110,7 +111,7 @@ struct Inner {
     cm: Option<Weak<dyn Borrower>>,
     /// The last handle of the user is gone.
     released: bool,
-    /// The device's queue pair; `None` when it is over.
+    /// The device's queue pair; `None` when it has ended.
     device: Option<Arc<DeviceQp>>,
     /// It has left the state in which it was made, for an attempt.
     used: bool,
@@ -123,7 +124,7 @@ struct Inner {
     has_received: bool,
     /// The one before it, while a job ends it.
     ending: Option<Ending>,
-    /// Those before it that are over and are not destroyed yet.
+    /// Queue pairs of the device before it that have ended and are not destroyed yet.
     draining: Vec<Draining>,
     /// Receives for the next one, which a job is making.
     waiting: VecDeque<Outstanding>,
@@ -138,7 +139,7 @@ struct Inner {
     deferred: Vec<Deferred>,
     /// The bytes of requests that are inline, until they have been posted: empty when none waits.
     copies: Vec<u8>,
-    /// The device has refused some of these: nothing is posted any more.
+    /// The device has refused some of these: nothing can be posted behind them.
     refused: bool,
     /// The number of last requests in a row that the device will not report.
     unsignaled: u32,
@@ -153,12 +154,12 @@ struct Inner {
 }
 
 impl Inner {
-    /// The connector that has it.
+    /// Returns the connector that has the queue pair, if it still exists.
     fn borrower(&self) -> Option<Arc<dyn Borrower>> {
         self.cm.as_ref().and_then(Weak::upgrade)
     }
 
-    /// The receive at this place of the shared queue, which has completed.
+    /// Takes the receive at this place of the shared queue, which has completed.
     fn take_shared(&self, place: u32) -> Option<(Ticket, Payload)> {
         let device = self.device.as_ref().map(|device| device.receives());
         let receives = device.or_else(|| self.ending.as_ref().map(|ending| ending.receives.as_ref()));
@@ -207,6 +208,8 @@ impl Inner {
 }
 
 impl Groups {
+    /// Returns the groups of the completion queues of a queue pair.
+    ///
     /// # Errors
     /// A completion queue belongs to another provider, which the caller has checked.
     fn of(parts: &QueuePairParts) -> Result<Self, OpenError> {
@@ -224,6 +227,8 @@ impl Groups {
 }
 
 impl QueuePair {
+    /// Creates a queue pair, and its first queue pair of the device.
+    ///
     /// # Errors
     /// `InvalidParameter` for more requests than the device can have with so many entries and inline bytes, or more inline bytes
     /// than it gives; `Os` when it has no room.
@@ -309,7 +314,7 @@ impl QueuePair {
         self.lock().device.as_ref().map(|device| device.key())
     }
 
-    /// A connector takes it.
+    /// Gives the queue pair to a connector.
     ///
     /// # Errors
     /// Another one has it, or had, and it has not [`settled`](Self::settled).
@@ -323,9 +328,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The device's queue pair for a call that names it, and moves it in some drivers. It lives on until that call has
-    /// returned. It is good for one attempt: InfiniBand's connection manager refuses a request for a number of which it
-    /// still has an earlier one ("stale connection"), and it is not known when the peer hears that it was given up.
+    /// Returns the device's queue pair for a call that names it, and moves it in some drivers. It lives on until that
+    /// call has returned. It is good for one attempt: InfiniBand's connection manager refuses a request for a number of
+    /// which it still has an earlier one ("stale connection"), and it is not known when the peer has dropped the
+    /// earlier one.
     pub(crate) fn lend(&self) -> Option<Arc<DeviceQp>> {
         let mut inner = self.lock();
         inner.used = true;
@@ -333,8 +339,8 @@ impl QueuePair {
         inner.device.clone()
     }
 
-    /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE the
-    /// kernel looks for the peer's hardware address meanwhile, which may take long.
+    /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE
+    /// the kernel looks for the peer's hardware address during the call, which may take long.
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3) and ibv_modify_qp(3); `ECANCELED` if the queue pair has ended.
@@ -350,7 +356,7 @@ impl QueuePair {
         let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         device.agree_on_options(id)?;
         device.modify(&opened.initial_for(id)?)?;
-        // For the reply of the passive side: the driver has accepted some of them.
+        // For the reply of the passive side: the driver has accepted some of the options.
         device.tell_options(id);
         let mut receive = id.qp_attributes(QpState::ReadyToReceive)?;
         receive.set_max_dest_rd_atomic(reads(limits.inbound));
@@ -393,8 +399,8 @@ impl QueuePair {
         }
     }
 
-    /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`,
-    /// `LS-16`), unless it was flushed. If nobody can use them any more, they finish.
+    /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`, `LS-16`),
+    /// unless it was flushed. If the adapter is removed or the last handle is dropped, they finish.
     pub(crate) fn dissociate(&self) -> Option<Job> {
         let mut inner = self.lock();
         if inner.state != QueuePairState::Associated {
@@ -411,7 +417,7 @@ impl QueuePair {
         }
     }
 
-    /// The connection is over, everything outstanding finishes. An attempt keeps its receives, see
+    /// Ends a connection: everything outstanding finishes. An attempt keeps its receives, see
     /// [`dissociate`](Self::dissociate).
     pub(crate) fn end(&self) -> Option<Job> {
         let inner = self.lock();
@@ -426,9 +432,10 @@ impl QueuePair {
         if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
     }
 
-    /// Has nothing posted any more. The job ends the device's queue pair, and finishes everything with `status` that has not
-    /// finished by itself. There is none if another job does so already, or did. If a call that connects the queue pair has yet to
-    /// return, and the device has not given every request back, the thread of that call finishes the rest.
+    /// Ends the queue pair: nothing more can be posted. The job ends the device's queue pair, and finishes everything
+    /// with `status` that has not finished by itself. There is none if another job does so already, or did. If a call
+    /// that connects the queue pair has yet to return, and the device has not given every request back, the thread of
+    /// that call finishes the rest.
     fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Option<Job> {
         inner.state.end();
         let detached = self.detach(&mut inner)?;
@@ -446,7 +453,8 @@ impl QueuePair {
         }
     }
 
-    /// The job gives the user's queue pair a new one of the device. Its receives are posted again, or finish CANCELED.
+    /// Replaces the queue pair of the device by a new one, in the job. Its receives are posted again, or finish
+    /// CANCELED.
     fn renew(&self, mut inner: MutexGuard<'_, Inner>) -> Option<Job> {
         let detached = self.detach(&mut inner)?;
         let me = self.me.upgrade()?;
@@ -459,8 +467,9 @@ impl QueuePair {
         }))
     }
 
-    /// A queue pair of the device is over, and the memory of what is still outstanding is free, or is not. Its receives are posted to
-    /// the next one, where the user can still use that. Everything else finishes with `status`.
+    /// Settles the end of a queue pair of the device. `free` is whether the memory of what is still outstanding is
+    /// free. Its receives are posted to the next one, if the user can still use that. Everything else finishes with
+    /// `status`.
     fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
         let mut found = Found::default();
         let mut inner = self.lock();
@@ -484,7 +493,7 @@ impl QueuePair {
     /// Finishes everything with `status` that has not finished by itself.
     fn finish_all(&self, inner: &mut Inner, free: bool, status: Status, found: &mut Found<'_, '_>) {
         for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
-            // Flushed for the reason that all of this is for.
+            // Flushed by the same end.
             if completed.status == Status::CANCELED {
                 completed.status = status;
             }
@@ -560,7 +569,7 @@ impl QueuePair {
         Ok(Arc::new(device))
     }
 
-    /// A completion queue of it has lost a result: nothing can be relied upon any more.
+    /// Ends the queue pair after a completion queue of it has lost a result: nothing can be relied upon.
     pub(crate) fn overrun(&self) {
         let inner = self.lock();
         let (state, cm) = (inner.state, inner.borrower());
@@ -612,7 +621,8 @@ impl QueuePair {
         }
     }
 
-    /// The last handle of the user is gone.
+    /// Handles the drop of the user's last handle: ends an attempt or a connection, and finishes the receives of a
+    /// queue pair without one.
     pub(crate) fn released(&self) {
         let cm = self.lock().borrower();
         if let Some(cm) = cm {
@@ -626,7 +636,7 @@ impl QueuePair {
     }
 }
 
-/// Does a job here, for a caller that returns when the device uses no memory any more.
+/// Does a job here, for a caller that returns when the device no longer uses the memory.
 fn run(job: Option<Job>) {
     if let Some(job) = job {
         job();
@@ -650,7 +660,7 @@ impl CompletionHandler for QueuePair {
             self.inbox.add(results);
             return true;
         };
-        // First what has come before.
+        // First the completions that came before.
         self.read_current(&mut inner, found);
         for (key, id, result) in results {
             self.read(&mut inner, key, id, result, found);
@@ -701,7 +711,7 @@ impl CompletionHandler for QueuePair {
         cm.broken(if refused { Status::CANCELED } else { Status::INTERNAL_ERROR }, reason);
     }
 
-    /// The receives in the queue come back when the last queue pair that uses it has ended.
+    /// Releases the shared queue. Its receives come back when the last queue pair that uses it has ended.
     fn shared_lost(&self) {
         if let Some(shared) = &self.shared {
             shared.released();

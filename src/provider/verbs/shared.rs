@@ -54,13 +54,14 @@ struct Rooms {
     depth: u32,
     /// One for each completion queue of the program, for as long as a queue pair completes there, and one for all others.
     rooms: SmallVec<[Weak<Room>; 1]>,
-    /// The last of these stays for whoever comes next.
+    /// The last room for all others, which stays for later queue pairs.
     kept: Option<Arc<Room>>,
 }
 
 impl Receives {
-    /// The room for the completions of queue pairs that complete in this group, or in any one of those that queue pairs share: one
-    /// of these is enough. A room in a completion queue that has lost a completion serves nobody any more.
+    /// Returns the room for the completions of queue pairs that complete in this group, or in any one of those that
+    /// queue pairs share: one of these is enough. A room in a completion queue that has lost a completion is not used
+    /// again.
     ///
     /// # Errors
     /// Those of making a completion queue.
@@ -83,7 +84,7 @@ impl Receives {
         Ok(room)
     }
 
-    /// Makes room for the completions of so many.
+    /// Makes room for the completions of so many receives.
     ///
     /// # Errors
     /// Those of ibv_resize_cq(3).
@@ -107,7 +108,7 @@ impl Receives {
         self.withheld.store(true, Ordering::Release);
     }
 
-    /// The receive at this place, which has completed.
+    /// Takes the receive at this place, which has completed.
     pub(crate) fn take(&self, place: u32) -> Option<(Ticket, Payload)> {
         self.slots().try_remove(place as usize)
     }
@@ -115,7 +116,7 @@ impl Receives {
 
 impl Drop for Receives {
     fn drop(&mut self) {
-        // No queue pair uses it any more: with this nothing does.
+        // No queue pair uses the queue: with this nothing does.
         let destroyed =
             self.queue.take().and_then(Arc::into_inner).is_some_and(|queue| queue.destroy().is_ok());
         let free = destroyed && !*self.withheld.get_mut();
@@ -139,6 +140,8 @@ impl Drop for Receives {
 }
 
 impl SharedReceives {
+    /// Creates a shared receive queue.
+    ///
     /// # Errors
     /// `InvalidParameter` for more entries or receives than the device can have; `Os` when it has no room.
     pub(crate) fn new(
@@ -239,7 +242,7 @@ impl SharedReceives {
         queue.resize(depth).map_err(failed("ibv_modify_srq"))
     }
 
-    /// The user has dropped the last handle, and no queue pair uses it.
+    /// Releases the queue, which ends when no queue pair of the device holds it.
     pub(crate) fn released(&self) {
         let receives = self.receives.lock().take();
         drop(receives);

@@ -1,4 +1,4 @@
-//! Memory windows.
+//! Memory windows of the verbs provider.
 //!
 //! A window of the device is only ever bound once at a time: binding the user's window anew takes another
 //! one, and the one before goes when the new binding has been carried out. So nothing is invalidated that is
@@ -69,6 +69,8 @@ impl Free {
 }
 
 impl Window {
+    /// Creates a window that is not bound.
+    ///
     /// # Errors
     /// `NotSupported` where the device has none, `InsufficientResources` when it has no more.
     pub(crate) fn new(adapter: &Arc<AdapterContext>) -> Result<Arc<Self>, RegisterError> {
@@ -87,7 +89,7 @@ impl Window {
         self.state.lock().bound.as_ref().map(|bound| (bound.key, bound.address, bound.length))
     }
 
-    /// A window of the device that can be bound.
+    /// Takes a window of the device that can be bound.
     ///
     /// # Errors
     /// `InsufficientResources` when the device has no more.
@@ -96,7 +98,7 @@ impl Window {
         free.map_or_else(|| allocate(&self.adapter), Ok)
     }
 
-    /// Returns a window that was not bound after all, or is not bound any more.
+    /// Gives back a window that was not bound after all, or is no longer bound.
     pub(crate) fn give_back(&self, free: Free) {
         let extra = self.state.lock().free.replace(free);
         drop(extra);
@@ -130,7 +132,7 @@ impl Window {
         state.bound.take_if(|bound| bound.owner == owner)
     }
 
-    /// Puts back a binding whose invalidation was not posted. A binding made meanwhile stays.
+    /// Puts back a binding whose invalidation was not posted. A binding made since then stays.
     pub(crate) fn rebind(&self, bound: Bound) {
         let mut state = self.state.lock();
         if state.bound.is_none() {
@@ -173,7 +175,7 @@ fn allocate(adapter: &AdapterContext) -> Result<Free, RegisterError> {
 }
 
 impl Member for Window {
-    /// The device cannot go before its last window has.
+    /// Frees the windows of the device, which cannot go before the last of them has.
     fn device_removed(&self) {
         let state = std::mem::take(&mut *self.state.lock());
         drop(state);

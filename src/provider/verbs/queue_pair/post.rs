@@ -1,4 +1,4 @@
-//! Posting of requests to the queues of a queue pair.
+//! Posts requests to the queues of a queue pair.
 
 use std::io;
 use std::ops::Range;
@@ -80,7 +80,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The binding of a free window to this registration, which begins at `address`, in the device's words.
+    /// Returns the binding of a free window to this registration, which begins at `address`, as the device takes it.
     fn binding<'a>(&self, free: &'a Free, region: &'a MemoryRegion, address: u64) -> Binding<'a> {
         Binding {
             window: free.window(),
@@ -256,7 +256,7 @@ impl QueuePair {
         let bytes = Bytes { entries: &entries, inline: true, copied: Some(range) };
         let posted = self.submit(&mut inner, key, outstanding, &operation, bytes, flags);
         if inner.deferred.is_empty() {
-            // The device has them, or nobody wants them.
+            // The device has them, or has refused them.
             inner.copies.clear();
         }
         drop(inner);
@@ -343,7 +343,7 @@ impl QueuePair {
         send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
         send_flags.set(SendFlags::INLINE, inline);
         if self.adapter.is_iwarp() && matches!(operation, sys::Operation::Read(_)) {
-            // Reads are answered in their order, so it waits by itself; `siw` gives up on one that is told to.
+            // Reads are answered in their order, so it waits by itself; `siw` gives up on one that has the flag.
             send_flags.remove(SendFlags::FENCE);
         }
         let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
@@ -359,8 +359,9 @@ impl QueuePair {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
         let request = SendRequest { id: id.pack(), operation: *operation, entries, flags: send_flags };
-        // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and nobody reads later. Bytes
-        // of a region that the call copies may be written by others meanwhile, as they may while a device reads them.
+        // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and the device
+        // does not read later. Bytes of a region that the call copies may be written by others during the call, as they
+        // may while a device reads them.
         match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
                 inner.initiator.outstanding.push_back(outstanding);
@@ -377,7 +378,7 @@ impl QueuePair {
         }
     }
 
-    /// The entries of a request that has these of the copies.
+    /// Returns the entries of a request whose bytes are in this range of the copies.
     fn entry_of(&self, copies: &[u8], range: &Range<usize>) -> Entries {
         match copies.get(range.clone()) {
             Some(bytes) if !bytes.is_empty() => {
@@ -488,8 +489,8 @@ impl QueuePair {
         let id = RequestId { key, receive: false, sequence: inner.initiator.next() }.pack();
         let posted = registration.with_region(|region| {
             let operation = sys::Operation::BindWindow(asked.binding(&free, region, registration.address()));
-            // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
-            // the registration is held by the window. Nobody else has this window of the device.
+            // SAFETY: the window is held by the request until it has finished, or is freed before, which the device
+            // notices; the registration is held by the window. No other request has this window of the device.
             unsafe { device.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
         });
         let posted = posted.ok_or(PostErrorKind::ForeignMemory);
@@ -511,14 +512,14 @@ impl QueuePair {
         }
     }
 
-    /// The error of a post to a queue that holds as many requests as it can.
+    /// Returns the error of a post to a queue that holds as many requests as it can.
     #[cold]
     fn full(&self, queue: QueueKind) -> PostErrorKind {
         let depth = if queue == QueueKind::Send { self.send_depth } else { self.capacities.receive };
         PostErrorKind::QueueFull { queue, depth: depth as usize }
     }
 
-    /// The error of a post that the driver refuses.
+    /// Returns the error of a post that the driver refuses.
     fn refused(&self, queue: QueueKind, error: &io::Error) -> PostErrorKind {
         match error.raw_os_error() {
             _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
@@ -530,7 +531,7 @@ impl QueuePair {
     }
 }
 
-/// A request as the device takes it.
+/// Translates a request into one that the device takes.
 fn translate(operation: Operation) -> Request {
     Request::Data(match operation {
         Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),
@@ -556,7 +557,7 @@ fn place(remote: RemoteAddress) -> RemoteMemory {
     RemoteMemory { address: remote.address, key: remote.key }
 }
 
-/// A window of this provider.
+/// Returns the window if it is one of this provider.
 fn ours(window: &provider::Window) -> Option<&Arc<Window>> {
     match window {
         provider::Window::Verbs(window) => Some(window),
@@ -570,7 +571,7 @@ fn send_flags(flags: Flags) -> SendFlags {
     flag(Flags::FENCE, SendFlags::FENCE) | flag(Flags::SOLICITED, SendFlags::SOLICITED)
 }
 
-/// The rights of a window in the device's words.
+/// Translates the rights of a window into those of the device.
 fn rights(access: Access) -> AccessFlags {
     let flag = |asked, flag| if access.contains(asked) { flag } else { AccessFlags::empty() };
     flag(Access::REMOTE_READ, AccessFlags::REMOTE_READ)
