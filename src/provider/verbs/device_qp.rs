@@ -1,7 +1,7 @@
 //! A queue pair of the device, and the way of its completions to its owner.
 //!
-//! A thread in a call that connects it holds it, too. The device may use the memory of its requests until the last holder has
-//! destroyed it, so that is when the owner learns of it: [`DeviceQp::when_destroyed`].
+//! A thread in a call that connects the queue pair holds it, too. The device may use the memory of its requests until
+//! the last holder has destroyed it, and only then the owner is notified: [`DeviceQp::when_destroyed`].
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -21,12 +21,12 @@ use crate::sys::{self, CompletionQueue, QpAttributes};
 
 /// A queue pair of the device, its key, and the room that its completions have. It is destroyed when it is dropped.
 pub(crate) struct DeviceQp {
-    // Dropped in this order: what the end of the queue pair completes still needs the room, and the receives are not used
-    // any more then.
+    // Dropped in this order: completions of the destruction still need the room, and the receives are unused only after
+    // it.
     pub(crate) queue_pair: sys::QueuePair,
     route: Route,
     receives: Option<Arc<Receives>>,
-    /// Notified when the device says that it takes no receive of a shared queue any more.
+    /// Notified when the device reports that it takes no further receive of a shared queue.
     pub(crate) last_receive: Arc<Notify>,
     changes: Mutex<Changes>,
     /// The last of them: everything else is gone when it runs.
@@ -44,12 +44,13 @@ struct Changes {
 
 /// The end of a queue pair of the device, and what follows from it.
 struct Destroyed {
-    /// The device uses no memory of its requests any more.
+    /// The device no longer uses the memory of its requests.
     free: bool,
     then: Arc<Sequel>,
 }
 
-/// What follows the end of a queue pair of the device, once. It is given whether the memory of its requests is free.
+/// The job that follows the end of a queue pair of the device, once. Its argument is whether the memory of the requests
+/// is free.
 #[derive(Default)]
 pub(crate) struct Sequel(Mutex<Option<Then>>);
 
@@ -146,16 +147,16 @@ impl DeviceQp {
         if busy { Ok(()) } else { self.queue_pair.to_error() }
     }
 
-    /// Runs `then` when the last holder has destroyed it, with whether that was possible: otherwise the device may use the memory
-    /// of its requests at any later time. The caller drops it next. The result is for who finds before that that it has no request
-    /// any more.
+    /// Runs `then` when the last holder has destroyed the queue pair, with whether that was possible: otherwise the
+    /// device may use the memory of its requests at any later time. The caller drops its handle next. The returned job
+    /// is for a caller that finds before that that the queue pair has no request left.
     pub(crate) fn when_destroyed(&self, then: impl FnOnce(bool) + Send + 'static) -> Arc<Sequel> {
         *self.destroyed.then.0.lock() = Some(Box::new(then));
         self.destroyed.then.clone()
     }
 
-    /// Takes the options that the peer has told, in its request or in its reply, as far as they are of the same vendor. They are
-    /// in effect from the next change of its state on.
+    /// Takes over the options that the peer has sent in its request or reply, as far as they are of the same vendor.
+    /// They are in effect from the next change of state on.
     ///
     /// # Errors
     /// Those of ibv_set_ece(3); `ECANCELED` if it has ended.
@@ -170,7 +171,7 @@ impl DeviceQp {
         })
     }
 
-    /// Has the next request or reply tell the peer the options of its vendor that it has, if there are any.
+    /// Adds the options of its vendor, if there are any, to the next request or reply.
     pub(crate) fn tell_options(&self, id: &CmId) {
         if let Some(own) = self.queue_pair.ece()
             && let Err(error) = id.set_local_ece(own)
@@ -180,8 +181,8 @@ impl DeviceQp {
         }
     }
 
-    /// Returns whether its completions are looked for. Whoever learns that a queue has lost one marks it before it looks for the queue
-    /// pairs that use it; so the owner asks once it has this one.
+    /// Returns whether its completions are polled. A thread that finds that a queue has lost one marks the queue before
+    /// it looks for the queue pairs that use it; so the owner asks once it has stored this queue pair.
     pub(crate) fn is_served(&self) -> bool {
         self.route.rooms().all(Room::is_served)
     }
@@ -191,7 +192,7 @@ impl DeviceQp {
         self.route.rooms().any(|room| room.is_in(key))
     }
 
-    /// The shared receives that it takes from.
+    /// Returns the shared receives that it takes from.
     pub(crate) fn receives(&self) -> Option<&Arc<Receives>> {
         self.receives.as_ref()
     }
@@ -201,7 +202,7 @@ impl DeviceQp {
         self.route.key
     }
 
-    /// Has everything put into the inboxes that there is. The owner then looks into its own.
+    /// Puts all completions of its queues into the inboxes. The owner then looks into its own.
     pub(crate) fn collect(&self) {
         self.route.collect();
     }
@@ -226,12 +227,15 @@ struct Route {
     /// The room in which its receives complete, if they are of a shared queue.
     shared: Option<Arc<Room>>,
     key: u32,
-    /// The number of the queue pair, where its completions need that to be told apart.
+    /// The number of the queue pair, if its receives are of a shared queue: their completions name the queue pair by
+    /// it.
     number: Option<u32>,
     context: Arc<AdapterContext>,
 }
 
 impl Route {
+    /// Reserves room for the completions, and registers the owner under a new key.
+    ///
     /// # Errors
     /// Those of making a completion queue.
     fn new(
@@ -255,7 +259,7 @@ impl Route {
         Ok(route)
     }
 
-    /// The room in which its receives complete.
+    /// Returns the room in which its receives complete.
     fn received(&self) -> &Room {
         self.shared.as_deref().or(self.receives.as_ref()).unwrap_or(&self.sends)
     }
@@ -264,14 +268,15 @@ impl Route {
         std::iter::once(&self.sends).chain(&self.receives).chain(self.shared.as_deref())
     }
 
-    /// Completions name it by this number.
+    /// Registers the number of the queue pair, by which completions of shared receives name it.
     fn add_number(&mut self, number: u32) {
         self.number = Some(number);
         self.received().group().routes().add_number(number, self.key);
         self.context.routes.add_number(number, self.key);
     }
 
-    /// The caller may hold the lock of a queue pair, so the others look into their inboxes from a task of their own.
+    /// Puts all completions of its queues into inboxes. The caller may hold the lock of a queue pair, so the others
+    /// look into theirs from a task of their own.
     fn collect(&self) {
         let mut others = Ready::default();
         self.rooms().for_each(|room| room.collect(&mut others));

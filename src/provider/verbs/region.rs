@@ -1,4 +1,4 @@
-//! Registered memory.
+//! Registered memory of the verbs provider.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ struct Attached {
     /// The address at which the device finds the first byte.
     address: u64,
     length: usize,
-    /// Of the registration of the moment, or of the last one.
+    /// The local key of the registration of the moment, or of the last one.
     local_key: AtomicU32,
     /// Counts the registrations and their ends: odd while the device has the memory. Read by every post of a part of
     /// a region, so without the lock.
@@ -49,7 +49,7 @@ impl Attached {
     /// # Errors
     /// Those of ibv_dereg_mr(3): the device has the memory as before.
     fn end(&self) -> io::Result<()> {
-        // Held to the end: whoever frees the memory comes by here.
+        // Held to the end: a thread that frees the memory waits here.
         let mut region = self.region.write();
         let Some(had) = region.take() else { return Ok(()) };
         let waits = self.quirks.places_late && had.is_written_by_peers();
@@ -68,7 +68,8 @@ impl Attached {
         }
     }
 
-    /// Has the device use the memory by this registration. Returns its key for peers and its turn.
+    /// Installs `region` as the device's registration of the memory. Returns the remote key and the turn of the
+    /// registration.
     ///
     /// # Errors
     /// `Busy` when it has another one.
@@ -83,7 +84,7 @@ impl Attached {
             *now = Some(region);
             self.turns.fetch_add(1, Ordering::Release).wrapping_add(1)
         };
-        // The device may have gone between the look and this, or may go now: then somebody tells.
+        // The device may have been removed before the region was installed. A later removal finds the region.
         if adapter.is_removed() {
             self.device_removed();
         }
@@ -115,7 +116,7 @@ impl Attachment for Attached {
 }
 
 impl Member for Attached {
-    /// Some drivers cannot let the device go before all of its memory is deregistered.
+    /// Ends the device's access: some drivers cannot let the device go before all of its memory is deregistered.
     fn device_removed(&self) {
         self.detach();
     }
@@ -136,7 +137,7 @@ impl Registration {
         self.key
     }
 
-    /// The remote address of the first byte: its virtual address, if it has one.
+    /// Returns the remote address of the first byte: its virtual address, if it has one.
     pub(crate) fn address(&self) -> u64 {
         self.attached.address
     }
@@ -173,7 +174,7 @@ impl Registration {
     }
 }
 
-/// From how many bytes on freeing registered memory takes long enough to be done off the runtime's threads.
+/// The length from which on freeing registered memory takes long enough to be done off the runtime's threads.
 const LARGE: usize = 1 << 20;
 
 impl AdapterContext {
@@ -183,10 +184,10 @@ impl AdapterContext {
         Some(&self.runtime)
     }
 
-    /// Memory that work requests of this adapter can use, and no peer.
+    /// Allocates memory that work requests of this adapter can use, and no peer.
     ///
-    /// The device may write to it in any order: nobody looks at the bytes before the request has completed, for which all of them are
-    /// there (ibv_reg_mr(3)), and no other request writes to them meanwhile.
+    /// The device may write to it in any order: the bytes are not read before the request has completed, for which all
+    /// of them are there (ibv_reg_mr(3)), and no other request writes to them before.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -269,7 +270,8 @@ impl AdapterContext {
         self.enroll(region, start.as_ptr().expose_provenance() as u64, length)
     }
 
-    /// Lets the device reach memory here. The caller has it as the attachment of an allocation that is this range.
+    /// Registers memory with the device. The caller makes the region a part of the attachment of the allocation, which
+    /// is this range.
     fn reach(
         &self,
         start: NonNull<u8>,
@@ -284,7 +286,8 @@ impl AdapterContext {
         region.map_err(|source| register_error("ibv_reg_mr", source, length))
     }
 
-    /// The first registration of memory, which ends with the adapter at the latest.
+    /// Adds memory with its first registration to those that end with the adapter. Also returns the key for peers and
+    /// the turn.
     fn enroll(
         &self,
         region: MemoryRegion,
@@ -305,7 +308,8 @@ impl AdapterContext {
         Ok((attached, key, turn))
     }
 
-    /// The rights of a region in the device's words. Where there are windows, one may be bound to any region.
+    /// Translates the rights of a region into those of the device. If the device has windows, one may be bound to any
+    /// region.
     fn flags(&self, access: Access) -> AccessFlags {
         let mut flags = flags(access, self.info().read_sink_required);
         flags.set(AccessFlags::MW_BIND, self.info().memory_windows);
@@ -319,7 +323,7 @@ impl AdapterContext {
     }
 }
 
-/// The rights of a region in the words of a device that writes the answers to reads as a peer writes, or does not.
+/// Translates the rights of a region, for a device that writes the answers to reads as a peer writes, or does not.
 fn flags(access: Access, requires_read_sink: bool) -> AccessFlags {
     let mut flags = AccessFlags::empty();
     if access.contains(Access::LOCAL_WRITE) {

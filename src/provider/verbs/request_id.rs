@@ -1,6 +1,6 @@
-//! The name of a request at the device.
+//! The id of a request at the device.
 
-/// Names a request to the device: the key of the device's queue pair, the queue, and the place in it.
+/// The id of a request at the device: the key of the device's queue pair, the queue, and the place in it.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestId {
     pub(crate) key: u32,

@@ -1,4 +1,4 @@
-//! A work queue: the requests that the device has, how they are named to it, and what has come of them.
+//! A work queue: the requests that the device has, their sequence numbers, and their results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,15 +40,15 @@ impl Outstanding {
 }
 
 impl Outstanding {
-    /// The result of a request that the device has not finished. Its memory comes back only if the device does not use it any
-    /// more, `free`: nothing is left of the buffer otherwise.
+    /// Returns the result of a request that the device has not finished. Its memory comes back only if the device no
+    /// longer uses it, `free`: nothing is left of the buffer otherwise.
     pub(crate) fn ended(self, status: Status, free: bool) -> (Ticket, Completed) {
         let Self { ticket, payload, .. } = self;
         (ticket, Completed::failed(status, if free { payload } else { withheld(payload) }))
     }
 }
 
-/// Keeps memory that a device may use at any later time from everybody: it is never freed.
+/// Leaks memory that a device may use at any later time. Returns an empty payload in its place.
 pub(crate) fn withheld(payload: Payload) -> Payload {
     std::mem::forget(payload);
     Payload::new()
@@ -63,7 +63,7 @@ pub(crate) enum Held {
     Invalidating(Box<(Arc<Window>, Bound)>),
 }
 
-/// The result of a request: the status of the completion, the bytes received, and what the completion has told beside them.
+/// The result of a request: the status of the completion, the bytes received, and what else the completion reports.
 #[derive(Clone, Copy)]
 pub(crate) struct WcResult {
     pub(crate) status: WcStatus,
@@ -87,14 +87,15 @@ impl WcResult {
         (self.bytes as usize).min(inflight::length(payload))
     }
 
-    /// Returns a request with this status that the device has completed and that did not succeed.
+    /// Returns the completion, with this status, of a request that the device has completed and that did not succeed.
     pub(crate) fn failed(&self, status: Status, payload: Payload) -> Completed {
         let mut completed = Completed::failed(status, payload);
         completed.extra.note = self.error().map_or(Note::Nothing, Note::Report);
         completed
     }
 
-    /// For the completion of a receive. No device tells which message was solicited: each may have been.
+    /// Returns what the completion of a receive reports. No device shows which message was solicited: each may have
+    /// been.
     pub(crate) fn extra(&self) -> CompletionInfo {
         let note = match self.told {
             Some(Told::Immediate(data)) => Note::Immediate(data),
@@ -124,19 +125,20 @@ impl WorkQueue {
         self.front = 0;
     }
 
-    /// The sequence number of the next request.
+    /// Returns the sequence number of the next request.
     pub(crate) fn next(&self) -> u32 {
         self.sequence(self.outstanding.len())
     }
 
-    /// The sequence number of the request at this place.
+    /// Returns the sequence number of the request at this place.
     pub(crate) fn sequence(&self, place: usize) -> u32 {
         // The depth of a queue is far below 2^30.
         self.front.wrapping_add(place as u32) & RequestId::SEQUENCE
     }
 
-    /// The device has finished this request. Drivers of iWARP finish a write before a read that was posted earlier; where
-    /// requests are unsignaled, those before this one have finished, too.
+    /// Records the result of this request. Drivers of iWARP finish a write before a read that was posted earlier; if
+    /// requests are unsignaled, those before this one have finished, too. Returns whether the request is known and had
+    /// no result.
     pub(crate) fn finished(&mut self, sequence: u32, result: WcResult) -> bool {
         let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
         let found = self
@@ -149,7 +151,7 @@ impl WorkQueue {
         found
     }
 
-    /// The device has finished all requests before the one with this number, if there are any.
+    /// Records that the device has finished all requests before the one with this number, if there are any.
     pub(crate) fn finished_before(&mut self, sequence: u32) {
         let place = (sequence.wrapping_sub(self.front) & RequestId::SEQUENCE) as usize;
         if place <= self.outstanding.len() {
@@ -157,7 +159,7 @@ impl WorkQueue {
         }
     }
 
-    /// The requests before this place of which the device does not tell have succeeded.
+    /// Records the success of the unsignaled requests right before this place.
     fn succeeded_before(&mut self, place: usize) {
         let before = self.outstanding.range_mut(..place).rev();
         for outstanding in before.take_while(|other| other.unsignaled && other.result.is_none()) {
@@ -165,7 +167,7 @@ impl WorkQueue {
         }
     }
 
-    /// The oldest request, if it has this number. It has finished.
+    /// Takes the oldest request, which has finished, if it has this number.
     pub(crate) fn pop_if(&mut self, sequence: u32) -> Option<Outstanding> {
         if sequence != self.front & RequestId::SEQUENCE || self.outstanding.front()?.result.is_some() {
             return None;
@@ -174,7 +176,7 @@ impl WorkQueue {
         self.outstanding.pop_front()
     }
 
-    /// The oldest request, if it is finished (`QP-17`).
+    /// Takes the oldest request, if it is finished (`QP-17`).
     pub(crate) fn pop(&mut self) -> Option<(Outstanding, WcResult)> {
         let result = self.outstanding.front()?.result?;
         let outstanding = self.outstanding.pop_front()?;
@@ -183,8 +185,8 @@ impl WorkQueue {
     }
 }
 
-/// The payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not registered, or must
-/// not be written.
+/// Returns the payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not
+/// registered, or must not be written.
 pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Option<Entries> {
     // Nearly always there is one.
     if let [slice] = payload.as_slice()
@@ -199,8 +201,8 @@ pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Optio
     Some(if entries.is_empty() { nothing(quirks) } else { entries })
 }
 
-/// The payload of a receive as the device sees it; `None` as for [`entries`], and for memory of another device unless the device receives
-/// in place.
+/// Returns the payload of a receive as the device sees it; `None` as for [`entries`], and for memory of another device
+/// unless the device receives in place.
 pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Option<Entries> {
     if copies(payload, quirks) { None } else { entries(payload, true, quirks) }
 }
@@ -210,7 +212,7 @@ fn copies(payload: &Payload, quirks: &Quirks) -> bool {
     !quirks.receives_in_place && !payload.as_slice().iter().all(Slice::can_be_copied)
 }
 
-/// The reason why a receive has no entries.
+/// Returns the reason why a receive has no entries.
 #[cold]
 pub(crate) fn no_entries(payload: &Payload, quirks: &Quirks) -> PostErrorKind {
     if copies(payload, quirks) {
@@ -229,12 +231,12 @@ fn entry(slice: &Slice, writes: bool) -> Option<ScatterEntry> {
 
 const NO_ENTRY: ScatterEntry = ScatterEntry { address: 0, length: 0, key: 0 };
 
-/// The entries of a request without bytes: of an entry of none neither address nor key matter.
+/// Returns the entries of a request without bytes: neither address nor key of an entry without bytes matter.
 pub(crate) fn nothing(quirks: &Quirks) -> Entries {
     quirks.needs_an_entry.then_some(NO_ENTRY).into_iter().collect()
 }
 
-/// The status of a completion (SEMANTICS: completion statuses of ND and verbs).
+/// Returns the status of a completion (SEMANTICS: completion statuses of ND and verbs).
 pub(crate) fn status_of(completion: WcStatus, receive: bool, quirks: &Quirks) -> Status {
     match completion {
         WcStatus::SUCCESS => Status::SUCCESS,

@@ -1,20 +1,22 @@
-//! The end of a queue pair of the device.
+//! Ends a queue pair of the device.
 //!
-//! It is moved to the error state, what it has completed is taken, and it is destroyed: after that no memory is in use, whatever
-//! the device still had to say. If it cannot be destroyed, the memory of what is outstanding is withheld: a driver that is
-//! being unbound refuses every command before it destroys the objects of the device, which may write until then.
+//! The queue pair is moved to the error state, its completions are taken, and it is destroyed: after that no memory is
+//! in use, whatever the device has not reported yet. If it cannot be destroyed, the memory of what is outstanding is
+//! withheld: a driver that is being unbound refuses every command before it destroys the objects of the device, which
+//! may write until then.
 //!
-//! A thread in a call that connects the queue pair has it, too. In the error state the device may go on with a message that it has
-//! begun to receive; only the completion of a request, or the destruction, says that its memory is free. So what the device has
-//! not completed stays outstanding until that thread has let the queue pair go.
+//! A thread in a call that connects the queue pair holds it, too. In the error state the device may go on with a
+//! message that it has begun to receive; only the completion of a request, or the destruction, shows that its memory is
+//! free. So what the device has not completed stays outstanding until that thread has dropped the queue pair.
 //!
-//! These are commands to the device, so no lock is held meanwhile. The queue pair is taken from its owner under the lock,
-//! [`Detached`], and a [`Job`] does the rest; until it is done, the owner knows by [`Ending`] whose completions still count.
+//! The calls are commands to the device, so no lock is held during them. The queue pair is taken from its owner under
+//! the lock, [`Detached`], and a [`Job`] does the rest; until the job is done, [`Ending`] has the key of the queue pair
+//! whose completions still count.
 //!
-//! One that takes its receives from a shared queue stays in the error state for a while, until the device says that no
-//! receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions of a queue pair away
-//! when it is destroyed, and a receive without its completion would be lost to the shared queue. The requests of its send
-//! queue finish as the device completes them, and the others when it is destroyed.
+//! A queue pair that takes its receives from a shared queue stays in the error state for a while, until the device
+//! reports that no receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions
+//! of a queue pair away when it is destroyed, and a receive without its completion would be lost to the shared queue.
+//! The requests of its send queue finish as the device completes them, and the others when it is destroyed.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -34,10 +36,11 @@ use crate::provider::verbs::window::Window;
 use crate::provider::verbs::work_queue::{Held, WcResult, WorkQueue, status_of};
 use crate::status::Status;
 
-/// The longest wait for the word about the last receive, which firmware gives within milliseconds. Not every driver gives it.
+/// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
+/// raises it.
 const LAST_RECEIVE: Duration = Duration::from_secs(1);
 
-/// A queue pair of the device that is over, and may still complete receives of a shared queue.
+/// A queue pair of the device that has ended, and may still complete receives of a shared queue.
 pub(super) struct Draining {
     key: u32,
     /// `None` while it is being destroyed.
@@ -58,7 +61,7 @@ impl Draining {
         }
     }
 
-    /// The device has said that no receive is to come, or will not say it any more.
+    /// Ends the wait for the last receive: no receive is to come, or the device will not report it.
     fn notify(&self) {
         if let Some(device) = &self.device {
             device.last_receive.notify_one();
@@ -66,7 +69,7 @@ impl Draining {
     }
 }
 
-/// Destroys a queue pair of the device when it is dropped: also by a runtime that shuts down.
+/// A guard that destroys a queue pair of the device when it is dropped: also by a runtime that shuts down.
 struct Drain {
     queue_pair: Arc<QueuePair>,
     key: u32,
@@ -96,12 +99,13 @@ pub(super) struct Ending {
     pub(super) key: u32,
     pub(super) receives: Option<Arc<Receives>>,
     last_receive: Arc<Notify>,
-    /// What follows when it is destroyed, while a thread in a call has it, or when the device has completed every request of it.
+    /// The job that follows the destruction, while a thread in a call holds the queue pair. It may also run once the
+    /// device has completed every request.
     sequel: Option<Arc<Sequel>>,
 }
 
 impl QueuePair {
-    /// Takes the queue pair of the device, if it has one: nothing is posted to it any more.
+    /// Takes the queue pair of the device, if there is one. From then on nothing is posted to it.
     pub(super) fn detach(&self, inner: &mut Inner) -> Option<Detached> {
         let device = inner.device.take()?;
         inner.ending = Some(Ending {
@@ -118,10 +122,10 @@ impl QueuePair {
         Some(Detached { device, lent: std::mem::take(&mut inner.lent), idle, used: inner.used, windows })
     }
 
-    /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device has
-    /// finished by then. The other requests stay outstanding, or drain with `status`. Runs `then` with whether the memory of what
-    /// is outstanding is free: at once, or, if a thread in a call has the queue pair, when it has returned or the device has completed
-    /// everything.
+    /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device
+    /// has finished by then. The other requests stay outstanding, or drain with `status`. Runs `then` with whether the
+    /// memory of what is outstanding is free: at once, or, if a thread in a call holds the queue pair, when that call
+    /// has returned or the device has completed everything.
     pub(super) fn stop(&self, detached: Detached, status: Status, then: impl FnOnce(bool) + Send + 'static) {
         let Detached { device, lent, idle, used, windows } = detached;
         // If there is nothing to flush, destroying it is enough.
@@ -178,8 +182,8 @@ impl QueuePair {
         }
     }
 
-    /// Has the end of the queue pair of the device go on, if that waits for a thread in a call and the device has completed every
-    /// request of it.
+    /// Lets the end of the queue pair of the device go on, if that waits for a thread in a call and the device has
+    /// completed every request of it.
     #[inline]
     pub(super) fn check_flushed(&self, inner: &Inner, wakes: &mut WakeList) {
         if inner.ending.is_some() {
@@ -202,10 +206,11 @@ impl QueuePair {
         }
     }
 
-    /// The device has said that this queue pair of it takes no receive of a shared queue any more.
+    /// Ends the wait for the last receive of the device's queue pair with this key, which takes no further receive of a
+    /// shared queue.
     pub(super) fn takes_no_receive(&self, key: u32) {
         let inner = self.lock();
-        // It has failed. Once it is over, there is nothing to wait for.
+        // The queue pair in use has failed. When it ends, there is nothing to wait for.
         inner
             .device
             .iter()
@@ -219,7 +224,8 @@ impl QueuePair {
         inner.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify);
     }
 
-    /// The result of a request of a queue pair of the device that is over. A message that arrived before the end has arrived.
+    /// Handles the result of a request of a device's queue pair that has ended. A message that arrived before the end
+    /// is delivered.
     pub(super) fn read_late(
         &self,
         inner: &mut Inner,
@@ -246,12 +252,12 @@ impl QueuePair {
         inner.receives.sink.complete(ticket, completed, &mut found.wakes);
     }
 
-    /// Nothing is waited for any more.
+    /// Ends the waits for the last receives.
     pub(super) fn stop_waiting(inner: &Inner) {
         inner.draining.iter().for_each(Draining::notify);
     }
 
-    /// Destroys a queue pair of the device that takes no receive any more. Without the lock, because that may take long.
+    /// Destroys a queue pair of the device that takes no further receive. Without the lock, because that may take long.
     fn drained(self: &Arc<Self>, key: u32) {
         let device = {
             let mut inner = self.lock();
@@ -266,7 +272,7 @@ impl QueuePair {
         device.when_destroyed(move |free| me.finish_drained(key, free));
     }
 
-    /// Finishes what a queue pair of the device has left that is destroyed now; its memory is free, or is not.
+    /// Finishes what a queue pair of the device that was destroyed has left. `free` is whether its memory is free.
     fn finish_drained(&self, key: u32, free: bool) {
         let mut found = Found::default();
         let mut inner = self.lock();
@@ -287,7 +293,7 @@ impl QueuePair {
 }
 
 impl Drain {
-    /// Waits for the word about the last receive, and has the queue pair destroyed off the runtime's threads.
+    /// Waits for the event of the last receive, and has the queue pair destroyed off the runtime's threads.
     fn begin(self, last_receive: Arc<Notify>) {
         let adapter = self.queue_pair.adapter.clone();
         // A runtime that has shut down drops the task at once.

@@ -1,4 +1,4 @@
-//! Processing of the completions of the device.
+//! Processes the completions of the device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::provider::verbs::work_queue::{Held, Outstanding, WcResult, status_of}
 use crate::status::{Status, WcStatus};
 use crate::sys::Told;
 
-/// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw tells of
-/// both from threads of its own. Otherwise it is the disconnect timeout.
+/// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw
+/// reports the two from threads of its own. Otherwise it is the disconnect timeout.
 const LAG: Duration = Duration::from_secs(1);
 /// It is waited for in so many steps: a machine that stands still for a while delivers the event before the next one.
 const STEPS: u32 = 8;
@@ -33,7 +33,7 @@ impl QueuePair {
         self.heard(found.queue_pair);
     }
 
-    /// Has that done by who holds the locks, once they do not.
+    /// Does what follows for the connection once the caller has released its locks.
     pub(super) fn found_later(&self, found: &mut Found<'_, '_>) {
         let news = std::mem::take(&mut found.queue_pair);
         if news != News::default()
@@ -55,7 +55,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes what is in the inbox.
+    /// Processes the completions in the inbox.
     pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found<'_, '_>) {
         if self.inbox.is_empty() {
             return;
@@ -65,13 +65,14 @@ impl QueuePair {
         for (key, id, result) in inbox.drain(..) {
             self.read(inner, key, id, result, found);
         }
-        // Not what a burst has left behind.
+        // A list that a burst has made long is not kept.
         if inbox.capacity() <= KEPT {
             inner.reading = inbox;
         }
     }
 
-    /// Takes the result of a request of the device's queue pair with this key: that is in use, is being ended, or is over.
+    /// Handles the result of a request of the device's queue pair with this key, which is in use, is being ended, or
+    /// has ended.
     pub(super) fn read(
         &self,
         inner: &mut Inner,
@@ -113,7 +114,7 @@ impl QueuePair {
         }
     }
 
-    /// The next request of a queue has finished.
+    /// Finishes the next request of a queue. If it has failed, it is kept until the connection has ended.
     fn finished(
         &self,
         inner: &mut Inner,
@@ -131,7 +132,7 @@ impl QueuePair {
             status = Status::CANCELED;
         }
         if status != Status::SUCCESS {
-            // First the connection is over, then its requests fail (`X3`).
+            // First the connection ends, then its requests fail (`X3`).
             inner.failed.push((receive, ticket, result.failed(status, payload)));
             if let (None, Some(error)) = (inner.broken, result.error()) {
                 inner.broken = Some(error);
@@ -171,7 +172,7 @@ impl QueuePair {
         Some((status_of(error.status, false, self.adapter.quirks()), error))
     }
 
-    /// A request has failed. Its connection is told; the others wait for what that makes of it.
+    /// Ends the connection because a request has failed. The other requests wait for the end.
     pub(super) fn broke(&self, error: WcError, key: u32) {
         let Some(cm) = self.borrower_of(key) else { return };
         debug!(connection = %cm.connection(), %error, "request failed");
@@ -181,7 +182,8 @@ impl QueuePair {
             cm.broken_by(key, status, reason);
             return;
         }
-        // Flushed, for a reason that an event will tell. A connection that nobody has any more is not kept for that.
+        // Flushed, for a reason that an event will report. The wait for that does not keep a connection that has no
+        // other holder.
         let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
         let step = self.adapter.config.disconnect_timeout.max(LAG) / STEPS;
         runtime.spawn(async move {
@@ -194,7 +196,8 @@ impl QueuePair {
         });
     }
 
-    /// The device has refused requests behind the doorbell. Nothing can be posted behind them, so the connection ends.
+    /// Ends the connection because the device has refused requests behind the doorbell: nothing can be posted behind
+    /// them.
     pub(super) fn doorbell_refused(&self, key: u32) {
         const REASON: Reason = Reason::Local("the device refused requests behind the doorbell");
         if let Some(cm) = self.borrower_of(key) {

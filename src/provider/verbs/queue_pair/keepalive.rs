@@ -1,15 +1,17 @@
-//! Signs of life of peers that are idle.
+//! Probes idle peers for a sign of life.
 //!
-//! A device notices a dead peer by what it sends and the peer does not acknowledge. A connection on which nothing is sent would
-//! not notice at all, so after half of the path timeout without a sign of life an empty request is posted: one that names no
-//! memory, and of which the peer's application hears nothing. On InfiniBand and RoCE that is an RDMA Write, which the peer's
-//! device acknowledges. On iWARP it is an RDMA Read, which the peer answers: a Write is complete there once TCP has it.
+//! A device notices a dead peer by what it sends and the peer does not acknowledge. A connection on which nothing is
+//! sent would not notice at all, so after half of the path timeout without a sign of life an empty request is posted:
+//! one that names no memory, and that the peer's application does not notice. On InfiniBand and RoCE that is an RDMA
+//! Write, which the peer's device acknowledges. On iWARP it is an RDMA Read, which the peer answers: a Write is
+//! complete there once TCP has it.
 //!
-//! Requests of the application that are outstanding are left to the device. It repeats them, and says when it gives up; and a
-//! peer that is slow to post receives lets them wait for longer than any timeout. On iWARP they are complete as soon as TCP
-//! has them, so there the empty request may wait behind them: a peer that reads nothing for half of the path timeout is
-//! given up. Requests whose completion the device leaves out may have been executed long ago. The empty request tells of them, and
-//! where their user knows that the peer has receives, it is as good as alone.
+//! Requests of the application that are outstanding are left to the device. It repeats them, and reports when it gives
+//! up; and a peer that is slow to post receives lets them wait for longer than any timeout. On iWARP they are complete
+//! as soon as TCP has them, so there the empty request may wait behind them: a peer that reads nothing for half of the
+//! path timeout is given up. Requests whose completion the device leaves out may have been executed long ago. The
+//! completion of the empty request covers them, and if their user knows that the peer has receives, the empty request
+//! is as good as alone.
 
 use tracing::debug;
 
@@ -43,12 +45,12 @@ struct Probe {
 }
 
 impl Silence {
-    /// The peer lives.
+    /// Records a sign of life of the peer.
     pub(super) fn heard(&mut self) {
         self.quiet = 0;
     }
 
-    /// One more tick without a sign of life. Whether the peer is given up.
+    /// Counts a tick without a sign of life. Returns whether the peer is given up.
     fn tick(&mut self) -> bool {
         self.quiet = self.quiet.saturating_add(1);
         let Some(probe) = &mut self.probe else { return false };
@@ -56,16 +58,16 @@ impl Silence {
         probe.alone && self.quiet >= TICKS && probe.ticks >= TICKS / 2
     }
 
-    /// Whether it is time to post a probe.
+    /// Returns whether it is time to post a probe.
     fn is_due(&self) -> bool {
         self.probe.is_none() && self.quiet >= TICKS / 2
     }
 }
 
 impl QueuePair {
-    /// One of [`TICKS`] parts of the path timeout has passed.
+    /// Counts one of the [`TICKS`] parts of the path timeout: posts a probe if one is due, or gives up the peer.
     pub(super) fn count_silence(&self) {
-        // A completion is a sign of life, also where the program has not looked for it yet.
+        // A completion is a sign of life, also if the program has not polled for it yet.
         self.look();
         let mut inner = self.lock();
         if inner.state != QueuePairState::Connected || inner.broken.is_some() || inner.refused {
@@ -93,7 +95,7 @@ impl QueuePair {
         self.progress();
     }
 
-    /// The peer is given up, by us or by the device.
+    /// Ends the connection, whose peer was given up by us or by the device.
     pub(super) fn silent(&self, key: u32, reason: Reason) {
         let cm = self.lock().borrower();
         if let Some(cm) = cm {
@@ -102,7 +104,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts an empty request, unless others are outstanding of which the device tells.
+    /// Posts an empty request, unless requests are outstanding that the device reports.
     fn probe(&self, inner: &mut Inner) {
         let Some(device) = inner.device.as_ref() else { return };
         let outstanding = &inner.initiator.outstanding;
@@ -127,19 +129,20 @@ impl QueuePair {
         }
     }
 
-    /// The empty request has completed.
+    /// Handles the completion of the empty request.
     pub(super) fn probed(&self, inner: &mut Inner, key: u32, result: WcResult, found: &mut Found<'_, '_>) {
         let probe = inner.silence.probe.take();
         match result.error() {
             None => {
                 inner.silence.heard();
-                // Of those before it that are not told of it tells, so that the next probe is alone.
+                // The unsignaled requests before the probe have succeeded. They are retired, or the next probe would
+                // not count as alone.
                 if let Some(Probe { next, .. }) = probe {
                     inner.initiator.finished_before(next);
                     self.finish_ready(inner, key, false, found);
                 }
             }
-            // For a reason that an event, or the request that failed, tells.
+            // Flushed: an event, or the request that failed, has the reason.
             Some(WcError { status: WcStatus::WR_FLUSH_ERR, .. }) => {}
             Some(error) => {
                 inner.broken.get_or_insert(error);
@@ -149,8 +152,8 @@ impl QueuePair {
     }
 }
 
-/// A queue pair of the device has room for as many requests as the application may post, and for one that is empty: the
-/// advertised limit is one below that of the device.
+/// Returns the number of requests that a queue pair of the device has room for: as many as the application may post,
+/// and an empty one if there is a path timeout. The advertised limit is one below that of the device.
 pub(super) fn slots(adapter: &AdapterContext, depth: u32) -> u32 {
     depth.saturating_add(u32::from(adapter.config.path_timeout.is_some()))
 }
@@ -159,7 +162,7 @@ pub(super) fn slots(adapter: &AdapterContext, depth: u32) -> u32 {
 mod tests {
     use super::*;
 
-    // SEC-04
+    // A peer is probed after half of the path timeout, and given up after all of it (SEC-04).
     #[test]
     fn a_peer_is_asked_after_half_and_given_up_after_all_of_the_time() {
         let mut silence = Silence::default();
@@ -176,7 +179,7 @@ mod tests {
         assert!(silence.tick());
     }
 
-    // SEC-04
+    // A sign of life restarts the count, and the probe stays outstanding (SEC-04).
     #[test]
     fn a_sign_of_life_begins_anew() {
         let mut silence = Silence::default();
