@@ -1,4 +1,5 @@
-//! An adapter of the program: opens a device, and has the completion queues of futures.
+//! An adapter of the program: it opens a device, and has the completion queues of requests that complete through
+//! futures.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,13 +67,13 @@ impl Adapter {
         Ok(Arc::new(Self { context, shared, most, chosen }))
     }
 
-    /// The context that everything made from it has.
+    /// Returns the context that everything made from the adapter holds.
     pub(crate) fn context(&self) -> &Arc<AdapterContext> {
         &self.context
     }
 
-    /// Completion queues for a queue pair that completes through futures: of another group than for the one before, so that
-    /// each thread of the runtime has its part.
+    /// Returns completion queues for a queue pair that completes through futures. They are of another group than those
+    /// of the call before, so that each thread of the runtime has its part.
     ///
     /// # Errors
     /// The device is gone, or the system has no room.
@@ -93,7 +94,7 @@ impl Adapter {
             }
             Ok(group) => {
                 let mut shared = self.shared.lock();
-                // Others may have made some meanwhile.
+                // Other callers may have made some since.
                 if shared.len() < self.most {
                     shared.push(group);
                 }
@@ -116,8 +117,8 @@ impl Adapter {
         Ok(group)
     }
 
-    /// A completion queue of the program, of this depth, whose events come by the vector for this processor: by custom they are
-    /// spread over them. `polled` says that the program polls it all the time.
+    /// Makes a completion queue of the program, of this depth. Its events come by the vector for this processor: by
+    /// custom the vectors are spread over the processors. `polled` says that the program polls the queue all the time.
     ///
     /// # Errors
     /// The device is gone, or the system has no room.
@@ -171,12 +172,13 @@ impl Parts {
         Ok(Self { attributes, channel, domain, context })
     }
 
-    /// The limits of its queues.
+    /// Finds the limits of the queues of the device.
     fn limits(&self) -> Limits {
         Limits::of(&self.context, &self.channel, &self.domain, &self.attributes)
     }
 
-    /// All that is open, with the id that watches an address of it; `None` when that id has lost the device.
+    /// Returns all that is open, with the id that watches an address of the device; `None` if that id has lost the
+    /// device.
     fn into_opened(self, anchor: Arc<CmId>) -> Option<Arc<Opened>> {
         let Self { attributes, channel, domain, context } = self;
         // The rights of a peer depend on each region.
@@ -187,7 +189,8 @@ impl Parts {
     }
 }
 
-/// The context of an adapter that is bound to an address of its device, if that can be done: otherwise nothing is open.
+/// Creates the context of an adapter. Its id is bound to the first address of the device that can be bound; without one
+/// nothing is open.
 fn context(
     me: &Weak<AdapterContext>,
     device: Device,

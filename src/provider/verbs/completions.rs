@@ -5,10 +5,11 @@
 //! requests, and a shared receive queue as much as it has receives, whichever queue pairs take them; so a queue of the device never
 //! overruns, and a group gets another one when there is no room left.
 //!
-//! A completion names the queue pair of the device that it is for. Whoever polls hands the completions to the queue pairs under the
-//! lock of the completion queue, so that each gets them in order. A queue pair processes them there and then if nobody has its
-//! lock. Otherwise they come into its inbox, and whoever polls has it look into that without a lock. Locks are taken in this order:
-//! queue pair, completion queue, routes of the group, inbox; that of a queue pair behind that of a completion queue is only tried.
+//! A completion names the queue pair of the device that it is for. A caller that polls hands the completions to the
+//! queue pairs under the lock of the completion queue, so that each gets them in order. A queue pair whose lock is free
+//! processes them there and then. Otherwise they come into its inbox, and the caller has it look into that without a
+//! lock. Locks are taken in this order: queue pair, completion queue, routes of the group, inbox; that of a queue pair
+//! behind that of a completion queue is only tried.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -54,25 +55,25 @@ pub(crate) struct CompletionGroup {
     routes: Routes,
     /// It is a completion queue of the program.
     own: bool,
-    /// The program polls it all the time: the device tells of completions only while somebody waits for them.
+    /// The program polls it all the time: it is armed only while a caller waits for completions.
     polled: bool,
-    /// The number of those who wait, of a polled one.
+    /// The number of callers that wait, if it is polled.
     waiting: AtomicUsize,
-    /// How often something was found, by whomever, but for who polls.
+    /// The number of times that completions were found, except by [`poll`](Self::poll). Wraps around.
     finds: AtomicUsize,
     /// The task that reads the channel.
     task: Mutex<Option<AbortHandle>>,
     _registered: Registered,
 }
 
-/// A queue, and how much of it nobody has reserved.
+/// A queue, and the number of its entries that are not reserved.
 struct CqSlot {
     queue: Arc<Queue>,
     free: u32,
 }
 
 impl CqSlot {
-    /// Returns whether nobody has reserved anything of it.
+    /// Returns whether no entry is reserved.
     fn is_free(&self) -> bool {
         self.free >= self.queue.completions.entries()
     }
@@ -82,7 +83,7 @@ impl CqSlot {
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
     work: Mutex<Work>,
-    /// It has lost a completion: nobody looks for those that follow.
+    /// It has lost a completion: those that follow are not polled.
     lost: Arc<AtomicBool>,
     /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
     lingers: Option<(Duration, Handle)>,
@@ -128,7 +129,7 @@ impl Ready {
 }
 
 impl CompletionGroup {
-    /// A group for queue pairs that complete through futures, behind this channel.
+    /// Creates a group for queue pairs that complete through futures, behind this channel.
     pub(crate) fn shared(
         context: &Arc<AdapterContext>,
         channel: Arc<CompletionChannel>,
@@ -137,7 +138,8 @@ impl CompletionGroup {
         Self::new(context, channel, vector, FIRST, (false, false))
     }
 
-    /// A group that is a completion queue of the program, of this depth. `polled` says that it does so all the time.
+    /// Creates a group that is a completion queue of the program, of this depth. `polled` says that the program polls
+    /// it all the time.
     ///
     /// # Errors
     /// Those of ibv_create_comp_channel(3).
@@ -179,17 +181,17 @@ impl CompletionGroup {
         &self.context
     }
 
-    /// The queue pairs that complete here.
+    /// Returns the queue pairs that complete here.
     pub(crate) fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// The channel, for the task that reads it. `None` once the adapter is removed.
+    /// Returns the channel, for the task that reads it; `None` once the adapter is removed.
     pub(crate) fn channel(&self) -> Option<Arc<CompletionChannel>> {
         self.channel.lock().clone()
     }
 
-    /// The task that reads the channel, which ends with the group.
+    /// Sets the task that reads the channel. The task ends with the group.
     pub(crate) fn set_task(&self, task: AbortHandle) {
         *self.task.lock() = Some(task);
         // The adapter may have been removed since the caller looked.
@@ -204,34 +206,35 @@ impl CompletionGroup {
         }
     }
 
-    /// The queue whose events carry this key.
+    /// Returns the queue whose events carry this key, unless it has lost a completion.
     pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
         let slots = self.queues.lock();
         let is_meant = |slot: &&CqSlot| slot.queue.completions.key() == key && slot.queue.is_served();
         slots.iter().find(is_meant).map(|slot| slot.queue.clone())
     }
 
-    /// The queues that are looked into: most often there is one.
+    /// Returns the queues that are polled: most often there is one.
     fn all(&self) -> SmallVec<[Arc<Queue>; 1]> {
         let slots = self.queues.lock();
         slots.iter().filter(|slot| slot.queue.is_served()).map(|slot| slot.queue.clone()).collect()
     }
 
-    /// Takes what the device has completed, as the task does when it is told.
+    /// Processes what the device has completed, as the task does after an event.
     pub(crate) fn progress(&self) {
         for queue in &self.all() {
             self.process(queue, None);
         }
     }
 
-    /// As [`progress`](Self::progress), for who polls. Takes no more than is asked for.
+    /// Processes what the device has completed, like [`progress`](Self::progress), for a caller that polls. Takes no
+    /// more than that has asked for.
     pub(crate) fn poll(&self, polling: &mut Polling<'_>) {
         for queue in &self.all() {
             self.process(queue, Some(polling));
         }
     }
 
-    /// Takes what a queue has, and does what follows from it.
+    /// Polls a queue, and does what follows from its completions.
     pub(crate) fn process(&self, queue: &Queue, polling: Option<&mut Polling<'_>>) {
         let mut ready = Ready::default();
         let polls = polling.is_some();
@@ -244,24 +247,24 @@ impl CompletionGroup {
         ready.progress();
     }
 
-    /// Returns how often something was found, by whomever, but for who polls. It wraps around.
+    /// Returns the number of times that completions were found, except by [`poll`](Self::poll). It wraps around.
     pub(crate) fn finds(&self) -> usize {
         self.finds.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the channel has no other event that matters when one with this key has been taken: there is no other
-    /// queue, and nobody but the task of the group arms it.
+    /// Returns whether the channel has no other event that matters when one with this key has been taken: there is no
+    /// other queue, and only the task of the group arms it.
     pub(crate) fn notifies_once(&self, key: u64) -> bool {
         let slots = self.queues.lock();
         !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key() == key)
     }
 
-    /// Returns whether the device is to tell of the next completion.
+    /// Returns whether the device is to raise an event for the next completion.
     pub(crate) fn is_armed(&self) -> bool {
         !self.polled || self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Somebody begins to wait for completions.
+    /// Begins a wait for completions: arms the queues of a polled group, and processes what has completed before.
     pub(crate) fn begin_wait(&self) {
         if !self.polled {
             return;
@@ -276,7 +279,7 @@ impl CompletionGroup {
         self.progress();
     }
 
-    /// Somebody waits no more.
+    /// Ends a wait for completions.
     pub(crate) fn end_wait(&self) {
         if self.polled {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -296,14 +299,14 @@ impl CompletionGroup {
         self.reserve(0).map(drop)
     }
 
-    /// Room for so many completions, in a new queue when there is no other.
+    /// Reserves room for so many completions, in a new queue if no other has it.
     ///
     /// # Errors
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
     fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
         let before = {
             let mut slots = self.queues.lock();
-            // Nobody uses these, and nobody will.
+            // A queue that has lost a completion goes when no entry of it is reserved.
             slots.retain(|slot| slot.queue.is_served() || !slot.is_free());
             let fits = |slot: &&mut CqSlot| slot.free >= entries && slot.queue.is_served();
             if let Some(slot) = slots.iter_mut().find(fits) {
@@ -312,13 +315,13 @@ impl CompletionGroup {
             }
             slots.last().map(|slot| slot.queue.completions.entries())
         };
-        // Without the lock, which the task wants; if another one is made meanwhile, then there are two.
+        // Without the lock, which the task needs. If another thread makes one at the same time, there are two.
         let usual = before.map_or(self.first, |before| before.saturating_mul(2).min(MOST));
         let length = usual.min(self.context.max_completions()).max(entries);
         let queue = Queue::new(self, length)?;
         let free = queue.completions.entries().saturating_sub(entries);
         self.queues.lock().push(CqSlot { queue: queue.clone(), free });
-        // Behind that: who begins to wait now arms it, or is seen here.
+        // After that: a caller that begins to wait now arms it, or is seen here.
         if self.is_armed()
             && let Err(error) = queue.arm()
         {
@@ -332,7 +335,7 @@ impl CompletionGroup {
         Ok(queue)
     }
 
-    /// Gives room back. The first queue stays, for whoever comes next.
+    /// Gives room back. The first queue stays for later queue pairs.
     fn free(&self, queue: &Arc<Queue>, entries: u32) {
         let mut unused = None;
         let mut slots = self.queues.lock();
@@ -357,9 +360,9 @@ impl CompletionGroup {
         drop(channel);
     }
 
-    /// Polls all that was in a queue when this began, or as much as who polls has asked for. The queue pairs for which there was
-    /// something are added to `ready`. If there is a place for what follows, they look at it, unless they are busy; otherwise it is
-    /// in their inboxes.
+    /// Polls a queue for at most as many completions as it is long, or as a caller that polls has asked for. Adds the
+    /// queue pairs that they are for to `ready`. With `found`, a queue pair processes its completions at once if its
+    /// lock is free; otherwise they come into its inbox.
     fn collect(&self, queue: &Queue, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
         // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut work = queue.work.lock();
@@ -389,7 +392,7 @@ impl CompletionGroup {
         }
     }
 
-    /// Hands completions to the queue pairs, those of one that follow each other at once.
+    /// Hands completions to the queue pairs. Consecutive ones for one queue pair are handed over at once.
     fn deliver(&self, work: &mut Work, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
         let Work { batch, last, .. } = work;
         let Ready(ready) = ready;
@@ -411,7 +414,8 @@ impl CompletionGroup {
         }
     }
 
-    /// The queue pair that a completion is for, by the key and the number that it names, and the key of it.
+    /// Returns the queue pair that a completion is for, by the key and the number that the completion names, and the
+    /// key of the queue pair.
     fn owner(
         &self,
         (named, number): (u32, u32),
@@ -445,6 +449,8 @@ impl Drop for CompletionGroup {
 }
 
 impl Queue {
+    /// Creates a queue of this length for a group.
+    ///
     /// # Errors
     /// Those of ibv_create_cq(3).
     fn new(group: &CompletionGroup, length: u32) -> io::Result<Arc<Self>> {
@@ -459,12 +465,12 @@ impl Queue {
         Ok(Arc::new(Self { completions, work: Mutex::default(), lost, lingers, context }))
     }
 
-    /// The queue of the device.
+    /// Returns the queue of the device.
     pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
         &self.completions
     }
 
-    /// Returns whether completions are looked for here.
+    /// Returns whether the queue is polled: it has lost no completion.
     fn is_served(&self) -> bool {
         !self.lost.load(Ordering::Acquire)
     }
@@ -477,7 +483,8 @@ impl Queue {
         self.completions.arm(false)
     }
 
-    /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and nothing says whose it was.
+    /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and its queue pair is
+    /// not known.
     fn fail(&self) {
         if self.lost.swap(true, Ordering::AcqRel) {
             return;
@@ -495,7 +502,7 @@ impl Queue {
     /// # Errors
     /// Those of ibv_resize_cq(3).
     fn grow(&self, more: u32) -> io::Result<()> {
-        // One after the other, or one of them would be forgotten.
+        // One after the other, or one of them would be lost.
         let mut work = self.work.lock();
         work.resized = true;
         self.completions.resize(self.completions.entries().saturating_add(more))
@@ -523,7 +530,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for so many completions in a queue of this group.
+    /// Reserves room for so many completions in a queue of this group.
     ///
     /// # Errors
     /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
@@ -532,17 +539,17 @@ impl Room {
         Ok(Self { queue, entries: entries.into(), group: group.clone() })
     }
 
-    /// The group of its queue.
+    /// Returns the group of the queue.
     pub(crate) fn group(&self) -> &Arc<CompletionGroup> {
         &self.group
     }
 
-    /// The queue of the device.
+    /// Returns the queue of the device.
     pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
         self.queue.completions()
     }
 
-    /// Returns whether completions are looked for here.
+    /// Returns whether the queue is polled: it has lost no completion.
     pub(crate) fn is_served(&self) -> bool {
         self.queue.is_served()
     }
@@ -560,7 +567,7 @@ impl Room {
         Ok(())
     }
 
-    /// Never gives it back: a queue pair that could not be destroyed may still complete requests.
+    /// Keeps the room reserved for good: a queue pair that could not be destroyed may still complete requests.
     pub(crate) fn withhold(&self) {
         self.entries.store(0, Ordering::Relaxed);
     }
@@ -570,7 +577,7 @@ impl Room {
         self.queue.completions.key() == key
     }
 
-    /// Puts everything into inboxes that is in its queue.
+    /// Puts all completions of its queue into inboxes.
     pub(crate) fn collect(&self, ready: &mut Ready) {
         self.group.collect(&self.queue, ready, None);
     }

@@ -131,7 +131,7 @@ impl VerbsConfig {
         self.list_with(|list| list.excludes(device)).is_some()
     }
 
-    /// The first of the two lists for which something is true, in words.
+    /// Returns the first of the two lists for which `is_wanted` holds, in words.
     fn list_with(&self, is_wanted: impl Fn(&DeviceFilter) -> bool) -> Option<String> {
         let environment = DeviceFilter::of_environment().filter(|list| is_wanted(list));
         let environment = environment.map(|list| format!("{VARIABLE}={list}"));

@@ -1,5 +1,5 @@
-//! The context that everything made from an adapter holds: its device, our own context of that with a protection domain, and the
-//! lists of all that must end with it.
+//! The context of an adapter, which everything made from the adapter holds: its device, our own context of that with a
+//! protection domain, and the lists of the objects that end with the adapter.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ const FORGET_MOST: Duration = Duration::from_secs(1);
 
 /// The open objects of a device.
 pub(crate) struct Opened {
-    /// An id that is bound to an address of the device: it tells when the device goes.
+    /// An id that is bound to an address of the device: its events report the removal of the device.
     anchor: Arc<CmId>,
     /// The first state of every queue pair, in which it has no peer yet.
     initial: QpAttributes,
@@ -47,7 +47,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// The open objects of a device, with the id that watches an address of it and the rights that peers have in every queue pair.
+    /// Creates the open objects of a device, from the id that watches an address of it and the rights that peers have
+    /// in every queue pair.
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3).
@@ -74,8 +75,9 @@ impl Opened {
         })
     }
 
-    /// The first state of a queue pair for the connection of this id. Its path may be by another port than that of the anchor, or in
-    /// another partition, and the index of a P_Key changes whenever the subnet manager writes the table anew.
+    /// Returns the first state of a queue pair for the connection of this id. Its path may be by another port than that
+    /// of the anchor, or in another partition, and the index of a P_Key changes whenever the subnet manager writes the
+    /// table anew.
     ///
     /// # Errors
     /// Those of rdma_init_qp_attr(3).
@@ -84,7 +86,7 @@ impl Opened {
     }
 }
 
-/// The first state of a queue pair on the path of this id, with these rights of the peer.
+/// Returns the first state of a queue pair on the path of this id, with these rights of the peer.
 ///
 /// # Errors
 /// Those of rdma_init_qp_attr(3).
@@ -94,7 +96,7 @@ fn initial(id: &CmId, rights: AccessFlags) -> io::Result<QpAttributes> {
     Ok(initial)
 }
 
-/// The error of a call of the system that makes something. `EAGAIN` is a limit then.
+/// Returns the error of a system call that makes something. `EAGAIN` is a limit then.
 pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| {
         let source = match source.raw_os_error() {
@@ -156,7 +158,7 @@ pub(crate) struct AdapterContext {
 }
 
 impl AdapterContext {
-    /// The context of an adapter whose device is open.
+    /// Creates the context of an adapter.
     pub(super) fn new(parts: ContextParts) -> Self {
         let ContextParts { device, config, runtime, router, events, attributes, info, vectors, opened } =
             parts;
@@ -190,17 +192,17 @@ impl AdapterContext {
         self.opened.lock().clone()
     }
 
-    /// The protection domain.
+    /// Returns the number of the protection domain, which is unique in the process.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }
 
-    /// Its properties, limits and abilities, with the address by which it was opened.
+    /// Returns the properties, limits and abilities of the adapter, with the address by which it was opened.
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         &self.info
     }
 
-    /// Its properties, limits and abilities, with the addresses that it has now.
+    /// Returns the properties, limits and abilities of the adapter, with the addresses that it has now.
     pub(crate) fn current_info(&self) -> AdapterInfo {
         AdapterInfo { addresses: without_scope(&self.current_addresses()), ..self.info.as_ref().clone() }
     }
@@ -230,12 +232,13 @@ impl AdapterContext {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The objects that end with the adapter.
+    /// Returns the registry of the objects that end with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// The addresses that lead to the device now, with port 0. If the system does not tell, those of the last time.
+    /// Returns the addresses that lead to the device now, with port 0. If the system does not list them, returns those
+    /// of the last time.
     ///
     /// Addresses come and go with interfaces, leases and bonds. They are asked for at moments at which it costs little, because
     /// rdma_cm announces none of that, and an announcement of the kernel would come before the device has the address.
@@ -266,7 +269,7 @@ impl AdapterContext {
         id.device().is_none_or(|device| device.name == self.device.name)
     }
 
-    /// The addresses that one stands for when listening: itself, or all of its family that need no scope.
+    /// Returns the addresses that `address` stands for when listening: itself, or all of its family that need no scope.
     pub(crate) fn expand(&self, address: SocketAddr) -> Vec<SocketAddr> {
         if !address.ip().is_unspecified() {
             return vec![address];
@@ -277,7 +280,8 @@ impl AdapterContext {
         all
     }
 
-    /// The address to connect from, with port 0, when the caller has not chosen one: what the kernel would use, if it is ours.
+    /// Returns the address to connect from, with port 0, if the caller has not chosen one: the peer's address if it is
+    /// ours, or the one that the kernel would use if that is ours, or any of the same family.
     pub(crate) fn source_for(&self, peer: SocketAddr) -> Option<SocketAddr> {
         let mut itself = peer;
         itself.set_port(0);
@@ -288,7 +292,7 @@ impl AdapterContext {
         if let Some(kernel) = kernel.filter(|kernel| self.addresses.lock().contains(kernel)) {
             return Some(kernel);
         }
-        // Either has come since.
+        // Either may have been added since.
         let (known, _) = self.update_addresses();
         let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
         either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
@@ -319,7 +323,7 @@ impl AdapterContext {
         self.teardown.run_next(Box::new(move || adapter.end()));
     }
 
-    /// Ends all objects of the device, and gives its own back.
+    /// Ends all objects of the device, and closes our context of it.
     fn end(&self) {
         let opened = self.opened.lock().take();
         if let Some(opened) = &opened {
@@ -333,14 +337,14 @@ impl AdapterContext {
         self.runtime.spawn(forget(self.device.name.clone(), self.router.clone()));
     }
 
-    /// The runtime has shut down: nobody reads events any more, and nobody may be left waiting for one.
+    /// Ends everything that waits for an event: the runtime has shut down, and no task reads events.
     pub(crate) fn runtime_ended(&self) {
         if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
             self.registry.runtime_ended();
         }
     }
 
-    /// The tasks that end with it.
+    /// Sets the tasks that end with the context.
     pub(super) fn set_tasks(&self, tasks: Vec<AbortHandle>) {
         *self.tasks.lock() = tasks;
     }
@@ -363,9 +367,9 @@ fn is_like(address: &SocketAddr, other: SocketAddr) -> bool {
     }
 }
 
-/// Has librdmacm close its own context of a device that was removed, when the device has left the list, of which it is
-/// told a little before, and no id is left, of which the kernel may take a minute to destroy the last: until then the
-/// removal waits in the kernel.
+/// Has librdmacm close its own context of a device that was removed. That works once the device has left the list,
+/// which it does a little after the event, and once no id is left, of which the kernel may take a minute to destroy the
+/// last. Until then the removal waits in the kernel.
 async fn forget(device: String, router: Arc<EventRouter>) {
     let mut pause = FORGET_PAUSE;
     let mut tries = 0;
@@ -387,7 +391,7 @@ impl EventHandler for AdapterContext {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
             event::DEVICE_REMOVAL => self.remove(),
-            // Of the address that the adapter watches: it stays bound to the device, which is all that is asked of it.
+            // Of the address that the adapter watches: it stays bound to the device, which is all that is needed.
             event::ADDR_CHANGE => drop(self.current_addresses()),
             kind => {
                 debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "event ignored")

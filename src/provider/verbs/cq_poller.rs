@@ -1,12 +1,12 @@
-//! Looking for completions of a group of queues: when the queues are polled, and when its channel is.
+//! Decides when the completion queues of a group are polled, and when their channel is read.
 //!
-//! A queue is armed only before a sleep. Until then what completes is found by polling, which costs no call into the system,
-//! neither here nor for an event; the tasks that were woken run in between, and what they post has often completed when they
-//! have. The event that has ended a sleep is taken from the channel after that, since nobody waits for it. A queue tells once
-//! until it is armed again, so a channel with one queue has no other event then.
+//! A queue is armed only before a sleep. Until then completions are found by polling, which costs no system call,
+//! neither here nor for an event. The tasks that were woken run in between, and what they post has often completed when
+//! they have. The event that has ended a sleep is taken from the channel after that, because no task waits for it. A
+//! queue raises one event until it is armed again, so a channel with one queue has no other event then.
 //!
-//! Before a sleep there are some more looks where such looks have found something lately. A sleep costs the program that it ends a wake-up,
-//! which takes longer than the answer of a peer that is awake.
+//! Before a sleep there are some more looks if such looks have found something lately. A sleep costs the program that
+//! it ends a wake-up, which takes longer than the answer of a peer that is awake.
 
 use std::io;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const AT_ONCE: u32 = 64;
 pub(super) struct CqPoller {
     /// The queues of the last events, which are polled.
     last: Keys,
-    /// Those of events that were taken since the queues were armed.
+    /// The queues of events that were taken since they were armed.
     told: Keys,
     /// The channel may have events that were not taken.
     unread: bool,
@@ -42,7 +42,7 @@ pub(super) struct CqPoller {
     patience: Patience,
     /// The number of times that the queues were polled since the channel was.
     looks: u32,
-    /// How often something was found in the group until the last look.
+    /// The value of [`CompletionGroup::finds`] at the last look.
     finds: usize,
 }
 
@@ -61,7 +61,7 @@ impl CqPoller {
         }
     }
 
-    /// Handles what is there. Whether to look again before the next sleep.
+    /// Processes completions and takes events. Returns whether to look again before the next sleep.
     ///
     /// # Errors
     /// Those of ibv_get_cq_event(3).
@@ -79,7 +79,7 @@ impl CqPoller {
         if found || self.unread || spinning || group.is_armed() && self.looks_on(group) {
             return Ok(true);
         }
-        // Arm first, then look: what comes in between is told.
+        // Arm first, then look: a completion that comes in between raises an event.
         self.arm(group);
         self.unread = true;
         let found = self.find(group);
@@ -89,7 +89,7 @@ impl CqPoller {
         Ok(found)
     }
 
-    /// Looks a few more times, if that has paid lately. Whether there was something, or there are looks left.
+    /// Looks a few more times, if that has paid lately. Returns whether completions were found, or looks are left.
     fn looks_on(&mut self, group: &CompletionGroup) -> bool {
         for _ in 0..AT_ONCE {
             if !self.patience.looks_again() {
@@ -103,7 +103,7 @@ impl CqPoller {
         true
     }
 
-    /// Takes some of the events that there are.
+    /// Takes some of the events of the channel.
     fn take_events(&mut self, group: &CompletionGroup, channel: &CompletionChannel) -> io::Result<()> {
         self.looks = 0;
         let before = self.told.len();
@@ -121,12 +121,12 @@ impl CqPoller {
         Ok(())
     }
 
-    /// Returns whether there is no other queue than the last one that has told.
+    /// Returns whether the group has no other queue than the one that has raised the last event.
     fn is_alone(&self, group: &CompletionGroup) -> bool {
         !self.spins && matches!(self.last.as_slice(), [key] if group.notifies_once(*key))
     }
 
-    /// Has the queues tell of the next completion that have told of one.
+    /// Arms the queues that have raised an event since they were armed.
     fn arm(&mut self, group: &CompletionGroup) {
         if !group.is_armed() {
             return;
@@ -140,7 +140,8 @@ impl CqPoller {
         }
     }
 
-    /// Takes the completions of the queues. Whether there were any, or another task has found some since the last time.
+    /// Processes the completions of the queues. Returns whether there were any, or another task has found some since
+    /// the last time.
     fn find(&mut self, group: &CompletionGroup) -> bool {
         for queue in self.last.iter().filter_map(|key| group.by_key(*key)) {
             group.process(&queue, None);
@@ -154,12 +155,12 @@ impl CqPoller {
     }
 }
 
-/// Whether a task that has found nothing looks some more times before it sleeps. That is decided by whether it has paid: doubts come
-/// with looks that found nothing, and go with those that found something. The more there are, the more sleeps come before the
-/// next such looks.
+/// The decision whether a task that has found nothing looks some more times before it sleeps. It depends on whether
+/// such looks have paid: doubts come with looks that found nothing, and go with those that found something. The more
+/// doubts, the more sleeps come before the next such looks.
 ///
-/// In vain they cost several times what they save. A program whose peer needs the same processor finds the completions of its
-/// own sends, and never the answer.
+/// Looks in vain cost several times what others save. A program whose peer needs the same processor finds the
+/// completions of its own sends, and never the answer.
 #[derive(Default)]
 struct Patience {
     /// It is looking, for at most so many more times.
@@ -178,14 +179,14 @@ impl Patience {
     /// At most 2 to this power sleeps come before the next looks.
     const DOUBTS: u32 = 6;
 
-    /// Something has come.
+    /// Records that something was found. If the looks before a sleep have found it, doubts go.
     fn rewarded(&mut self) {
         if std::mem::take(&mut self.looking) {
             self.doubts = self.doubts.saturating_sub(1 + Self::IN_VAIN);
         }
     }
 
-    /// Nothing has come. Whether to look once more, or to sleep.
+    /// Returns whether to look once more after a look that found nothing. If not, the task sleeps.
     fn looks_again(&mut self) -> bool {
         if !std::mem::replace(&mut self.looking, true) {
             let due = self.sleeps >= (1 << self.doubts.min(Self::DOUBTS)) - 1;

@@ -36,15 +36,16 @@ pub(super) struct Owner {
     pub(super) excluded_by: Option<String>,
 }
 
-/// Every device that owns an address and is used, in the order of the addresses.
+/// Lists the devices that own an address and are used, in the order of the addresses.
 ///
 /// # Errors
-/// `Unsupported` without any device, `Os` when the system does not tell, for want of permission for example.
+/// `Unsupported` without any device, `Os` if the system calls fail, for lack of permission for example.
 pub(crate) fn devices(config: &VerbsConfig) -> Result<Vec<Device>, OpenError> {
     Ok(list(config)?.into_iter().filter_map(|(device, excluded)| (!excluded).then_some(device)).collect())
 }
 
-/// Every device that owns an address, and whether it is excluded. One whose ports are excluded in part is in the list twice.
+/// Lists the devices that own an address, and whether they are excluded. One whose ports are excluded in part is in the
+/// list twice.
 ///
 /// # Errors
 /// See [`devices`].
@@ -64,11 +65,11 @@ pub(super) fn list(config: &VerbsConfig) -> Result<Vec<(Device, bool)>, OpenErro
     Ok(devices)
 }
 
-/// The device with this id, if it is used, with the first address that leads to it. Other devices are asked for only until it is
-/// found: rdma_cm opens each one that it is asked for.
+/// Returns the device with this id, if it is used, with the first address that leads to it. Other devices are asked for
+/// only until it is found: rdma_cm opens each one that it is asked for.
 ///
 /// # Errors
-/// `Os` when the system does not tell.
+/// `Os` if the addresses cannot be listed.
 pub(super) fn by_id(
     id: AdapterId,
     channel: &Arc<EventChannel>,
@@ -82,10 +83,10 @@ pub(super) fn by_id(
     Ok(local_addresses()?.into_iter().find_map(device_at))
 }
 
-/// The addresses that lead to a device of which an adapter is open, with port 0. Needs no channel of its own.
+/// Lists the addresses that lead to a device of which an adapter is open, with port 0. Needs no channel of its own.
 ///
 /// # Errors
-/// `Os` when the system does not tell.
+/// `Os` if the addresses cannot be listed.
 pub(super) fn addresses_of(
     device: &str,
     channel: &Arc<EventChannel>,
@@ -98,16 +99,16 @@ pub(super) fn addresses_of(
     Ok(local_addresses()?.into_iter().filter(is_own).collect())
 }
 
-/// The addresses of the interfaces that are up, with port 0, those that are link-local last.
+/// Lists the addresses of the interfaces that are up, with port 0, those that are link-local last.
 ///
 /// # Errors
-/// `Os` when the system does not tell.
+/// `Os` if getifaddrs(3) fails.
 fn local_addresses() -> Result<Vec<SocketAddr>, OpenError> {
     interfaces::addresses()
         .map_err(|source: io::Error| OpenError::Os { call: "getifaddrs", source: source.into() })
 }
 
-/// A channel for events, which there is only with a device.
+/// Creates a channel for events, which works only on a machine with a device.
 ///
 /// # Errors
 /// See [`devices`]; `Unsupported` without the libraries, too.
@@ -138,7 +139,7 @@ fn denied(prefix: &str) -> Option<io::Error> {
     })
 }
 
-/// The device that owns an address: the one that an id gets when it is bound to it.
+/// Returns the device that owns an address: the one that an id gets when it is bound to the address.
 pub(super) fn owner(channel: &Arc<EventChannel>, config: &VerbsConfig, address: SocketAddr) -> Option<Owner> {
     let id = RawCmId::new(channel, 0).ok()?;
     id.bind(address).ok()?;
@@ -147,15 +148,15 @@ pub(super) fn owner(channel: &Arc<EventChannel>, config: &VerbsConfig, address: 
     Some(Owner { device, excluded_by })
 }
 
-/// The same for a device as long as it keeps its name; a hash of the name, because two devices of one network
-/// interface share the GUID that is made from its hardware address.
+/// Returns the id of a device: the same as long as the device keeps its name. The name is part of it, because two
+/// devices of one network interface share the GUID that is made from its hardware address.
 fn id_of(name: &str, guid: u64) -> AdapterId {
     // FNV-1a.
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     AdapterId(name.as_bytes().iter().fold(guid, mix))
 }
 
-/// The adapter that has this address, whose port does not matter.
+/// Returns the adapter that has this address, whose port does not matter.
 ///
 /// # Errors
 /// `InvalidAddress` when none does, `Excluded` when its device is not used, and those of [`devices`].
@@ -182,7 +183,7 @@ pub(crate) fn resolve(config: &VerbsConfig, address: SocketAddr) -> Result<Adapt
     }
 }
 
-/// Every address that a device owns that is used, but for those that need a scope.
+/// Lists the addresses of the devices that are used, except those that need a scope.
 ///
 /// # Errors
 /// See [`devices`].
@@ -190,7 +191,7 @@ pub(crate) fn addresses(config: &VerbsConfig) -> Result<Vec<IpAddr>, OpenError> 
     Ok(devices(config)?.into_iter().flat_map(|device| without_scope(&device.addresses)).collect())
 }
 
-/// The local address from which a peer is reached, with port 0, when a device owns it.
+/// Returns the local address from which a peer is reached, with port 0, if a device owns it.
 ///
 /// # Errors
 /// `Unreachable` without a route; `InvalidAddress` when the route does not lead over a device, `Excluded` when that device

@@ -1,4 +1,4 @@
-//! The consequences of completions: found under locks, and carried out without one.
+//! The consequences of completions, which are found under locks and carried out without one.
 
 use crate::error::WcError;
 use crate::inflight::{Polling, WakeList};
@@ -19,12 +19,12 @@ pub(crate) struct News {
     pub(crate) received: bool,
     /// The failure of the first request that failed, and the key of the device's queue pair.
     pub(crate) broken: Option<(WcError, u32)>,
-    /// The same of the request that asks for a sign of life.
+    /// The failure of the request that asks for a sign of life, and the key of the device's queue pair.
     pub(crate) silent: Option<(WcError, u32)>,
 }
 
 impl<'a, 'b> Found<'a, 'b> {
-    /// Nothing yet, for who polls.
+    /// Creates an empty result, with the queue of a caller that polls.
     pub(crate) fn by(polling: Option<&'a mut Polling<'b>>) -> Self {
         Self { polling, ..Self::default() }
     }

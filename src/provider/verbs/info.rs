@@ -20,7 +20,7 @@ const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
 const MAX_READS: u32 = 255;
 
-/// The properties, limits and abilities of an adapter of this device. The most bytes of a message are 0 where they are not known.
+/// Returns the properties, limits and abilities of an adapter of this device. `max_message` is 0 if it is not known.
 pub(crate) fn of(
     device: &Device,
     attributes: &DeviceAttributes,

@@ -35,7 +35,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The limits of this device. Those that it has no objects to ask with are the ones that it reports.
+    /// Finds the limits of this device, by asking for queues. If the objects to ask with cannot be made, returns the
+    /// reported limits.
     pub(super) fn of(
         context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
@@ -64,7 +65,8 @@ impl Limits {
     }
 }
 
-/// The capacities of a queue pair whose user has set none, for a device with these limits. It has one request in each queue.
+/// Returns the capacities of a queue pair whose user has set none, for a device with these limits. Each queue has one
+/// request.
 fn usual(max_entries: u32, max_inline: u32) -> Capacities {
     let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let (entries, inline) = (small(USUAL_ENTRIES).min(max_entries), small(USUAL_INLINE).min(max_inline));
@@ -102,6 +104,8 @@ struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
+    /// Makes the completion queue that a device is asked with.
+    ///
     /// # Errors
     /// Those of ibv_create_cq(3).
     fn new(
@@ -234,7 +238,7 @@ fn asking(opened: &Opened) -> Option<Asking<'_>> {
     Asking::new(&opened.context, &opened.channel, &opened.domain).ok()
 }
 
-/// The error of a depth that is too great for requests of this size.
+/// Returns the error of a depth that is too great for requests of this size.
 fn too_deep((argument, name): (u8, &str), depth: u32, most: u32, of: &str) -> OpenError {
     let what = format!("{name} is {depth}, not between 1 and {most}, which is the most with {of}").into();
     OpenError::InvalidParameter { argument, what }

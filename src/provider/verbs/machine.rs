@@ -50,7 +50,7 @@ pub(crate) fn faults() -> Vec<Fault> {
         found.push(if loaded { Fault::NoDevice } else { Fault::Module { module: "ib_uverbs" } });
     }
     let mut usable = Vec::new();
-    // A fault of a device that is not used is in nobody's way.
+    // A fault of a device that is not used does no harm.
     let config = VerbsConfig::default();
     for device in listed.iter().filter(|device| !config.excludes(device)) {
         match device_fault(device, &nodes) {
@@ -87,7 +87,7 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
     let bound = devices::channel().ok().and_then(|channel| owner(&channel, &config, local));
     if let Some(Owner { device: bound, excluded_by }) = bound {
         if excluded_by.is_some() {
-            // The soft provider serves the address, because somebody wanted that.
+            // The soft provider serves the address, because a list excludes the device.
             return (Vec::new(), None);
         }
         let context = open(&bound.name, &nodes());
@@ -122,7 +122,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// The fault of a call.
+/// Returns the fault of a call.
 fn failed(call: &'static str, source: io::Error) -> Fault {
     Fault::Other(OpenError::Os { call, source: source.into() })
 }
@@ -141,7 +141,7 @@ pub(crate) fn device_list() -> Vec<String> {
     names
 }
 
-/// The devices of the kernel, of all network namespaces.
+/// Lists the devices of the kernel, of all network namespaces.
 fn nodes() -> Vec<Node> {
     let entries = fs::read_dir(UVERBS).into_iter().flatten().flatten();
     let nodes = entries.filter_map(|entry| {
@@ -151,7 +151,7 @@ fn nodes() -> Vec<Node> {
     nodes.collect()
 }
 
-/// The reason for which libibverbs does not list a device of the kernel.
+/// Returns the reason for which libibverbs does not list a device of the kernel.
 fn unlisted(node: &Node) -> Fault {
     let device = node.device.clone();
     if !Path::new(DEVICES).join(&device).exists() {
@@ -174,7 +174,7 @@ fn open(device: &str, nodes: &[Node]) -> Result<Arc<Context>, Fault> {
     })
 }
 
-/// The fault of a device that libibverbs lists: it cannot be opened, or none of its ports is active.
+/// Returns the fault of a device that libibverbs lists: it cannot be opened, or none of its ports is active.
 fn device_fault(device: &str, nodes: &[Node]) -> Option<Fault> {
     let context = match open(device, nodes) {
         Ok(context) => context,
@@ -185,7 +185,7 @@ fn device_fault(device: &str, nodes: &[Node]) -> Option<Fault> {
     (!(1..=ports).any(is_active)).then(|| port_down(device, 1))
 }
 
-/// The fault of a file that cannot be opened; `None` if it can be.
+/// Returns the fault of a file that does not exist or may not be opened; `None` otherwise.
 fn closed(path: &Path) -> Option<Fault> {
     let error = OpenOptions::new().read(true).write(true).open(path).err()?;
     let path = path.to_owned();
@@ -196,7 +196,7 @@ fn closed(path: &Path) -> Option<Fault> {
     }
 }
 
-/// The fault that keeps this process from the connection manager, if its files show one.
+/// Returns the fault that keeps this process from the connection manager, if its files show one.
 fn connection_manager() -> Option<Fault> {
     if !Path::new(RDMA_CM).exists() {
         return Some(Fault::Module { module: "rdma_ucm" });
@@ -204,7 +204,7 @@ fn connection_manager() -> Option<Fault> {
     closed(&Path::new(FILES).join("rdma_cm"))
 }
 
-/// The faults of those of these devices to which no address of this machine leads.
+/// Returns a fault for each of these devices to which no address of this machine leads.
 fn unreachable(devices: &[&String]) -> Vec<Fault> {
     let (reachable, own) = match (devices::list(&VerbsConfig::default()), interfaces()) {
         (Ok(reachable), Ok(own)) => (reachable, own),
@@ -225,7 +225,7 @@ fn unreachable(devices: &[&String]) -> Vec<Fault> {
     faults.collect()
 }
 
-/// The IP addresses in the GID table of a device: of RoCE alone, the GIDs of other devices are no IP addresses.
+/// Returns the IP addresses in the GID table of a device: of RoCE alone, the GIDs of other devices are no IP addresses.
 fn table(device: &str) -> Vec<IpAddr> {
     let ports = fs::read_dir(Path::new(DEVICES).join(device).join("ports")).into_iter().flatten().flatten();
     let gids = ports.flat_map(|port| {
@@ -241,7 +241,7 @@ fn table(device: &str) -> Vec<IpAddr> {
     gids.filter(is_global).map(|gid| IpAddr::V6(gid).to_canonical()).collect()
 }
 
-/// The fault of a port that is not active.
+/// Returns the fault of a port that is not active.
 fn port_down(device: &str, port: u8) -> Fault {
     let first = Path::new(DEVICES).join(device).join(format!("ports/{port}/gid_attrs/ndevs/0"));
     let interface = fs::read_to_string(first).ok().map(|name| name.trim().to_owned());

@@ -8,9 +8,9 @@
 //! | [`machine`] | the [faults](fault) of the machine that keep programs from its devices |
 //! | [`workers`] | threads for the calls of a driver that may take long |
 //! | [`cm_id`] | rdma_cm ids, and the routing of their events |
-//! | [`request_id`] | the name of a request at the device |
+//! | [`request_id`] | the id of a request at the device |
 //! | [`routes`] | the way from the device to the queue pairs |
-//! | [`context`] | an opened device: protection domain, removal, what everything that is made from an adapter holds |
+//! | [`context`] | the context of an adapter: the open device, its protection domain, its removal |
 //! | [`limits`] | the limits of queues that a device is asked for |
 //! | [`info`] | the limits and abilities of a device |
 //! | [`region`], [`window`] | registered memory |
@@ -18,9 +18,9 @@
 //! | [`completions`] | completion queues of the device, in groups |
 //! | [`shared`] | receive queues of several queue pairs |
 //! | [`device_qp`] | a queue pair of the device, and the way of its completions to its owner |
-//! | [`queue_pair`] | the queues of requests, and whom they belong to: `post` adds requests, `finish` takes them, `drain` ends a queue pair of the device |
+//! | [`queue_pair`] | the queues of requests, and the connection that they belong to: `post` adds requests, `finish` takes them, `drain` ends a queue pair of the device |
 //! | [`for_now`] | the reject of a passive side that cannot take a connection for now |
-//! | [`offer`] | what one side of a connection tells the other |
+//! | [`offer`] | the parameters that one side of a connection sends to the other |
 //! | [`connector`] | the state machine of a connector; [`connect`] and [`accept`] are its two sides, [`listen`] the listener |
 //! | [`reactor`] | the tasks that wait for events: connection manager, completions, device |
 //! | [`adapter`] | an adapter of the program: opens a device, and starts its tasks |

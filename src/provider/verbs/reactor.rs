@@ -42,7 +42,7 @@ pub(super) const TURN: usize = 64;
 pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = readable(adapter.events.clone())?;
     let device = readable(AsyncEvents(opened.context.clone()))?;
-    // Made here, so that a task that is dropped before it has ever run tells, too.
+    // Made here, so that a task that is dropped before it has ever run also ends the waits of the adapter.
     let alive = || Alive(Arc::downgrade(adapter));
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
     let mut tasks = vec![
@@ -61,11 +61,11 @@ pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Resul
 /// The runtime cannot watch the descriptor.
 pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
     let adapter = group.context();
-    // The adapter was removed meanwhile.
+    // The adapter was removed in between.
     let Some(channel) = group.channel() else { return Ok(()) };
     let _guard = adapter.runtime.enter();
     let source = readable(channel)?;
-    // Made here, so that a task that is dropped before it has ever run tells, too.
+    // Made here, so that a task that is dropped before it has ever run also ends the waits of the adapter.
     let task = run_completions(Reading(Arc::downgrade(group)), Arc::downgrade(adapter), source);
     group.set_task(adapter.runtime.spawn(task).abort_handle());
     Ok(())
@@ -78,7 +78,7 @@ impl Descriptor for Arc<EventChannel> {}
 impl Descriptor for Arc<CompletionChannel> {}
 impl Descriptor for AsyncEvents {}
 
-/// Looks at the queue pairs of an adapter, [`TICKS`] times in a path timeout.
+/// Ticks the queue pairs of an adapter, [`TICKS`] times in a path timeout.
 async fn run_keepalive(adapter: Weak<AdapterContext>, path_timeout: Duration) {
     let mut ticks = interval(path_timeout / TICKS);
     // A runtime that was busy for long has not seen the signs of life either.
@@ -96,7 +96,7 @@ async fn run_keepalive(adapter: Weak<AdapterContext>, path_timeout: Duration) {
     }
 }
 
-/// Tells the adapter when a task ends before it, as all do when the runtime shuts down.
+/// A guard that ends the waits of the adapter when a task ends before it, as all do when the runtime shuts down.
 struct Alive(Weak<AdapterContext>);
 
 impl Drop for Alive {
@@ -107,9 +107,9 @@ impl Drop for Alive {
     }
 }
 
-/// Handles what there is to handle whenever there may be something.
+/// Calls `turn` whenever the source may be readable.
 ///
-/// `turn` handles up to [`TURN`] events, and says whether there may be more; `None` ends the task.
+/// `turn` handles up to [`TURN`] events, and returns whether there may be more; `None` ends the task.
 async fn run<T: AsRawFd>(
     source: AsyncFd<T>,
     mut turn: impl FnMut(&T) -> Option<io::Result<bool>>,
@@ -160,7 +160,8 @@ async fn run_connections(alive: Alive, source: AsyncFd<Arc<EventChannel>>) {
     report_source(&alive.0, "connection events", outcome);
 }
 
-/// Tells the adapter when the task of a group ends before that, by a panic of a waker for example: nobody reads the channel then.
+/// A guard that ends the waits of the adapter when the task of a group ends before the group, by a panic of a waker for
+/// example: no task reads the channel then.
 struct Reading(Weak<CompletionGroup>);
 
 impl Drop for Reading {
@@ -209,7 +210,7 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
         };
         match (event.kind, queue_pair) {
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
-            // Completions or receives are lost, and nobody knows whose of those that use it.
+            // Completions or receives are lost, of any of the queue pairs that use the queue.
             (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
                 queue_failed(adapter, event.element, reason(event.kind));
             }
@@ -226,7 +227,7 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
     Ok(true)
 }
 
-/// The cause of what follows from an event.
+/// Returns the cause of what follows from an event.
 fn reason(kind: u32) -> Reason {
     Reason::Event(DeviceEvent::from_code(kind))
 }
@@ -253,8 +254,8 @@ pub(super) fn handle_device_events(adapter: &Arc<AdapterContext>) {
     }
 }
 
-/// A source that fails is one of a device that was taken away; this may be the first word of it. Errors of the runtime,
-/// which has shut down, have no number.
+/// Logs that a source has failed, and removes the adapter: such a source is one of a device that was taken away, and
+/// this may be the first report of it. Errors of the runtime, which has shut down, have no number.
 fn report_source(adapter: &Weak<AdapterContext>, what: &str, outcome: io::Result<()>) {
     let Err(error) = outcome else { return };
     warn!(%error, "waiting for {what} failed");

@@ -1,4 +1,4 @@
-//! The way from the device to the queue pairs of the program: by the key in their requests, and by the device's number.
+//! Finds the queue pairs that completions and events are for, by the key in their requests and by the device's number.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -16,11 +16,11 @@ use crate::sys::{Batch, Element};
 /// The number of parts of the path timeout. A dead peer is noticed at most one part late.
 pub(crate) const TICKS: u32 = 10;
 
-/// A queue pair, as the tasks see it that read what the device has to say.
+/// A queue pair, as the tasks see it that read completions and events of the device.
 pub(crate) trait CompletionHandler: Send + Sync {
-    /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion queue is held.
-    /// If there is a place for what follows from them, and nobody has the lock of the queue pair, they are looked at; otherwise they
-    /// are put into the inbox. Returns whether somebody has to look into that.
+    /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion
+    /// queue is held. With `found`, they are processed at once if the lock of the queue pair is free; otherwise they
+    /// are put into the inbox. Returns whether the caller has to call [`progress`](Self::progress).
     fn deliver(
         &self,
         key: u32,
@@ -29,28 +29,29 @@ pub(crate) trait CompletionHandler: Send + Sync {
         found: Option<&mut Found<'_, '_>>,
     ) -> bool;
 
-    /// Looks into the inbox: wakes those whose requests have finished. No lock is held.
+    /// Processes the inbox, and wakes the tasks whose requests have finished. No lock is held.
     fn progress(&self);
 
-    /// The number of the device's queue pair that is in use.
+    /// Returns the number of the device's queue pair that is in use.
     fn number(&self) -> Option<u32>;
 
     /// Returns whether this is its completion queue of the device, or its shared receive queue.
     fn uses(&self, element: Element) -> bool;
 
-    /// The device has said that the queue pair with this key takes no receive of a shared queue any more.
+    /// Ends the wait for the last receive of the device's queue pair with this key, which takes no further receive of a
+    /// shared queue.
     fn last_receive(&self, key: u32);
 
-    /// The device says that something is wrong with it, or with a queue of it.
+    /// Ends the connection: the device has reported an error of the queue pair, or of a queue of it.
     fn device_error(&self, reason: Reason);
 
-    /// The device has lost its shared receives.
+    /// Releases the shared receives, which the device has lost.
     fn shared_lost(&self);
 
-    /// A message has come, perhaps before the word that establishes the connection.
+    /// Handles a message that has arrived, perhaps before the one that establishes the connection.
     fn data_arrived(&self);
 
-    /// One of the [`TICKS`] of the path timeout has passed.
+    /// Counts one of the [`TICKS`] of the path timeout.
     fn tick(&self);
 }
 
@@ -73,24 +74,24 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The key of the queue pair with this number, of those with a shared receive queue.
+    /// Returns the key of the queue pair with this number, of those with a shared receive queue.
     pub(crate) fn key_by_number(&self, number: u32) -> Option<u32> {
         self.by_number.get(&number).copied()
     }
 
-    /// The queue pair with this key.
+    /// Returns the queue pair with this key.
     pub(crate) fn by_key(&self, key: u32) -> Option<Arc<dyn CompletionHandler>> {
         self.by_key.get(&key).and_then(Weak::upgrade)
     }
 }
 
 impl Routes {
-    /// The queue pairs, for who looks for several.
+    /// Locks the queue pairs, for a caller that looks for several.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock()
     }
 
-    /// A key for a queue pair of the device: completions that carry it are for this one.
+    /// Registers a queue pair of the device under a new key. Completions that carry the key are for `handler`.
     pub(crate) fn enlist(&self, handler: Weak<dyn CompletionHandler>) -> u32 {
         let mut all = self.lock();
         // There are fewer queue pairs than keys.
@@ -108,34 +109,35 @@ impl Routes {
         self.lock().by_key.insert(key, handler);
     }
 
-    /// The completions of receives of a shared queue name the queue pair by this number.
+    /// Registers the number of a queue pair, by which completions of receives of a shared queue name it.
     pub(crate) fn add_number(&self, number: u32, key: u32) {
         self.lock().by_number.insert(number, key);
     }
 
-    /// Forgets the key of a queue pair, and its number.
+    /// Removes the key of a queue pair, and its number.
     pub(crate) fn strike(&self, key: u32, number: Option<u32>) {
         let mut all = self.lock();
         let _handler = all.by_key.remove(&key);
         if let Some(number) = number
             && all.by_number.get(&number) == Some(&key)
         {
-            // Not that of a later one with the same number.
+            // A later queue pair with the same number keeps its entry.
             all.by_number.remove(&number);
         }
     }
 
-    /// The queue pair with this number. Only for events that are rare.
+    /// Returns the queue pair with this number. Only for events that are rare.
     pub(crate) fn by_number(&self, number: u32) -> Option<Arc<dyn CompletionHandler>> {
         self.all().into_iter().find(|queue_pair| queue_pair.number() == Some(number))
     }
 
-    /// Every queue pair that there is.
+    /// Returns every queue pair that there is.
     pub(crate) fn all(&self) -> Vec<Arc<dyn CompletionHandler>> {
         self.lock().by_key.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// The device says that the queue pair with this number takes no receive of a shared queue any more.
+    /// Hands the event of the last receive to the queue pair with this number, which takes no further receive of a
+    /// shared queue.
     pub(crate) fn last_receive(&self, number: u32) {
         let found = {
             let all = self.lock();
@@ -146,17 +148,18 @@ impl Routes {
         }
     }
 
-    /// A completion queue whose events carry this key. Returns the flag that says whether it has lost a completion.
+    /// Registers a completion queue whose events carry this key. Returns the flag that says whether it has lost a
+    /// completion.
     pub(crate) fn register_queue(&self, key: u64) -> Arc<AtomicBool> {
         self.lock().queues.entry(key).or_default().clone()
     }
 
-    /// Forgets a completion queue.
+    /// Removes a completion queue.
     pub(crate) fn deregister_queue(&self, key: u64) {
         self.lock().queues.remove(&key);
     }
 
-    /// A completion queue has lost a completion.
+    /// Marks a completion queue that has lost a completion.
     pub(crate) fn lose_queue(&self, key: u64) {
         if let Some(lost) = self.lock().queues.get(&key) {
             lost.store(true, Ordering::Release);

@@ -1,9 +1,9 @@
 //! Threads for the calls of a driver that may take long.
 //!
-//! On a card each of these is a command to its firmware, of tens to hundreds of microseconds, and some wait for a neighbour's
-//! address, or for the service that knows the routes. The tasks of the runtime, the reactor among them, leave them to a few blocking threads of it. No lock is held there
-//! during a call. Where a driver has the processor of the caller do the work, a hand-over costs more than it saves, and the caller
-//! makes the calls.
+//! On a card each of these is a command to its firmware, of tens to hundreds of microseconds, and some wait for a
+//! neighbour's address, or for the service that knows the routes. The tasks of the runtime, the reactor among them,
+//! leave these calls to a few blocking threads of the runtime. No lock is held there during a call. If a driver has the
+//! processor of the caller do the work, a hand-over costs more than it saves, and the caller makes the calls.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Workers {
-    /// `inline` says that the caller does the jobs that are not urgent.
+    /// Creates workers without threads. `inline` says that the caller does the jobs that are not urgent.
     pub(crate) fn new(runtime: Handle, inline: bool) -> Arc<Self> {
         Arc::new(Self { runtime, inline, state: Mutex::default() })
     }
@@ -49,7 +49,7 @@ impl Workers {
         self.add(|jobs| jobs.push_back(told(job)));
     }
 
-    /// As [`run`](Self::run), before those that wait, and always on a thread.
+    /// Has a job done like [`run`](Self::run), but before those that wait, and always on a thread.
     pub(crate) fn run_next(self: &Arc<Self>, job: Job) {
         self.add(|jobs| jobs.push_front(told(job)));
     }
@@ -67,7 +67,7 @@ impl Workers {
     }
 }
 
-/// The job, which tells of its steps where the caller tells of them.
+/// Returns the job with the subscriber of `tracing` of the caller.
 fn told(job: Job) -> Job {
     let dispatch = dispatcher::get_default(Dispatch::clone);
     Box::new(move || dispatcher::with_default(&dispatch, job))
@@ -80,7 +80,7 @@ pub(super) fn execute(job: Job) {
     }
 }
 
-/// Works the list off when it is dropped: also by a runtime that shuts down.
+/// A guard that works the list off when it is dropped: also by a runtime that shuts down.
 struct Worker(Arc<Workers>);
 
 impl Drop for Worker {
