@@ -19,15 +19,15 @@ pub(crate) struct BoundSocket {
     pub(crate) socket: Socket,
     /// Its address, with a port that is not 0; unspecified when it was bound to every address of the family.
     pub(crate) local: SocketAddr,
-    /// Keeps the port from the rest of this process; belongs to whoever has the socket.
+    /// Keeps the port from the rest of this process; belongs to the owner of the socket.
     pub(crate) lease: PortLease,
 }
 
 impl BoundSocket {
     /// Replaces the socket by a new one with other options, at the same address.
     ///
-    /// With `SO_REUSEADDR` on both, which lets two sockets that do not listen have one port: nobody else can take the port in
-    /// between.
+    /// With `SO_REUSEADDR` on both, which lets two sockets that do not listen have one port: no other process can take
+    /// the port in between.
     ///
     /// # Errors
     /// Those of [`bind_again`]. The socket is as it was.
@@ -108,7 +108,7 @@ pub(super) fn check_source(ip: IpAddr) -> Result<(), BindError> {
     }
 }
 
-/// The meaning of an error of bind(2) or listen(2).
+/// Translates an error of bind(2) or listen(2).
 ///
 /// `EINVAL` is what bind(2) says to a link-local IPv6 address without a scope (ipv6(7)); our sockets are
 /// bound once only, the other thing that it could mean.

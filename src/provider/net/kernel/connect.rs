@@ -45,7 +45,7 @@ pub(crate) struct ConnectFailure {
 /// try again, and one that was bound to a port keeps that port all along.
 ///
 /// A socket that would connect to its own address and port would meet itself (simultaneous open, RFC 9293
-/// section 3.5); nobody listens there, so that is `ECONNREFUSED`.
+/// section 3.5); that is reported as `ECONNREFUSED`, because no socket listens there.
 ///
 /// # Errors
 /// See [`ConnectFailure`].
@@ -144,12 +144,12 @@ fn give_up(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// The local address of a new connection, unless it is one with itself. The kernel is asked for it if the socket was bound to
-/// no address in particular.
+/// Returns the local address of a new connection, unless it is one with itself. The kernel is asked for the address if
+/// the socket was bound to no address in particular.
 fn reached(stream: &TcpStream, bound: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
     let local = if bound.ip().is_unspecified() || bound.port() == 0 { stream.local_addr()? } else { bound };
     if (peer.ip(), peer.port()) == (local.ip(), local.port()) {
-        // Nobody reads what is left.
+        // A connection with itself has no reader for what is left.
         let _ = abort(stream);
         return Err(errno(libc::ECONNREFUSED));
     }

@@ -1,6 +1,6 @@
 //! The network interfaces of this machine, and the local addresses that can be served.
 //!
-//! Behind `IND2Provider::QueryAddressList` and `ResolveAddress`, and the helpers `NdResolveAddress` and
+//! Serves `IND2Provider::QueryAddressList` and `ResolveAddress`, and the helpers `NdResolveAddress` and
 //! `NdCheckAddress` (ND keeps them in its client library).
 
 use std::collections::HashMap;
@@ -24,10 +24,10 @@ std::thread_local! {
     pub(crate) static LISTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Every interface, with and without addresses, in the kernel's order.
+/// Lists the interfaces, with and without addresses, in the kernel's order.
 ///
-/// An IPv6 address that is still being checked for duplicates is in the list though it cannot be bound yet;
-/// [`is_usable`] tells. Source: getifaddrs(3), netdevice(7).
+/// An IPv6 address that is still being checked for duplicates is in the list though it cannot be bound yet:
+/// [`is_usable`] returns `false` for it. Source: getifaddrs(3), netdevice(7).
 ///
 /// # Errors
 /// The errors of getifaddrs(3): no memory, or no netlink socket.
@@ -38,7 +38,7 @@ pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
     interfaces_of(&entries)
 }
 
-/// The interfaces that these entries are about.
+/// Returns the interfaces that these entries are about.
 ///
 /// # Errors
 /// Those of if_nametoindex(3).
@@ -79,7 +79,7 @@ fn interfaces_of(entries: &[InterfaceAddress]) -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// The address of an entry, when it is one that [`Interface::addresses`] lists.
+/// Returns the address of an entry, if it is one that [`Interface::addresses`] lists.
 fn bindable(address: &SockaddrStorage) -> Option<IpAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(IpAddr::V4(v4.ip()));
@@ -88,8 +88,8 @@ fn bindable(address: &SockaddrStorage) -> Option<IpAddr> {
     (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
 }
 
-/// The addresses of the interfaces that are up, with port 0. Those that are link-local are the last, each with the number of its
-/// interface as the scope: several interfaces may have the same one.
+/// Lists the addresses of the interfaces that are up, with port 0. Those that are link-local are the last, each with
+/// the number of its interface as the scope: several interfaces may have the same one.
 ///
 /// # Errors
 /// Those of [`interfaces`].
@@ -115,9 +115,8 @@ pub(crate) fn is_link_local(address: &SocketAddr) -> bool {
 
 /// Finds the interface to which an address entry named `label` belongs.
 ///
-/// For IPv4 the name is the address's *label*. It equals the interface's name unless somebody chose another,
-/// which must begin with that name, by custom `eth0:1` (ip-address(8)). So: the longest name that the label
-/// begins with.
+/// For IPv4 the name is the address's *label*. It equals the interface's name unless another label was chosen, which
+/// must begin with that name, by custom `eth0:1` (ip-address(8)). So: the longest name that the label begins with.
 fn place_of(places: &HashMap<String, usize>, label: &str) -> Option<usize> {
     let exact = places.get(label);
     let known = exact.or_else(|| label.split_once(':').and_then(|(name, _)| places.get(name)));
@@ -126,7 +125,7 @@ fn place_of(places: &HashMap<String, usize>, label: &str) -> Option<usize> {
     known.copied().or_else(|| guess().map(|(_, place)| *place))
 }
 
-/// The interface that has this address, `None` when this machine does not have it.
+/// Returns the interface that has this address; `None` if this machine does not have the address.
 ///
 /// An IPv4-mapped IPv6 address is looked up as IPv4. All of `127.0.0.0/8` belongs to the loopback interface
 /// while that has an address of that network (ip(7)), though only `127.0.0.1` is in its list.
@@ -144,7 +143,7 @@ pub(crate) fn interface_of(ip: IpAddr) -> io::Result<Option<Interface>> {
     Ok(place.map(|place| all.swap_remove(place)))
 }
 
-/// The local address that the kernel would use to reach `remote`: `NdResolveAddress`, or `rdma_resolve_addr`
+/// Returns the local address that the kernel would use to reach `remote`: `NdResolveAddress`, or `rdma_resolve_addr`
 /// with no source.
 ///
 /// Connecting a datagram socket looks up the route and sends nothing (udp(7), connect(2)). For a second IPv4
@@ -162,7 +161,8 @@ pub(crate) fn source_for(remote: IpAddr) -> io::Result<IpAddr> {
     Ok(route_source(SocketAddr::new(remote, 0))?.ip())
 }
 
-/// Like [`source_for`], for a peer whose address may be link-local and then has a scope. So has the answer, whose port is 0.
+/// Returns the local address like [`source_for`], for a peer whose address may be link-local and then has a scope. Then
+/// the local address has one, too. Its port is 0.
 ///
 /// # Errors
 /// Those of [`source_for`].
@@ -174,7 +174,7 @@ pub(crate) fn scoped_source_for(remote: SocketAddr) -> io::Result<SocketAddr> {
     }
 }
 
-/// The local address of the route to a peer, with port 0.
+/// Returns the local address of the route to a peer, with port 0.
 fn route_source(mut peer: SocketAddr) -> io::Result<SocketAddr> {
     // The port plays no part in the route; 9 is "discard".
     peer.set_port(9);

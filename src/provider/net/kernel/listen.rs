@@ -91,7 +91,7 @@ fn bind_all(addresses: &[IpAddr], port: u16, options: &SocketOptions) -> Result<
 }
 
 impl BoundListener {
-    /// The addresses and the port, in the order of the call, before and after [`listen`](Self::listen).
+    /// Returns the addresses and the port, in the order of the call, before and after [`listen`](Self::listen).
     pub(crate) fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.leases.iter().map(|lease| SocketAddr::new(lease.ip(), lease.port()))
     }
@@ -138,8 +138,8 @@ impl BoundListener {
     }
 }
 
-/// Takes a socket back from listening to bound, refusing who waits: Linux does that when a listening socket
-/// is shut down for reading, and the address remains because it was bound explicitly.
+/// Takes a socket back from listening to bound, and refuses the peers that wait: Linux does that when a listening
+/// socket is shut down for reading, and the address remains because it was bound explicitly.
 fn stop(socket: &Socket) {
     // It can only fail on a socket that does not listen, which is what is wanted.
     let _ = socket.shutdown(std::net::Shutdown::Read);
@@ -255,7 +255,7 @@ mod tests {
         in_namespace(|| {
             block_on(async {
                 let mut bound = bind(&["127.0.0.1", "127.0.0.2"], 7001).expect("bound");
-                // Another process may do this: bind the port while nobody listens, and be first to listen.
+                // Another process may do this: bind the port while no socket listens, and be first to listen.
                 let rival = new_socket([127, 0, 0, 2].into(), &SocketOptions::default()).expect("socket");
                 rival.set_reuse_address(true).expect("option");
                 rival.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 2], 7001)))).expect("bound");

@@ -2,10 +2,10 @@
 //!
 //! The modules, from the bottom up:
 //!
-//! * [`interfaces`]: which addresses there are, and which interface has them;
+//! * [`interfaces`]: the interfaces of the machine, and their addresses;
 //! * [`readiness`]: descriptors that the runtime watches;
-//! * [`monitor`]: when that list may have changed;
-//! * [`options`]: what is set on a socket, before and after it connects;
+//! * [`monitor`]: notifications that interfaces or addresses may have changed;
+//! * [`options`]: the options of a socket, before and after it connects;
 //! * [`bind`], [`listen`], [`connect`]: `IND2Connector::Bind`, `IND2Listener::{Bind, Listen}`, and the TCP
 //!   part of `IND2Connector::Connect`.
 //!

@@ -1,6 +1,6 @@
-//! Notices that interfaces or addresses came, went or changed.
+//! Notifies that interfaces or addresses were added, removed or changed.
 //!
-//! An adapter whose interface is removed must say `DEVICE_REMOVED` to everything that waits on it.
+//! An adapter whose interface is removed must end everything that waits on it with `DEVICE_REMOVED`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,9 +19,9 @@ const DRAIN_LIMIT: usize = 1024;
 
 /// A subscription to the kernel's announcements of links and addresses (rtnetlink(7)).
 ///
-/// It does not parse them: whoever is told re-reads [`interfaces`](super::interfaces::interfaces), which is
-/// the only way that also survives lost messages. The subscription belongs to the network namespace of the
-/// thread that calls [`open`](Self::open), for good.
+/// It does not parse them: the task that is notified reads [`interfaces`](super::interfaces::interfaces) again, which
+/// is the only way that also survives lost messages. The subscription belongs to the network namespace of the thread
+/// that calls [`open`](Self::open), for good.
 #[derive(Debug)]
 pub(crate) struct AddressMonitor {
     socket: AsyncFd<OwnedFd>,
@@ -45,12 +45,11 @@ impl AddressMonitor {
 
     /// Resolves when anything was announced since the last call, or since [`open`](Self::open).
     ///
-    /// Everything that waits is taken at once: a burst is one change. Messages that the kernel had to drop
-    /// for want of buffer space (`ENOBUFS`) are a change as well. For one waiter at a time: of several, one
-    /// is told.
+    /// Everything that waits is taken at once: a burst is one change. Messages that the kernel had to drop for want of
+    /// buffer space (`ENOBUFS`) are a change as well. For one waiter at a time: of several, one is woken.
     ///
     /// # Errors
-    /// The netlink socket failed; the monitor is of no use any more.
+    /// The netlink socket failed; the monitor can no longer be used.
     ///
     /// # Cancel safety
     /// Nothing is lost: messages are taken in the poll that returns.

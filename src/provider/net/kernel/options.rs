@@ -1,4 +1,4 @@
-//! The options that are set on our TCP sockets, and the times when they are.
+//! The options of our TCP sockets, and the calls that set them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::provider::net::options::{KEEPALIVE_RETRIES, SocketError, SocketOptions};
 
-/// A TCP socket that is not bound yet: nonblocking, closed on exec, IPv6 only if IPv6, with its type of
+/// Creates a TCP socket that is not bound yet: nonblocking, closed on exec, IPv6 only if IPv6, with its type of
 /// service.
 ///
 /// The type of service is set this early so that the very first packet carries it.

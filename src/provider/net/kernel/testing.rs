@@ -1,4 +1,4 @@
-//! The helpers that the tests of this module share: a network namespace of one's own.
+//! The helpers that the tests of this module share, such as a network namespace of a test's own.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::fmt::Debug;
@@ -56,7 +56,7 @@ pub(super) fn eventually<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>)
     }
 }
 
-/// A tokio runtime that lives on this thread alone, so that it stays in the thread's namespace.
+/// Runs a future on a tokio runtime of this thread alone, so that it stays in the thread's namespace.
 pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime").block_on(future)
 }
