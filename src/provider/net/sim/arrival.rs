@@ -1,4 +1,4 @@
-//! Segments that arrive.
+//! Handles the segments that arrive at a host.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use super::socket::{Phase, Socket, SocketParts};
 use super::world::{Place, State};
 
 impl State {
-    /// A segment reaches its host.
+    /// Handles a segment that reaches its host.
     pub(super) fn arrive(&mut self, segment: Segment) {
         let hosts = (self.addresses.get(&segment.from.ip()), self.addresses.get(&segment.to.ip()));
         let (Some(&from), Some(&to)) = hosts else { return };
@@ -33,7 +33,7 @@ impl State {
         }
     }
 
-    /// A peer asks for a connection.
+    /// Handles a request for a connection: grants it if a socket listens and its queue has room.
     fn offer(&mut self, segment: &Segment, host: usize) {
         let Some(listener) = self.listening.get(&segment.to) else { return self.refuse(segment) };
         if listener.queue.len() >= listener.backlog {
@@ -56,7 +56,7 @@ impl State {
         self.set_clock(id);
     }
 
-    /// A segment reaches its socket.
+    /// Handles a segment that reaches its socket.
     fn arrive_at(&mut self, id: u64, segment: &Segment) {
         let now = self.now;
         let Some(socket) = self.sockets.get_mut(&id) else { return };
@@ -66,7 +66,7 @@ impl State {
         match (socket.phase, segment.kind) {
             (Phase::Dead | Phase::Gone, _) => {}
             (Phase::Connecting, Kind::Reset) => self.fail(id, libc::ECONNREFUSED),
-            // As on Linux, where only the writer is told then.
+            // As on Linux, where only the writer gets the error then.
             (_, Kind::Reset) if socket.ended && !socket.end_sent => self.fail(id, libc::EPIPE),
             (_, Kind::Reset) => self.fail(id, libc::ECONNRESET),
             (Phase::Connecting, Kind::SynAck) => {
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// Both ends know that there is a connection.
+    /// Opens a connection that both ends have agreed on.
     fn open(&mut self, id: u64, segment: &Segment) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         socket.phase = Phase::Open;
@@ -98,7 +98,7 @@ impl State {
         self.pump(id);
     }
 
-    /// Gives a connection to its listener. Whether there is one.
+    /// Gives a connection to its listener. Returns whether there is one.
     fn enqueue(&mut self, id: u64) -> bool {
         let local = self.sockets.get(&id).map(|socket| socket.local);
         let Some(listener) = local.and_then(|local| self.listening.get_mut(&local)) else {
@@ -112,7 +112,7 @@ impl State {
         true
     }
 
-    /// Takes what a segment says of both streams.
+    /// Takes the acknowledgement and the bytes of a segment.
     fn take(&mut self, id: u64, segment: &Segment) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let progress = socket.take_acknowledgement(segment);
@@ -129,7 +129,7 @@ impl State {
         }
         let beyond = segment.sequence + segment.bytes.len() as u64 > socket.received;
         if socket.orphan && beyond && !segment.bytes.is_empty() {
-            // Nobody will read it.
+            // No reader is left for it.
             return self.reset(id);
         }
         socket.take_bytes(segment);

@@ -1,4 +1,4 @@
-//! Taking a port of a host.
+//! Takes ports of a simulated host.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The work that is due at a socket: bytes are sent again, peers are probed, and peers are given up.
+//! Does the work that is due at a socket: bytes are sent again, peers are probed, and peers are given up.
 
 use std::time::Duration;
 
@@ -24,25 +24,25 @@ const ORPHAN_PATIENCE: Duration = Duration::from_secs(100);
 pub(super) const FIN_WAIT: Duration = Duration::from_secs(60);
 
 impl Socket {
-    /// The time to wait for the answer to a segment, this time.
+    /// Returns the time to wait for the answer to a segment, this time.
     fn patience(&self) -> Duration {
         let first = if self.phase == Phase::Open { RETRANSMIT } else { CONNECT };
         first.saturating_mul(1 << self.times.retries.min(16)).min(LONGEST)
     }
 
-    /// When the peer is given up, as something is unanswered.
+    /// Returns when the peer is given up, if something is unanswered.
     fn limit(&self) -> Option<Duration> {
         let limit = if self.orphan { ORPHAN_PATIENCE } else { PATIENCE };
         self.times.unanswered.map(|since| since.saturating_add(limit))
     }
 
-    /// When the next probe is due, as nothing is unanswered.
+    /// Returns when the next probe is due, if nothing is unanswered.
     fn probe_at(&self) -> Option<Duration> {
         let (first, interval) = self.times.keepalive.filter(|_| self.phase == Phase::Open)?;
         Some(self.times.heard + first + interval * self.times.probes)
     }
 
-    /// When something is due.
+    /// Returns when something is due.
     fn due(&self) -> Option<Duration> {
         let own = if self.is_unanswered() {
             [self.times.retransmit, self.limit()]
@@ -61,8 +61,8 @@ impl State {
         if socket.is_unanswered() {
             socket.times.unanswered.get_or_insert(now);
             if socket.times.retransmit.is_none() {
-                // Not while the answer may still be on its way: a segment that waits for its turn is not lost. Nobody knows
-                // of a stall.
+                // Not while the answer may still be on its way: a segment that waits for its turn is not lost. A stall
+                // is not known here.
                 socket.times.retransmit = Some(now.max(socket.expected) + socket.patience());
             }
         } else {
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// The clock of a socket has come to a time that it was set to.
+    /// Does what is due, when the clock of a socket has come to a time that it was set to.
     pub(super) fn tick(&mut self, id: u64) {
         let now = self.now;
         let Some(socket) = self.sockets.get_mut(&id) else { return };

@@ -1,4 +1,4 @@
-//! The faults of a network.
+//! The faults that a program causes in a simulated network.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::world::{State, World};
 use crate::sync::LONGEST;
 
 impl State {
-    /// Wakes everybody who waits at a host.
+    /// Wakes every task that waits at a host.
     fn wake_host(&mut self, host: usize) {
         let sockets: Vec<_> =
             self.sockets.iter().filter(|(_, socket)| socket.host == host).map(|(id, _)| *id).collect();
@@ -20,7 +20,7 @@ impl State {
         }
     }
 
-    /// A host has crashed: what has a handle stays, and nothing happens to it.
+    /// Ends the sockets of a host that has crashed: one that has a handle stays, and nothing happens to it.
     fn drop_sockets(&mut self, host: usize) {
         let mut unseen = Vec::new();
         self.listening.retain(|_, listener| {
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// The interface of a host has come or gone.
+    /// Notifies the monitors of a host that its interface or its addresses have changed.
     pub(super) fn readdress(&mut self, host: usize) {
         if let Some(place) = self.places.get_mut(host) {
             place.version += 1;
@@ -70,7 +70,7 @@ impl World {
         self.with(|state| change(&mut state.link(from, to).settings));
     }
 
-    /// The settings of one direction of a link.
+    /// Returns the settings of one direction of a link.
     pub(crate) fn link_settings(&self, from: usize, to: usize) -> Settings {
         self.with(|state| state.link(from, to).settings.clone())
     }
@@ -93,7 +93,7 @@ impl World {
         });
     }
 
-    /// Resets all connections of two hosts, at both ends: how many.
+    /// Resets all connections of two hosts, at both ends. Returns their number.
     pub(crate) fn reset_between(&self, first: usize, second: usize) -> usize {
         self.with(|state| {
             state.note_pair((first, second), "connections reset");
@@ -115,7 +115,7 @@ impl World {
         })
     }
 
-    /// Stops a host, without a word to anybody.
+    /// Stops a host, without a segment to any peer.
     pub(crate) fn crash(&self, host: usize) {
         self.with(|state| {
             state.note(host, "crashed");

@@ -1,4 +1,4 @@
-//! A host, as the soft provider has it.
+//! A host of a simulated network, as the soft provider uses it.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -100,13 +100,13 @@ impl Host {
         })
     }
 
-    /// The addresses, the first one first.
+    /// Returns the addresses, the first one first.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let second = self.world.with(|state| state.places.get(self.number).and_then(|place| place.second));
         [Some(self.address), second].into_iter().flatten().collect()
     }
 
-    /// The address of the same family as another one.
+    /// Returns the address of the same family as another one.
     pub(super) fn address_like(&self, other: IpAddr) -> Option<IpAddr> {
         self.addresses().into_iter().find(|ip| ip.is_ipv4() == other.is_ipv4())
     }
@@ -115,7 +115,7 @@ impl Host {
         self.namespace
     }
 
-    /// A random number for a key.
+    /// Returns a random number for a key.
     pub(crate) fn random(&self) -> u32 {
         // The high half.
         self.world.with(|state| u32::try_from(state.rng.next() >> 32).unwrap_or(0))
@@ -127,12 +127,12 @@ impl Host {
         memory.attach(|_, _| Ok::<_, Infallible>(Arc::new(claim) as Arc<dyn Attachment>)).ok()
     }
 
-    /// The budgets of the descriptors that peers hold.
+    /// Returns the budgets of the descriptors that peers hold.
     pub(crate) fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
 
-    /// Ready while the programs of the host run.
+    /// Polls for the programs of the host to run.
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
         self.world.with(|state| match state.places.get_mut(self.number) {
             Some(place) if place.frozen => {
@@ -143,7 +143,7 @@ impl Host {
         })
     }
 
-    /// The descriptor of a new socket.
+    /// Takes the descriptor of a new socket.
     ///
     /// # Errors
     /// `EMFILE` if no descriptor is left, `ENOBUFS` if no memory is left.
@@ -154,14 +154,14 @@ impl Host {
         self.sockets.claim(1).ok_or_else(|| errno(libc::EMFILE))
     }
 
-    /// The number of the interface, while it is there.
+    /// Returns the number of the interface, while the host is up and has it.
     pub(super) fn index(&self) -> Option<u32> {
         self.world.with(|state| {
             state.places.get(self.number).filter(|place| place.is_on_line()).map(|place| place.index)
         })
     }
 
-    /// The interface, while it is there.
+    /// Returns the interface, while the host is up and has it.
     pub(crate) fn interfaces(&self) -> Vec<Interface> {
         let interface = |index| Interface {
             index,
@@ -178,7 +178,7 @@ impl Host {
         self.interfaces().into_iter().find(|interface| interface.addresses.contains(&ip))
     }
 
-    /// The local address from which `remote` is reached.
+    /// Returns the local address from which `remote` is reached.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` for what can never be a peer; `ENETUNREACH` without the interface, for an address that no host has, or of a

@@ -1,4 +1,4 @@
-//! The resources of a host, which run out.
+//! The limited resources of a simulated host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

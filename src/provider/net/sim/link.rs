@@ -1,4 +1,4 @@
-//! The way from one host to another.
+//! One direction of a link between two hosts.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Link {
         Self { settings, free_at: zero, cut_until: zero, stalled_until: zero }
     }
 
-    /// When a segment of this length that is sent now arrives, and when it would without the rest of the stall.
+    /// Returns when a segment of this length that is sent now arrives, and when it would without the rest of the stall.
     pub(super) fn carry(&mut self, now: Duration, length: usize, rng: &mut Rng) -> (Duration, Duration) {
         let start = now.max(self.free_at).max(self.stalled_until);
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -60,7 +60,7 @@ impl Link {
         (arrival, arrival.saturating_sub(self.stalled_until.saturating_sub(now)))
     }
 
-    /// The most bytes of the next segment.
+    /// Returns the most bytes of the next segment.
     pub(super) fn segment(&self, rng: &mut Rng) -> usize {
         let (start, end) = (*self.settings.segments.start() as u64, *self.settings.segments.end() as u64);
         usize::try_from(rng.within(&(start..=end))).unwrap_or(usize::MAX).clamp(1, MOST)

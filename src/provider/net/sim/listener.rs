@@ -1,4 +1,4 @@
-//! Sockets that listen.
+//! The listening sockets of a simulated host.
 
 use std::future::poll_fn;
 use std::io;
@@ -103,19 +103,19 @@ impl Listener {
                     // It was reset in between.
                     state.remove_socket(id);
                 }
-                // Of a host that has crashed nobody is told anything.
+                // A host that has crashed reports nothing.
                 if up { Poll::Ready(Err(errno(libc::EINVAL))) } else { Poll::Pending }
             })
         })
         .await
     }
 
-    /// The socket, while it listens.
+    /// Returns the socket, while it listens.
     fn find<'a>(&self, state: &'a mut State) -> Option<&'a mut Listening> {
         state.listening.get_mut(&self.local).filter(|listening| listening.id == self.id)
     }
 
-    /// Stops to listen, and resets the connections that nobody has taken.
+    /// Stops to listen, and resets the connections that were not accepted.
     pub(crate) fn close(&self) {
         self.host.world.with(|state| {
             if self.find(state).is_none() {

@@ -1,4 +1,4 @@
-//! A network in memory, in virtual time, from a seed.
+//! A network in memory, in virtual time, with random numbers from a seed.
 //!
 //! A program sees this much of TCP: streams of bytes with buffers that fill up, segments of any size that
 //! take their time and are lost with their link, resets, half-closed streams, keepalive. A segment that was
@@ -8,14 +8,14 @@
 //! The modules, from the bottom up:
 //!
 //! * [`rng`]: random numbers from the seed;
-//! * [`segment`]: what travels;
-//! * [`trace`]: what has happened, and its hash;
-//! * [`link`]: the way from one host to another;
+//! * [`segment`]: the segments of connections;
+//! * [`trace`]: the events that have happened, and their hash;
+//! * [`link`]: one direction of a link between two hosts;
 //! * [`socket`]: one end of a connection;
-//! * [`world`]: everything that is in a network, its events, and the task that carries them out;
-//! * [`transport`], [`arrival`], [`clock`]: segments on their way, segments that arrive, and what is due;
-//! * [`faults`]: what goes wrong; [`limits`]: what runs out;
-//! * [`host`], [`stream`], [`listener`]: the handles that the soft provider works with; [`bind`]: how it gets them.
+//! * [`world`]: the state of a network, its events, and the task that carries them out;
+//! * [`transport`], [`arrival`], [`clock`]: segments on their way, segments that arrive, and the work that is due;
+//! * [`faults`]: the faults that a program causes; [`limits`]: the resources that run out;
+//! * [`host`], [`stream`], [`listener`]: the handles that the soft provider works with; [`bind`]: the calls that make them.
 //!
 //! All state is under one lock, [`world::World::with`]. It is not held across an await, and wakers are cloned
 //! under it but woken and dropped without it. Whatever is drawn at random is drawn under it, in the order of

@@ -11,7 +11,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -20,7 +20,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number of the range; its start if it is empty.
+    /// Returns a number of the range; its start if it is empty.
     pub(super) fn within(&mut self, range: &RangeInclusive<u64>) -> u64 {
         let (start, end) = (*range.start(), *range.end());
         if start >= end {

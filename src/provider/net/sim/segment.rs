@@ -41,13 +41,13 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// A segment without bytes that says nothing of either stream.
+    /// Creates a segment without bytes, which has no numbers of either stream.
     pub(super) fn bare(from: SocketAddr, to: SocketAddr, connection: u64, kind: Kind) -> Self {
         let bytes = Bytes::new();
         Self { from, to, connection, kind, sequence: 0, bytes, end: false, acknowledged: 0, edge: 0 }
     }
 
-    /// The same as a TCP packet. The streams begin at the sequence number 1, behind the SYN.
+    /// Returns the segment as a TCP packet. The streams begin at the sequence number 1, behind the SYN.
     pub(super) fn packet(&self) -> Packet<'_> {
         use pcap::{ACK, FIN, PSH, RST, SYN};
         let (sequence, acknowledged) = (self.sequence + 1, self.acknowledged + 1);

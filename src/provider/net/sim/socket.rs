@@ -1,4 +1,4 @@
-//! One end of a connection.
+//! One end of a simulated connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub(super) enum Phase {
     Open,
     /// It was reset, or given up.
     Dead,
-    /// Its host has crashed: nothing happens any more.
+    /// Its host has crashed: nothing happens to it.
     Gone,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Socket {
     pub(super) remote: SocketAddr,
     pub(super) connection: u64,
     pub(super) phase: Phase,
-    /// The number of the error that nobody has been told of.
+    /// The number of the error that was not reported yet.
     pub(super) error: Option<i32>,
 
     /// The bytes that were written and not acknowledged.
@@ -69,7 +69,7 @@ pub(super) struct Socket {
     pub(super) advertised: u64,
     /// The peer's stream has ended.
     pub(super) ended: bool,
-    /// Nobody reads behind `input`.
+    /// No task reads behind `input`.
     pub(super) deaf: bool,
 
     pub(super) times: Times,
@@ -91,14 +91,14 @@ pub(super) struct Times {
     pub(super) retransmit: Option<Duration>,
     /// The number of times that this was done without an answer.
     pub(super) retries: u32,
-    /// The number of times that something was sent again since the peer was heard.
+    /// The number of times that something was sent again since the last segment of the peer.
     pub(super) unheard: u32,
     /// One segment at a time until something is acknowledged.
     pub(super) recovering: bool,
     /// Since when something is unanswered.
     pub(super) unanswered: Option<Duration>,
     pub(super) keepalive: Option<Keepalive>,
-    /// When the peer was heard last.
+    /// When the last segment of the peer has come.
     pub(super) heard: Duration,
     /// Probes since then.
     pub(super) probes: u32,
@@ -152,18 +152,18 @@ impl Socket {
         }
     }
 
-    /// The number of bytes of `output` that are on their way.
+    /// Returns the number of bytes of `output` that are on their way.
     pub(super) fn in_flight(&self) -> usize {
         usize::try_from(self.sent - self.acknowledged).unwrap_or(usize::MAX).min(self.output.len())
     }
 
-    /// The number of bytes that were written and are not acknowledged, the end of the stream being one once
-    /// it was sent.
+    /// Returns the number of bytes that were written and are not acknowledged, the end of the stream being one once it
+    /// was sent.
     pub(super) fn unacknowledged(&self) -> usize {
         self.output.len() + usize::from(self.end_sent && !self.end_acknowledged)
     }
 
-    /// The number of bytes that may be sent now.
+    /// Returns the number of bytes that may be sent now.
     pub(super) fn sendable(&self) -> usize {
         let window = usize::try_from(self.edge.saturating_sub(self.sent)).unwrap_or(usize::MAX);
         (self.output.len() - self.in_flight()).min(window)
@@ -178,12 +178,12 @@ impl Socket {
         }
     }
 
-    /// The place in its stream up to which the peer may send now.
+    /// Returns the place in its stream up to which the peer may send now.
     pub(super) fn window(&self) -> u64 {
         self.received + self.input_limit.saturating_sub(self.input.len()) as u64
     }
 
-    /// Takes an acknowledgement. Whether it was of something new.
+    /// Takes an acknowledgement. Returns whether it was of something new.
     pub(super) fn take_acknowledgement(&mut self, segment: &Segment) -> bool {
         self.edge = self.edge.max(segment.edge);
         let written = self.acknowledged + self.output.len() as u64;
@@ -198,7 +198,7 @@ impl Socket {
         count > 0 || (was_open && self.end_acknowledged)
     }
 
-    /// Takes the bytes of a segment that come next. Whether there were any, or the end of the stream.
+    /// Takes the bytes of a segment that come next. Returns whether there were any, or the end of the stream.
     pub(super) fn take_bytes(&mut self, segment: &Segment) -> bool {
         let Some(known) = self.received.checked_sub(segment.sequence) else { return false };
         let known = usize::try_from(known).unwrap_or(usize::MAX);
@@ -211,8 +211,8 @@ impl Socket {
         count > 0 || ends
     }
 
-    /// Returns whether the peer should be told that it may send more: once a quarter of the room has come free, unless its
-    /// stream has ended. It may be gone then, and would answer with a reset.
+    /// Returns whether to send the peer that it may send more: once a quarter of the room has come free, unless its
+    /// stream has ended. The peer may be gone then, and would answer with a reset.
     pub(super) fn owes_window(&self) -> bool {
         self.phase == Phase::Open
             && !self.ended
@@ -239,7 +239,7 @@ impl Socket {
         }
     }
 
-    /// The bytes that can be read.
+    /// Returns the bytes that can be read.
     ///
     /// # Errors
     /// `WouldBlock`, or how the connection ended.
@@ -247,7 +247,7 @@ impl Socket {
         if self.phase == Phase::Gone {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // As on Linux: behind the end of the stream no reader is told of an error.
+        // As on Linux: behind the end of the stream a reader gets no error.
         if self.input.is_empty() && !self.ended {
             if let Some(error) = self.error.take() {
                 return Err(io::Error::from_raw_os_error(error));
@@ -259,7 +259,7 @@ impl Socket {
         Ok(&self.input)
     }
 
-    /// The number of bytes that can be written, at least 1.
+    /// Returns the number of bytes that can be written, at least 1.
     ///
     /// # Errors
     /// `WouldBlock`, or how the connection ended.

@@ -1,4 +1,4 @@
-//! Sockets that connect, and streams.
+//! Connecting sockets of a simulated host, and their streams.
 
 use std::future::poll_fn;
 use std::io;
@@ -37,7 +37,7 @@ impl BoundSocket {
         self.local
     }
 
-    /// Connects, as [`kernel::connect::connect`](crate::provider::net::kernel::connect::connect).
+    /// Connects like [`kernel::connect::connect`](crate::provider::net::kernel::connect::connect).
     ///
     /// # Errors
     /// The error, and the socket for another attempt.
@@ -76,7 +76,7 @@ impl BoundSocket {
         let source = host.source_for(peer.ip())?;
         let ip = if self.local.ip().is_unspecified() { source } else { self.local.ip() };
         let local = SocketAddr::new(ip, self.local.port());
-        // Nobody listens at a port that connects.
+        // No socket listens at a port that connects.
         if peer == local {
             return Err(errno(libc::ECONNREFUSED));
         }
@@ -119,7 +119,7 @@ impl Stream {
         Self { host, id, _descriptor: descriptor }
     }
 
-    /// Ready while the programs of the host run.
+    /// Polls for the programs of the host to run.
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
         self.host.poll_running(cx)
     }
@@ -128,7 +128,7 @@ impl Stream {
         &self.host
     }
 
-    /// The local address.
+    /// Returns the local address.
     ///
     /// # Errors
     /// None: a socket is there as long as its handle.
@@ -137,7 +137,7 @@ impl Stream {
             .ok_or_else(|| errno(libc::ENOTCONN))
     }
 
-    /// Acts on the network, and is told whether the programs of the host are stopped.
+    /// Runs `act` on the state of the network, with whether the programs of the host are stopped.
     fn with<R>(&self, act: impl FnOnce(&mut State, bool) -> R) -> R {
         self.host.world.with(|state| {
             let frozen = state.is_frozen(self.host.number);
@@ -178,7 +178,7 @@ impl Stream {
         })
     }
 
-    /// Takes bytes that have arrived, and tells the peer that there is room again.
+    /// Takes bytes that have arrived, and lets the peer send more if there is room again.
     fn take(&self, take: impl FnOnce(&[u8]) -> io::Result<usize>) -> io::Result<usize> {
         self.with(|state, frozen| {
             let Some(socket) = state.sockets.get_mut(&self.id).filter(|_| !frozen) else {
@@ -209,7 +209,7 @@ impl Stream {
         self.receive(&mut [memory::Target::Bytes(buffer)])
     }
 
-    /// As [`read`](Self::read), without taking the bytes.
+    /// Reads into a buffer like [`read`](Self::read), without taking the bytes.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -264,7 +264,8 @@ impl Stream {
         self.with(|state, _| state.sockets.get(&self.id).map_or(0, Socket::unacknowledged))
     }
 
-    /// The time since the peer was heard, if what was sent since, or the probe of a peer without room, has been repeated.
+    /// Returns the time since the last segment of the peer, if what was sent since, or the probe of a peer without
+    /// room, has been repeated.
     pub(crate) fn unanswered(&self) -> Option<Duration> {
         self.with(|state, _| {
             let times = &state.sockets.get(&self.id)?.times;

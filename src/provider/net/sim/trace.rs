@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::segment::{Kind, Segment};
 use crate::provider::net::pcap::File;
 
-/// The number of events that are kept as text. The hash is over all.
+/// The number of events that are kept as text. The hash covers all events.
 const KEPT: usize = 4096;
 
-/// A hash that is the same on every run: eight bytes at a time, because it is over everything that is sent.
+/// A hash that is the same on every run: eight bytes at a time, because it covers everything that is sent.
 #[derive(Debug)]
 struct Digest(u64);
 
@@ -74,17 +74,17 @@ impl Trace {
         self.capture = Some(File::new());
     }
 
-    /// The file of the capture, if there is one.
+    /// Returns the file of the capture, if there is one.
     pub(super) fn pcap(&self) -> Option<Vec<u8>> {
         self.capture.as_ref().map(|capture| capture.bytes().to_vec())
     }
 
-    /// The hash over all events so far.
+    /// Returns the hash over all events so far.
     pub(super) fn hash(&self) -> u64 {
         self.hash.finish()
     }
 
-    /// A segment has arrived, or was lost.
+    /// Records a segment that has arrived, or was lost.
     pub(super) fn segment(&mut self, at: Duration, segment: &Segment, lost: bool) {
         (at, segment, lost).hash(&mut self.hash);
         if let Some(capture) = self.capture.as_mut().filter(|_| !lost) {
@@ -95,7 +95,7 @@ impl Trace {
         self.keep(at, Event::Segment { from, to, kind, sequence, length, end, lost });
     }
 
-    /// Something else has happened.
+    /// Records another event.
     pub(super) fn note(&mut self, at: Duration, note: String) {
         (at, &note).hash(&mut self.hash);
         self.keep(at, Event::Note(note));
@@ -108,7 +108,7 @@ impl Trace {
         self.kept.push_back((at, event));
     }
 
-    /// The last events, a line each.
+    /// Returns the last events, a line each.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (at, event) in &self.kept {

@@ -1,4 +1,4 @@
-//! Segments on their way.
+//! Sends the segments of sockets.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::socket::{Phase, Socket};
 use super::world::{Event, Place, State};
 
 impl State {
-    /// Sends a segment, unless the way is cut. When it arrives, and when it would without the rest of a stall.
+    /// Sends a segment, unless the way is cut. Returns when it arrives, and when it would without the rest of a stall.
     fn transmit(&mut self, segment: Segment, not_before: Duration) -> Option<(Duration, Duration)> {
         let hosts = (self.addresses.get(&segment.from.ip()), self.addresses.get(&segment.to.ip()));
         let (Some(&from), Some(&to)) = hosts else {
@@ -75,7 +75,7 @@ impl State {
         self.link(host, to).settings.idle_limit.is_some_and(|limit| silence > limit)
     }
 
-    /// Tells the peer what has arrived, and how much more it may send.
+    /// Sends the peer the number of bytes that have arrived, and how much more it may send.
     pub(super) fn acknowledge(&mut self, id: u64) {
         self.emit(id, Kind::Data, Bytes::new(), false);
     }
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// The connection is over, for this reason.
+    /// Ends a connection with this error.
     pub(super) fn fail(&mut self, id: u64, error: i32) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         if matches!(socket.phase, Phase::Dead | Phase::Gone) {
@@ -146,7 +146,7 @@ impl State {
         Some(socket)
     }
 
-    /// Forgets a socket. The peer is told nothing.
+    /// Removes a socket, without a segment to the peer.
     pub(super) fn forget(&mut self, id: u64) {
         let Some(socket) = self.remove_socket(id) else { return };
         let pair = (socket.local, socket.remote);
@@ -155,13 +155,13 @@ impl State {
         }
     }
 
-    /// Sends a reset and forgets the socket.
+    /// Sends a reset and removes the socket.
     pub(super) fn reset(&mut self, id: u64) {
         self.emit(id, Kind::Reset, Bytes::new(), false);
         self.forget(id);
     }
 
-    /// Wakes who waits for a socket, unless it cannot see what happens.
+    /// Wakes the tasks that wait for a socket, unless the programs of its host are stopped.
     pub(super) fn wake_socket(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         if self.places.get(socket.host).is_some_and(|place| place.frozen) {
@@ -175,7 +175,7 @@ impl State {
         }
     }
 
-    /// The handle of a socket is dropped.
+    /// Closes a socket whose handle is dropped.
     pub(super) fn close(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         socket.orphan = true;
@@ -190,7 +190,7 @@ impl State {
         }
     }
 
-    /// Forgets an orphan when both streams have ended.
+    /// Removes an orphan when both streams have ended.
     pub(super) fn bury(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         if !socket.orphan || !socket.end_acknowledged {

@@ -1,4 +1,4 @@
-//! Everything that is in a network, its events, and the task that carries them out.
+//! The state of a simulated network, its events, and the task that carries them out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -73,7 +73,7 @@ pub(super) struct Listening {
     pub(super) id: u64,
     pub(super) host: usize,
     pub(super) backlog: usize,
-    /// Connections that nobody has taken.
+    /// Connections that were not accepted.
     pub(super) queue: VecDeque<u64>,
     pub(super) waiters: Vec<Waker>,
 }
@@ -106,19 +106,19 @@ pub(super) struct State {
 }
 
 impl State {
-    /// A number that nothing else of this network has.
+    /// Returns a number that nothing else of this network has.
     pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Has an event happen.
+    /// Schedules an event.
     pub(super) fn schedule(&mut self, at: Duration, event: Event) {
         let number = self.number();
         self.events.insert((at, number), event);
     }
 
-    /// The link from one host to another.
+    /// Returns the link from one host to another.
     pub(super) fn link(&mut self, from: usize, to: usize) -> &mut Link {
         self.links.entry((from, to)).or_insert_with(|| {
             let mut settings = Settings::default();
@@ -129,12 +129,12 @@ impl State {
         })
     }
 
-    /// The host of a socket, if its programs cannot see what happens.
+    /// Returns whether the programs of a host are stopped.
     pub(super) fn is_frozen(&self, host: usize) -> bool {
         self.places.get(host).is_some_and(|place| place.frozen)
     }
 
-    /// Carries out the events of this time and before. When the next one is.
+    /// Carries out the events of this time and before. Returns when the next one is.
     fn advance(&mut self, now: Duration) -> Option<Duration> {
         while let Some(entry) = self.events.first_entry() {
             if entry.key().0 > now {
@@ -151,7 +151,7 @@ impl State {
 }
 
 impl World {
-    /// A network without hosts, whose task runs on the runtime of the caller.
+    /// Creates a network without hosts, whose task runs on the runtime of the caller.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -185,12 +185,12 @@ impl World {
         self.seed
     }
 
-    /// The time since the network was made.
+    /// Returns the time since the network was made.
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Changes the state at this time, and wakes whom that concerns without the lock.
+    /// Changes the state at this time, and then wakes the tasks that the change concerns, without the lock.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let now = self.start.elapsed();
@@ -211,7 +211,7 @@ impl World {
         self.with(|state| state.choices.within(range))
     }
 
-    /// The number of sockets.
+    /// Returns the number of sockets.
     pub(crate) fn sockets(&self) -> usize {
         self.with(|state| state.sockets.len() + state.listening.len())
     }
@@ -221,12 +221,12 @@ impl World {
         self.with(|state| state.buffers = (output.max(1), input.max(1)));
     }
 
-    /// The hash over all that has happened.
+    /// Returns the hash over all that has happened.
     pub(crate) fn trace_hash(&self) -> u64 {
         self.with(|state| state.trace.hash())
     }
 
-    /// The last events, a line each.
+    /// Returns the last events, a line each.
     pub(crate) fn trace(&self) -> String {
         self.with(|state| state.trace.text())
     }
@@ -236,7 +236,7 @@ impl World {
         self.with(|state| state.trace.capture());
     }
 
-    /// The file of the capture, if there is one.
+    /// Returns the file of the capture, if there is one.
     pub(crate) fn pcap(&self) -> Option<Vec<u8>> {
         self.with(|state| state.trace.pcap())
     }
@@ -277,7 +277,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// The task of a network, for as long as anybody uses it.
+/// Drives the events of a network, for as long as it has a handle.
 async fn drive(world: Weak<World>, start: Instant) {
     let mut sleep = Box::pin(sleep_until(start));
     poll_fn(|cx| {
