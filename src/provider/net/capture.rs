@@ -1,4 +1,4 @@
-//! The bytes of connections of this machine, captured where they are read and written.
+//! The capture of the bytes of connections of this machine, where they are read and written.
 
 use std::fmt;
 use std::io;
@@ -45,7 +45,7 @@ struct Recording {
 }
 
 impl Capture {
-    /// Creates a recording whose file has at most `limit` bytes. When it is full, nothing is added any more.
+    /// Creates a recording whose file has at most `limit` bytes. When it is full, nothing more is added.
     pub fn new(limit: usize) -> Self {
         Self { recording: Arc::new(Mutex::new(Recording { file: File::new(), limit, omitted: 0 })) }
     }
@@ -110,7 +110,7 @@ const OUT: usize = 0;
 const IN: usize = 1;
 
 impl Tap {
-    /// Begins with the packets of a TCP handshake.
+    /// Creates the tap of a connection, and adds the packets of a TCP handshake.
     fn new(capture: Capture, local: SocketAddr, peer: SocketAddr, role: Role) -> Self {
         let direction = |from, to| Direction { from, to, next: 0, acknowledged: 0, ended: false };
         let directions = [direction(local, peer), direction(peer, local)];
@@ -167,7 +167,7 @@ pub(crate) struct Captured {
 }
 
 impl Captured {
-    /// Captures a stream from now on, before it has carried any byte.
+    /// Creates a stream that is captured from now on, before it has carried any byte.
     pub(super) fn new(
         stream: TcpStream,
         capture: &Capture,
@@ -187,7 +187,7 @@ impl Captured {
         targets: &mut [memory::Target<'_>],
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Refused before bytes are taken that nobody gets.
+        // Checked before bytes are taken from the socket: an error would lose them.
         memory::scatter(&[], targets)?;
         let room = memory::room(targets).min(CHUNK);
         let mut tap = self.tap.lock();
@@ -211,7 +211,7 @@ impl Captured {
         }
     }
 
-    /// As [`Stream::try_receive`](super::Stream::try_receive).
+    /// Reads into the targets, for [`Stream::try_receive`](super::Stream::try_receive).
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
@@ -219,7 +219,7 @@ impl Captured {
         self.receive_by(targets, |bytes| self.stream.try_read(bytes))
     }
 
-    /// As [`Stream::receive_now`](super::Stream::receive_now).
+    /// Reads into the targets, for [`Stream::receive_now`](super::Stream::receive_now).
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
@@ -247,7 +247,7 @@ impl Captured {
         Ok(length)
     }
 
-    /// As [`Stream::try_send`](super::Stream::try_send).
+    /// Writes the pieces, for [`Stream::try_send`](super::Stream::try_send).
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::send`].
@@ -258,7 +258,7 @@ impl Captured {
         })
     }
 
-    /// As [`Stream::send_pieces_now`](super::Stream::send_pieces_now).
+    /// Writes the pieces, for [`Stream::send_pieces_now`](super::Stream::send_pieces_now).
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::send`].
@@ -271,7 +271,7 @@ impl Captured {
         })
     }
 
-    /// As [`Stream::send_now`](super::Stream::send_now).
+    /// Writes a buffer, for [`Stream::send_now`](super::Stream::send_now).
     ///
     /// # Errors
     /// `WouldBlock`, and those of send(2).
@@ -280,7 +280,7 @@ impl Captured {
         self.send_by(piece, |bytes| SockRef::from(&self.stream).send(bytes))
     }
 
-    /// This end ends its direction.
+    /// Ends the direction of this end in the capture.
     pub(super) fn end(&self) {
         self.tap.lock().end(OUT, FIN);
     }

@@ -41,7 +41,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// The budgets of a host with so many descriptors.
+    /// Creates the budgets of a host with so many descriptors.
     pub(crate) fn new(limit: fn() -> usize) -> Self {
         let budget = |parts, most| Arc::new(Budget { limit, parts, most, state: Mutex::default() });
         // Before the program has accepted: less than half. Together with the last: less than five eighths.
@@ -55,7 +55,7 @@ impl Descriptors {
         }
     }
 
-    /// Those of this process.
+    /// Creates the budgets of this process.
     pub(crate) fn of_process() -> Self {
         // A process may change its limit at any time.
         Self::new(|| {

@@ -1,4 +1,4 @@
-//! The meaning, in ND's words, of the errors with which the kernel does not connect us.
+//! Translates the errors with which the kernel does not connect us into those of ND.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::error::{ConnectError, OpenError, Reason};
 use crate::status::Status;
 
-/// Returns whether this can be the address of one peer: not "any", not many, not everybody.
+/// Returns whether this can be the address of one peer: not unspecified, multicast or broadcast.
 ///
 /// A link-local IPv6 address counts as none either, as an `IpAddr` cannot say on which link.
 pub(crate) fn is_peer_address(ip: IpAddr) -> bool {

@@ -1,4 +1,4 @@
-//! A host: its addresses, and the sockets that are made on it.
+//! The host of an adapter: its addresses, and the sockets that are made on it.
 
 use std::future::poll_fn;
 use std::io;
@@ -34,7 +34,7 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The namespace of its ports, for sockets that the calling thread makes.
+    /// Returns the namespace of the host's ports, for sockets that the calling thread makes.
     pub(crate) fn namespace(&self) -> Namespace {
         match self {
             Self::Kernel => Namespace::of_thread(),
@@ -43,7 +43,7 @@ impl Host {
         }
     }
 
-    /// The budgets of the descriptors that peers hold.
+    /// Returns the budgets of the descriptors that peers hold.
     pub(crate) fn descriptors(&self) -> &Descriptors {
         static PROCESS: LazyLock<Descriptors> = LazyLock::new(Descriptors::of_process);
         match self {
@@ -53,7 +53,7 @@ impl Host {
         }
     }
 
-    /// A random number that a peer cannot guess, `None` if the system has none.
+    /// Returns a random number that a peer cannot guess; `None` if the system has none.
     pub(crate) fn random(&self) -> Option<u32> {
         match self {
             Self::Kernel => getrandom::u32().ok(),
@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// Counts memory of a program, `None` if there is not as much.
+    /// Counts memory of a program; `None` if so much is not left.
     pub(crate) fn charge(&self, memory: Owned) -> Option<Owned> {
         match self {
             // The system has counted it.
@@ -91,7 +91,7 @@ impl Host {
         }
     }
 
-    /// Every interface, with and without addresses.
+    /// Lists the interfaces, with and without addresses.
     ///
     /// # Errors
     /// Those of getifaddrs(3).
@@ -103,7 +103,7 @@ impl Host {
         }
     }
 
-    /// The interface that has this address, `None` when this host does not have it.
+    /// Returns the interface that has this address; `None` if this host does not have the address.
     ///
     /// # Errors
     /// Those of [`interfaces`](Self::interfaces).
@@ -115,7 +115,7 @@ impl Host {
         }
     }
 
-    /// The local address from which `remote` is reached.
+    /// Returns the local address from which `remote` is reached.
     ///
     /// # Errors
     /// `ENETUNREACH` and its kin when there is no route; `EADDRNOTAVAIL` for an address that can never be a peer's.
@@ -222,7 +222,7 @@ impl Monitor {
     /// Resolves when anything may have changed since the last call, or since it was opened.
     ///
     /// # Errors
-    /// The monitor is of no use any more.
+    /// The monitor can no longer be used.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -269,7 +269,8 @@ pub(crate) struct ConnectFailure {
 }
 
 impl BoundSocket {
-    /// Its address, with a port that is not 0; unspecified when it was bound to every address of the family.
+    /// Returns the local address, with a port that is not 0; unspecified if the socket was bound to every address of
+    /// the family.
     pub(crate) fn local(&self) -> SocketAddr {
         match self {
             Self::Kernel(bound) => bound.local,
@@ -331,7 +332,7 @@ pub(crate) enum BoundListener {
 }
 
 impl BoundListener {
-    /// The port.
+    /// Returns the port.
     pub(crate) fn port(&self) -> u16 {
         match self {
             Self::Kernel(bound) => bound.local_addresses().next().map_or(0, |first| first.port()),
@@ -407,8 +408,8 @@ impl Listener {
         }
     }
 
-    /// Closes the socket: the port is free, also for a bind that does not share it, and peers that nobody has taken are
-    /// refused.
+    /// Closes the socket: the port is free, also for a bind that does not share it, and connections that were not
+    /// accepted are refused.
     pub(crate) fn close(&self) {
         match self {
             Self::Kernel(listener) => {

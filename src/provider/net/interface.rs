@@ -1,4 +1,4 @@
-//! An interface of a host, and the one that has an address.
+//! A network interface of a host.
 
 use std::net::IpAddr;
 

@@ -30,12 +30,12 @@ pub(crate) struct PortLease {
 }
 
 impl PortLease {
-    /// The address, unspecified when it is every address of the family.
+    /// Returns the address, unspecified if it is every address of the family.
     pub(crate) fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// The port.
+    /// Returns the port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -65,7 +65,7 @@ impl Drop for PortLease {
 /// Two holders conflict when they have the port in the same network namespace, and the same address, or one
 /// of them all addresses of the family. IPv4 and IPv6 never conflict, as our IPv6 sockets are IPv6 only.
 ///
-/// Without a namespace it is that of the calling thread.
+/// Without `namespace` it is that of the calling thread.
 pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Option<PortLease> {
     let ip = ip.to_canonical();
     let namespace = namespace.unwrap_or_else(Namespace::of_thread);
@@ -91,7 +91,7 @@ pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Opti
 pub(crate) struct Namespace(u64);
 
 impl Namespace {
-    /// One that no thread has, for a host of a simulated network.
+    /// Creates a namespace that no thread has, for a host of a simulated network.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated() -> Self {
         // No file system numbers its files from there on.
@@ -99,13 +99,13 @@ impl Namespace {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number of ports that are held in it.
+    /// Returns the number of ports that are held in the namespace.
     #[cfg(feature = "sim")]
     pub(crate) fn held(self) -> usize {
         HELD.lock().keys().filter(|(namespace, _)| *namespace == self).count()
     }
 
-    /// That of the calling thread.
+    /// Returns the namespace of the calling thread.
     pub(crate) fn of_thread() -> Self {
         Self(std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino()))
     }

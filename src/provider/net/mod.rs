@@ -1,13 +1,13 @@
-//! Local addresses, ports and TCP sockets: the door of the providers to the network.
+//! Local addresses, ports and TCP sockets: the interface of the providers to the network.
 //!
-//! Nothing here knows iWARP. The modules, from the bottom up:
+//! Nothing here depends on iWARP. The modules, from the bottom up:
 //!
 //! * [`interface`]: an interface and its addresses;
-//! * `leases`: which ports this process holds;
-//! * [`ports`]: which port to try next;
-//! * `descriptors`: how many descriptors peers may hold;
-//! * `options`: what the caller may choose about a socket;
-//! * [`errors`]: what a failed connect means in ND's words;
+//! * `leases`: the ports that this process holds;
+//! * [`ports`]: the choice of the port to try next;
+//! * `descriptors`: the numbers of descriptors that peers may hold;
+//! * `options`: the options of a socket that the caller may choose;
+//! * [`errors`]: the errors of a failed connect as those of ND;
 //! * `pcap`, `capture`: the bytes of connections as a file for Wireshark;
 //! * [`kernel`]: the network of this machine;
 //! * `sim`: a network in memory;
@@ -43,7 +43,7 @@ pub(crate) use interface::Interface;
 #[cfg(feature = "soft")]
 pub(crate) use stream::Stream;
 
-/// The same address with an IPv4-mapped IPv6 address written as IPv4.
+/// Returns the same address with an IPv4-mapped IPv6 address written as IPv4.
 ///
 /// Our IPv6 sockets are IPv6 only, so `::ffff:a.b.c.d` must become an IPv4 socket to mean anything (ipv6(7)).
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
@@ -55,14 +55,14 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The plain kernel error with this number.
+/// Returns the plain kernel error with this number.
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-/// An error where tokio would panic: outside a runtime, sockets have nobody to watch them.
+/// Returns an error outside of a runtime, where tokio would panic because sockets have no driver.
 ///
-/// A runtime built without I/O cannot be told apart; in that one tokio still panics.
+/// A runtime built without I/O cannot be distinguished; in that one tokio still panics.
 fn require_runtime() -> io::Result<()> {
     tokio::runtime::Handle::try_current().map(drop).map_err(io::Error::other)
 }

@@ -25,8 +25,8 @@ pub(crate) struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// When an idle peer is probed first, and then how often: after half of the path timeout, and every sixth of it. In whole
-    /// seconds within the kernel's limits, 1 to 32767 (tcp(7)).
+    /// Returns the time before an idle peer is probed first, and the time between two probes: half of the path timeout,
+    /// and a sixth of it. In whole seconds within the kernel's limits, 1 to 32767 (tcp(7)).
     pub(super) fn keepalive(&self) -> Option<(Duration, Duration)> {
         let whole = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, 32767));
         self.path_timeout.map(|timeout| (whole(timeout / 2), whole(timeout / 6)))
@@ -45,7 +45,7 @@ pub(crate) enum SocketError {
 }
 
 impl SocketError {
-    /// An operating system's error from this call.
+    /// Creates the error of this call of the operating system.
     pub(super) fn os(call: &'static str, source: io::Error) -> Self {
         Self::Bind(BindError::Os { call, source: source.into() })
     }

@@ -1,4 +1,4 @@
-//! TCP packets as a capture file, which Wireshark reads.
+//! Writes TCP packets into a capture file, which Wireshark reads.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -40,13 +40,13 @@ pub(super) struct Packet<'a> {
 pub(super) struct File(Vec<u8>);
 
 impl File {
-    /// A file without packets.
+    /// Creates a file without packets.
     pub(super) fn new() -> Self {
         let header = [MAGIC, 2 | 4 << 16, 0, 0, LONGEST, RAW_IP];
         Self(header.into_iter().flat_map(u32::to_le_bytes).collect())
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -62,12 +62,12 @@ impl File {
     }
 }
 
-/// The low half: sequence numbers wrap.
+/// Returns the low half: sequence numbers wrap.
 fn low(number: u64) -> u32 {
     (number & u64::from(u32::MAX)) as u32
 }
 
-/// The sum of 16-bit words (RFC 1071), to be completed by [`folded`].
+/// Returns the sum of 16-bit words (RFC 1071), to be completed by [`folded`].
 fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from)).sum()
 }
@@ -80,7 +80,7 @@ fn folded(mut sum: u64) -> [u8; 2] {
     [high, low]
 }
 
-/// The bytes of an address.
+/// Returns the bytes of an address.
 fn octets(address: SocketAddr) -> Vec<u8> {
     match address.ip() {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -88,7 +88,7 @@ fn octets(address: SocketAddr) -> Vec<u8> {
     }
 }
 
-/// A packet behind its IP header.
+/// Returns a packet behind its IP header.
 fn ip(packet: &Packet<'_>) -> Vec<u8> {
     let addresses = [octets(packet.from), octets(packet.to)].concat();
     let tcp = tcp(packet, &addresses);
@@ -107,7 +107,7 @@ fn ip(packet: &Packet<'_>) -> Vec<u8> {
     ip
 }
 
-/// A packet with its TCP header (RFC 9293 section 3.1).
+/// Returns a packet with its TCP header (RFC 9293 section 3.1).
 fn tcp(packet: &Packet<'_>, addresses: &[u8]) -> Vec<u8> {
     let Packet { from, to, flags, sequence, acknowledged, window, bytes } = *packet;
     // The window of a SYN is not scaled (RFC 7323 section 2.2). It rounds up, so that none is closed that is not.

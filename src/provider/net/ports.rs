@@ -14,7 +14,7 @@ impl PortRange {
     /// The ports that the IANA set aside for this (RFC 6335 section 6), which `IND2Connector::Bind` names.
     pub(crate) const EPHEMERAL: Self = Self { first: 49152, last: 65535 };
 
-    /// From `first` to `last`; `None` when that is empty or contains port 0.
+    /// Creates the range from `first` to `last`; `None` if that is empty or contains port 0.
     #[cfg(feature = "soft")]
     pub(crate) const fn new(first: u16, last: u16) -> Option<Self> {
         if first == 0 || first > last { None } else { Some(Self { first, last }) }
@@ -26,12 +26,12 @@ impl PortRange {
         self.first <= port && port <= self.last
     }
 
-    /// The number of these ports, at least 1.
+    /// Returns the number of these ports, at least 1.
     pub(crate) fn count(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 
-    /// The port at `place`, counted round and round.
+    /// Returns the port at `place`, counted round and round.
     pub(super) fn at(self, place: u64) -> u16 {
         // The remainder is below 65536.
         self.first + u16::try_from(place % self.count()).unwrap_or(0)
@@ -52,7 +52,7 @@ static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
     AtomicU64::new(start.into())
 });
 
-/// Every port of the range once.
+/// Returns every port of the range once.
 ///
 /// The first search of the process starts at a random place, every other where the last one ended, so that a
 /// port comes round again as late as possible: its last connection may still be in TIME_WAIT (RFC 6056

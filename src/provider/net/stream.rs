@@ -1,4 +1,4 @@
-//! A connected byte stream.
+//! A connected TCP stream, of this machine or of a simulated network.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,8 +26,8 @@ use crate::types::Role;
 
 /// A connected TCP stream.
 ///
-/// The methods without `poll` and `async` never wait: they fail with `WouldBlock`. Those whose names end in `now` ask the
-/// socket itself, the others only if the runtime has been told that there is something.
+/// The methods without `poll` and `async` never wait: they fail with `WouldBlock`. Those whose names end in `now` ask
+/// the socket itself, the others only if the runtime has seen an event of it.
 #[derive(Debug)]
 pub(crate) enum Stream {
     /// A socket of this machine.
@@ -46,7 +46,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    /// The same stream, whose bytes are captured from now on. A simulated network has its own capture.
+    /// Captures the bytes of the stream from now on. A simulated network has its own capture.
     pub(crate) fn captured(self, capture: Option<&Capture>, peer: SocketAddr, role: Role) -> Self {
         match (self, capture) {
             (Self::Kernel(stream), Some(capture)) => match stream.local_addr() {
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Ready while the programs of the host run.
+    /// Polls for the programs of the host to run.
     #[inline]
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "this machine asks nobody"))]
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
@@ -89,7 +89,7 @@ impl Stream {
         }
     }
 
-    /// Ready when there may be something to read: bytes, the end, or an error. One task waits at a time.
+    /// Polls for readiness to read: bytes, the end, or an error. One task waits at a time.
     #[inline]
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -99,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Ready when there may be room to write, or an error. One task waits at a time.
+    /// Polls for readiness to write: room, or an error. One task waits at a time.
     #[inline]
     pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -146,8 +146,9 @@ impl Stream {
         }
     }
 
-    /// Reads into the targets, which have room for `asked` bytes; 0 is the end of the stream. A read that comes back short
-    /// has emptied the socket: told so, tokio waits for the next event without another system call.
+    /// Reads into the targets, which have room for `asked` bytes; 0 is the end of the stream. A read that comes back
+    /// short has emptied the socket: that is reported to tokio, which waits for the next event without another system
+    /// call.
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
@@ -172,7 +173,7 @@ impl Stream {
         }
     }
 
-    /// Reads into the targets, without asking the runtime and without telling it.
+    /// Reads into the targets, without asking the runtime and without a report to it.
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
@@ -186,7 +187,7 @@ impl Stream {
         }
     }
 
-    /// Writes the pieces, in order: how many bytes the socket took.
+    /// Writes the pieces, in order. Returns how many bytes the socket took.
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::send`].
@@ -202,7 +203,7 @@ impl Stream {
         }
     }
 
-    /// Writes the pieces, as [`try_send`](Self::try_send) does, without asking the runtime and without telling it.
+    /// Writes the pieces, as [`try_send`](Self::try_send) does, without asking the runtime and without a report to it.
     ///
     /// # Errors
     /// Those of [`try_send`](Self::try_send).
@@ -218,8 +219,8 @@ impl Stream {
         }
     }
 
-    /// Writes pieces of `offered` bytes, as [`try_send`](Self::try_send) does. One that comes back short has filled the socket:
-    /// told so, tokio waits for the next event without another system call.
+    /// Writes pieces of `offered` bytes, as [`try_send`](Self::try_send) does. A write that comes back short has filled
+    /// the socket: that is reported to tokio, which waits for the next event without another system call.
     ///
     /// # Errors
     /// Those of [`try_send`](Self::try_send).
@@ -246,7 +247,7 @@ impl Stream {
         }
     }
 
-    /// Reads what has arrived, without asking the runtime, which knows only of what its last event told.
+    /// Reads what has arrived, without asking the runtime, which has only seen the last event.
     ///
     /// # Errors
     /// `WouldBlock`, and those of recv(2).
@@ -259,7 +260,7 @@ impl Stream {
         }
     }
 
-    /// As [`read_now`](Self::read_now), without taking it.
+    /// Reads what has arrived like [`read_now`](Self::read_now), without taking it.
     ///
     /// # Errors
     /// `WouldBlock`, and those of recv(2).
@@ -273,7 +274,7 @@ impl Stream {
         }
     }
 
-    /// Writes a buffer without asking the runtime: how many bytes the socket took.
+    /// Writes a buffer without asking the runtime. Returns how many bytes the socket took.
     ///
     /// # Errors
     /// `WouldBlock`, and those of send(2).
@@ -319,7 +320,7 @@ impl Stream {
         }
     }
 
-    /// Makes the drop of this stream an orderly end again, whatever [`abort`](Self::abort) has said.
+    /// Makes the drop of this stream an orderly end again, after a call of [`abort`](Self::abort).
     pub(crate) fn clear_abort(&self) {
         match self {
             Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
@@ -354,7 +355,7 @@ impl Stream {
         }
     }
 
-    /// The number of bytes that were written and not acknowledged by the host of the peer.
+    /// Returns the number of bytes that were written and not acknowledged by the host of the peer.
     ///
     /// # Errors
     /// Those of [`memory::unacknowledged`].
@@ -368,8 +369,8 @@ impl Stream {
         }
     }
 
-    /// The time since the host of the peer was last heard, if what was sent since is repeated. Of several paths the kernel
-    /// knows only the first, so `None` with MPTCP.
+    /// Returns the time since the last packet of the peer's host, if what was sent since is repeated. Of several paths
+    /// the kernel knows only the first, so `None` with MPTCP.
     ///
     /// # Errors
     /// Those of getsockopt(2).
@@ -445,8 +446,8 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Asks the socket for what has arrived. If tokio believes that there is something, as it does of each socket that was just
-/// accepted, it is told better, and waits for the next event.
+/// Asks the socket for what has arrived. If the socket is readable for tokio, as each one is that was just accepted,
+/// and has nothing, tokio then waits for the next event.
 ///
 /// # Errors
 /// `WouldBlock`, and those of recv(2).
