@@ -21,7 +21,7 @@ struct Waiter<R> {
     waker: Option<Waker>,
 }
 
-/// The queue of a listener, under its lock: requests that nobody fetched yet, or futures that wait for one.
+/// The queue of a listener, under its lock: requests that were not fetched yet, or futures that wait for one.
 pub(crate) struct Requests<R> {
     pub(crate) machine: Listener<R>,
     waiters: BTreeMap<WaiterId, Waiter<R>>,
@@ -34,17 +34,17 @@ pub(crate) enum Placed<R> {
     Wake(Option<Waker>),
     /// It waits in the queue.
     Queued,
-    /// The request is refused, because nobody will take it.
+    /// The request is refused: the backlog is full, or the listener is closed.
     Refuse(R),
 }
 
 impl<R> Requests<R> {
-    /// The queue of a listener without an address.
+    /// Creates the queue of a listener without an address.
     pub(crate) fn new() -> Self {
         Self { machine: Listener::new(), waiters: BTreeMap::new() }
     }
 
-    /// Ends every wait, and returns the futures to wake and the requests that nobody fetched.
+    /// Ends every wait, and returns the futures to wake and the requests that were not fetched.
     pub(crate) fn end(&mut self, end: End) -> (Vec<Waker>, Vec<R>) {
         let Leftovers { waiters, requests } = self.machine.end(end);
         let status = match end {
@@ -104,8 +104,8 @@ impl<R> Requests<R> {
         }
     }
 
-    /// A future is dropped. A request that was delivered to it and not collected goes to the next one (`LS-06`). Its waker
-    /// is to be dropped without the lock.
+    /// Removes a future that is dropped. A request that was delivered to it and not collected goes to the next one
+    /// (`LS-06`). Its waker is to be dropped without the lock.
     fn leave(&mut self, id: WaiterId) -> (Placed<R>, Option<Waker>) {
         self.machine.cancel(id);
         let Some(Waiter { answer, waker }) = self.waiters.remove(&id) else { return (Placed::Queued, None) };
@@ -127,10 +127,10 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// Takes the lock.
     fn lock(&self) -> MutexGuard<'_, Self::Inner>;
 
-    /// The connector of a request that is handed out.
+    /// Returns the connector of a request that is handed out.
     fn connector_for(&self, request: Self::Request) -> Self::Connector;
 
-    /// Refuses a request that nobody will take.
+    /// Refuses a request: the backlog is full, or the listener is closed.
     fn refuse(&self, request: Self::Request);
 
     /// Returns how many requests may wait when this one arrives, if that is less than the backlog.
@@ -138,12 +138,12 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
         usize::MAX
     }
 
-    /// IND2Listener::GetConnectionRequest.
+    /// Returns a future that resolves with a request (`IND2Listener::GetConnectionRequest`).
     fn request(self: &Arc<Self>) -> Accept<Self> {
         Accept { queue: self.clone(), place: Place::New }
     }
 
-    /// CancelOverlappedRequests: every wait ends CANCELED, the listener goes on.
+    /// Ends every wait with CANCELED (CancelOverlappedRequests). The listener goes on.
     fn cancel(&self) {
         let mut inner = self.lock();
         let requests = inner.as_mut();
@@ -153,7 +153,8 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// A request has come in full. Queued requests that are `dead` make room for it.
+    /// Queues a request that has come in full, or delivers it to a future. Queued requests that are `dead` make room
+    /// for it.
     fn enqueue(&self, request: Self::Request, dead: impl FnMut(&Self::Request) -> bool) {
         let room = self.room(&request);
         let mut inner = self.lock();
@@ -166,7 +167,7 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
         self.deliver(placed);
     }
 
-    /// Carries out, without the lock, what became of a request.
+    /// Carries out, without the lock, the outcome of a new request.
     fn deliver(&self, placed: Placed<Self::Request>) {
         match placed {
             Placed::Wake(waker) => waker.into_iter().for_each(Waker::wake),

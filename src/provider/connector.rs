@@ -1,9 +1,9 @@
-//! The driver of the state machine of a connector, for both providers: it feeds the machine, answers the
-//! futures that wait, and keeps the reasons.
+//! Drives the state machine of a connector, for both providers: feeds the machine, answers the futures that wait, and
+//! keeps the reasons.
 //!
-//! A provider keeps a [`ConnectorState`] under the lock of its connector and says in [`ConnectorDriver`] how the actions that touch its
-//! transport are carried out. Foreign code, the wakers, the memory of finished requests, the recorder of metrics and the
-//! subscribers of `tracing`, only runs once the lock is gone: it is collected in an [`AfterStep`].
+//! A provider keeps a [`ConnectorState`] under the lock of its connector, and implements in [`ConnectorDriver`] the
+//! actions that touch its transport. Foreign code, the wakers, the memory of finished requests, the recorder of metrics
+//! and the subscribers of `tracing`, only runs once the lock is gone: it is collected in an [`AfterStep`].
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,7 +34,7 @@ pub(crate) const FLUSHED: &str = "the queue pair was flushed";
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// An id that no other connector of this process has had.
+/// Returns an id that no other connector of this process has had.
 pub(crate) fn next_id() -> ConnectionId {
     ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
@@ -241,7 +241,7 @@ enum StepEvent {
     Other(Box<dyn FnOnce() + Send>),
 }
 
-/// What a step of the machine was.
+/// The kind of a step of the machine.
 enum What {
     Lost(Reason),
     Aborted(Reason),
@@ -281,7 +281,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// The state under the lock: the progress, and the data that the provider needs for its transport.
     type Inner: AsMut<ConnectorState>;
 
-    /// Returns its number in `tracing` output.
+    /// Returns the number of the connector in `tracing` output.
     fn id(&self) -> ConnectionId;
 
     /// Takes the lock.
@@ -290,7 +290,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Carries out any action but `Finish`.
     fn execute(&self, inner: &mut Self::Inner, action: Action, after: &mut AfterStep);
 
-    /// Tidies up after every input. A further input that follows from it is given back.
+    /// Tidies up after every input. Returns a further input that follows from it.
     fn follow_up(&self, inner: &mut Self::Inner, after: &mut AfterStep) -> Option<Input>;
 
     /// Returns the time that Disconnect waits for the peer.
@@ -309,7 +309,8 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.handle_with(input, |_| ())
     }
 
-    /// Like [`handle`](Self::handle), with a change under the same lock: nobody sees the one without the other.
+    /// Handles an input like [`handle`](Self::handle), and makes a change under the same lock: no thread sees one
+    /// without the other.
     ///
     /// # Errors
     /// As `handle`.
@@ -320,7 +321,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         })
     }
 
-    /// Like [`handle`](Self::handle), with an input that depends on the state; `None` changes nothing.
+    /// Handles an input like [`handle`](Self::handle). The input depends on the state; `None` changes nothing.
     ///
     /// # Errors
     /// As `handle`.
@@ -330,7 +331,8 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         outcome
     }
 
-    /// Like [`handle_if`](Self::handle_if), for a caller that must not be kept by a call of the driver.
+    /// Handles an input like [`handle_if`](Self::handle_if), for a caller that must not be kept by a call of the
+    /// driver.
     ///
     /// # Errors
     /// As `handle`.
@@ -340,7 +342,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         outcome
     }
 
-    /// The part of a step that is made under the lock, and what follows.
+    /// Makes the part of a step that is under the lock. Returns what follows.
     fn step(
         &self,
         prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>,
@@ -353,7 +355,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         (outcome, after)
     }
 
-    /// Like [`handle`](Self::handle), under a lock that is held already; the caller runs `after` without it.
+    /// Handles an input like [`handle`](Self::handle), for a caller that holds the lock and runs `after` without it.
     ///
     /// # Errors
     /// As `handle`.
@@ -425,7 +427,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         Ok(())
     }
 
-    /// The address of the peer, for the text of an error; unspecified before the connector has one.
+    /// Returns the address of the peer, for the text of an error; unspecified before the connector has one.
     fn peer(&self) -> SocketAddr {
         const NONE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         self.lock().as_mut().peer.unwrap_or(NONE)
@@ -450,7 +452,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         polled
     }
 
-    /// Polls for the existence of an answer, and leaves it there.
+    /// Polls for an answer to a call, without taking it.
     #[cfg(feature = "soft")]
     fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
@@ -461,7 +463,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         polled.map(|_status| ())
     }
 
-    /// The answer to a call, if it has one.
+    /// Takes the answer to a call, if it has one.
     #[cfg(feature = "soft")]
     fn take_answer(&self, op: Op) -> Option<Status> {
         self.lock().as_mut().answers.of(op).and_then(Waiter::take)
@@ -472,7 +474,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         std::future::poll_fn(move |cx| self.poll_answer(op, cx))
     }
 
-    /// Waits until the connection is over (NotifyDisconnect).
+    /// Resolves when the connection has ended (NotifyDisconnect).
     fn disconnected(&self) -> impl Future<Output = DisconnectReason> + Send
     where
         Self: Sized,
@@ -497,7 +499,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         }
     }
 
-    /// IND2Connector::Disconnect.
+    /// Disconnects (`IND2Connector::Disconnect`).
     ///
     /// # Errors
     /// See [`DisconnectError`].
@@ -514,7 +516,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
             match (status, loss) {
                 (Status::CANCELED, _) => Err(DisconnectError::Canceled),
                 (Status::DEVICE_REMOVED, _) => Err(DisconnectError::DeviceRemoved),
-                // It is over, but not by an agreement of both ends.
+                // It has ended, but not by an agreement of both ends.
                 (_, Some((status, reason))) => Err(DisconnectError::Lost { status, reason }),
                 (Status::SUCCESS, None) => Ok(()),
                 (Status::IO_TIMEOUT, None) => Err(DisconnectError::TimedOut { limit }),
@@ -533,7 +535,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().state() == State::Connected
     }
 
-    /// CancelOverlappedRequests.
+    /// Cancels the calls that wait (CancelOverlappedRequests).
     fn cancel(&self) {
         let _ = self.handle_if(|inner| {
             let progress = inner.as_mut();
@@ -574,17 +576,17 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         }
     }
 
-    /// The handle that owns the attempt or the connection is gone.
+    /// Ends the attempt or the connection whose handle was dropped.
     fn release(&self) {
         let _ = self.handle(Input::Release);
     }
 
-    /// The queue pair is gone.
+    /// Ends the attempt or the connection whose queue pair has gone.
     fn queue_pair_removed(&self) {
         let _ = self.handle(Input::QueuePairRemoved);
     }
 
-    /// GetReadLimits.
+    /// Returns the read limits (GetReadLimits).
     ///
     /// # Errors
     /// `ConnectionInvalid` outside of the handshake.
@@ -592,7 +594,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().machine.read_limits()
     }
 
-    /// GetPrivateData.
+    /// Returns the private data of the peer (GetPrivateData).
     ///
     /// # Errors
     /// `ConnectionInvalid` outside of the handshake and after a refusal without data.
@@ -600,7 +602,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().machine.private_data().cloned()
     }
 
-    /// GetLocalAddress.
+    /// Returns the local address (GetLocalAddress).
     ///
     /// # Errors
     /// `ConnectionInvalid` when it is not connecting or connected.
@@ -611,7 +613,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         progress.local.ok_or(StateError::ConnectionInvalid)
     }
 
-    /// GetPeerAddress.
+    /// Returns the address of the peer (GetPeerAddress).
     ///
     /// # Errors
     /// `ConnectionInvalid` when it has no peer.
@@ -623,14 +625,14 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     }
 }
 
-/// A place among those who wait for the end of the connection.
+/// A place in the list of futures that wait for the end of the connection.
 struct Watch<'a, D: ConnectorDriver> {
     connector: &'a D,
     key: WaitKey,
 }
 
 impl<'a, D: ConnectorDriver> Watch<'a, D> {
-    /// Asks the machine to be told.
+    /// Registers a future with the machine (NotifyDisconnect).
     fn new(connector: &'a D) -> Result<Self, Status> {
         let key = connector.lock().as_mut().answers.notify.register(());
         let watch = Self { connector, key };
@@ -702,7 +704,8 @@ impl<D: ConnectorDriver> Drop for ConnectWait<'_, D> {
     }
 }
 
-/// Feeds a connector one last input when the future of a call that owns the connection is dropped before its answer is there.
+/// Feeds a connector one last input if the future of a call that owns the connection is dropped before the call has an
+/// answer.
 pub(crate) struct OnDrop<'a, D: ConnectorDriver> {
     connector: Option<&'a D>,
     input: Input,
@@ -713,7 +716,7 @@ impl<'a, D: ConnectorDriver> OnDrop<'a, D> {
         Self { connector: Some(connector), input }
     }
 
-    /// The call has been answered.
+    /// Disarms the guard after the call has been answered.
     pub(crate) fn disarm(mut self) {
         self.connector = None;
     }
@@ -727,7 +730,7 @@ impl<D: ConnectorDriver> Drop for OnDrop<'_, D> {
     }
 }
 
-/// The states that are counted, by the names that they have for that.
+/// Returns the name by which a state is counted; `None` if it is not counted.
 fn name(state: State) -> Option<&'static str> {
     match state {
         State::Connecting => Some("connecting"),
@@ -742,7 +745,7 @@ fn name(state: State) -> Option<&'static str> {
     }
 }
 
-/// The calls whose failures are counted: here one that was just made.
+/// Returns the name of the call that an input begins; `None` if its failures are not counted.
 fn call(input: &Input) -> Option<&'static str> {
     match input {
         Input::Connect { .. } => answered(Op::Connect),
@@ -765,7 +768,8 @@ fn answered(op: Op) -> Option<&'static str> {
     }
 }
 
-/// The status that goes with a step, for `tracing`: of the call that it finishes, or begins, or of the connection.
+/// Returns the status of a step, for `tracing`: that of the call that it finishes, or begins, or that of the
+/// connection.
 fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, after: State) -> Status {
     let actions = match outcome {
         Ok(actions) => actions,
@@ -787,7 +791,7 @@ fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, aft
     }
 }
 
-/// Returns whether it is over, by the clock that tests can stop.
+/// Returns whether a deadline has passed, by the clock that tests can stop.
 pub(crate) fn is_overdue(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now().into_std())
 }
