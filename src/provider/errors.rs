@@ -1,4 +1,4 @@
-//! The errors of statuses that the machines answer with.
+//! Translates the statuses of the state machines into the errors of the calls.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use crate::error::{AcceptError, BindError, ConnectError, Reason};
 use crate::proto::connector::Input;
 use crate::status::Status;
 
-/// The error of a connect to `peer` that ended, or was refused, with `status`.
+/// Returns the error of a connect to `peer` that ended, or was refused, with `status`.
 pub(crate) fn connect_error(status: Status, reason: Reason, peer: SocketAddr) -> ConnectError {
     match status {
         Status::CANCELED if reason == Reason::RUNTIME_ENDED => ConnectError::Other { peer, status, reason },
@@ -23,7 +23,7 @@ pub(crate) fn connect_error(status: Status, reason: Reason, peer: SocketAddr) ->
     }
 }
 
-/// The error of an accept of a request of `peer` that ended, or was refused, with `status`.
+/// Returns the error of an accept of a request of `peer` that ended, or was refused, with `status`.
 pub(crate) fn accept_error(status: Status, reason: Reason, peer: SocketAddr) -> AcceptError {
     match status {
         Status::CANCELED if reason == Reason::RUNTIME_ENDED => AcceptError::Other { peer, status, reason },
@@ -37,7 +37,7 @@ pub(crate) fn accept_error(status: Status, reason: Reason, peer: SocketAddr) -> 
     }
 }
 
-/// The error of the bind of a connector that the machine refused with `status`. `local` is where it is bound.
+/// Returns the error of the bind of a connector that the machine refused with `status`. `local` is where it is bound.
 pub(crate) fn bind_error(status: Status, local: Option<SocketAddr>) -> BindError {
     match (status, local) {
         (Status::ADDRESS_ALREADY_ASSOCIATED, Some(local)) => BindError::AlreadyBound(local),
@@ -46,7 +46,8 @@ pub(crate) fn bind_error(status: Status, local: Option<SocketAddr>) -> BindError
     }
 }
 
-/// The error of the bind or the listen of a listener that the machine refused with `status`. `local` is where it is bound.
+/// Returns the error of the bind or the listen of a listener that the machine refused with `status`. `local` is where
+/// it is bound.
 pub(crate) fn listen_error(status: Status, local: Option<SocketAddr>) -> BindError {
     match (status, local) {
         (Status::ADDRESS_ALREADY_ASSOCIATED, Some(local)) => BindError::AlreadyBound(local),
@@ -56,7 +57,7 @@ pub(crate) fn listen_error(status: Status, local: Option<SocketAddr>) -> BindErr
     }
 }
 
-/// Returns the input by which the machine learns of the failure of an attempt.
+/// Returns the input that reports the failure of an attempt to the machine.
 pub(crate) fn report_of(error: &ConnectError) -> Input {
     match error {
         ConnectError::NetworkUnreachable { .. } => Input::Unreachable { network: true },

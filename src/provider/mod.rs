@@ -15,13 +15,13 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`info`] | what an adapter is and can do |
-//! | [`params`], [`work`] | what a caller says about a connection, and about a request |
+//! | [`info`] | the properties, limits and abilities of an adapter |
+//! | [`params`], [`work`] | the parameters of a connection, and the requests of a send queue |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller |
-//! | [`accept_queue`] | the requests of a listener that nobody has fetched: its backlog |
+//! | [`accept_queue`] | the backlog of a listener: the requests that were not fetched |
 //! | [`connector`] | the driver of the state machine of a connector |
 //! | [`with_runtime`] | futures that work on the runtime of the adapter |
 //! | [`net`] | addresses, sockets and ports |
@@ -53,7 +53,7 @@ pub(crate) use handle::{
     SharedReceives, WeakAdapter, Window,
 };
 
-/// A number for a protection domain that no other adapter of this process has had, of any provider.
+/// Returns a number for a protection domain that no other adapter of this process has had, of any provider.
 pub(crate) fn next_domain() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

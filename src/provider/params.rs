@@ -28,7 +28,7 @@ const MAX_PAUSE: u8 = 31;
 const MAX_ACK_TIMEOUT: u8 = 31;
 
 impl Options {
-    /// The first one that was set, by name: for a provider that has none of them.
+    /// Returns the name of the first option that was set, for a provider that has none of them.
     #[cfg(feature = "soft")]
     pub(crate) fn first(&self) -> Option<&'static str> {
         let named = [
@@ -57,9 +57,9 @@ impl Options {
         self.ack_timeout.map(|exponent| exponent.min(MAX_ACK_TIMEOUT))
     }
 
-    /// The pause between two tries of a request for which there is no receive. Where it was not set: that of the connection
-    /// manager, which is the longest there is, 655 ms, if tries are counted. If they are not, it only has to leave the network
-    /// some room.
+    /// Returns the pause between two tries of a request for which there is no receive. If it was not set and the tries
+    /// are counted, it is that of the connection manager, which is the longest there is, 655 ms. If they are not
+    /// counted, it only has to leave the network some room.
     #[cfg(feature = "verbs")]
     pub(crate) fn rnr_timer(&self) -> Option<u8> {
         let usual = (self.rnr_retry_count() == MAX_RETRIES).then_some(SHORT_PAUSE);
@@ -110,9 +110,9 @@ impl ConnectParams {
     /// fails before anything is sent. The resolution is 1 ms: the limit may end up to 1 ms late. Default: none on the soft provider,
     /// and [`answer_timeout`](crate::cm::AdapterInfo::answer_timeout) on devices.
     ///
-    /// A device repeats the resolution of an address that nobody answers within this time, and without a limit for five to
-    /// seven seconds: then the connect fails with `HOST_UNREACHABLE`. A peer to which there is no route fails the connect at
-    /// once.
+    /// A device repeats the resolution of an address that does not answer within this time, and without a limit for
+    /// five to seven seconds: then the connect fails with `HOST_UNREACHABLE`. A peer to which there is no route fails
+    /// the connect at once.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -154,10 +154,10 @@ impl ConnectParams {
         self
     }
 
-    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code of the
-    /// InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36 ms. Larger codes
-    /// count as 31. A receive that is posted meanwhile does not shorten the pause. iWARP has none. On the soft provider the
-    /// call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
+    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code
+    /// of the InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36
+    /// ms. Larger codes count as 31. A receive that is posted during the pause does not shorten it. iWARP has none. On
+    /// the soft provider the call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
     /// [`rnr_retry_count`](Self::rnr_retry_count) counts them. Source: `min_rnr_timer` of ibv_modify_qp(3).
     #[must_use]
     pub fn rnr_timer(mut self, code: u8) -> Self {
@@ -211,10 +211,10 @@ impl AcceptParams {
         self
     }
 
-    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code of the
-    /// InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36 ms. Larger codes
-    /// count as 31. A receive that is posted meanwhile does not shorten the pause. iWARP has none. On the soft provider the
-    /// call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
+    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code
+    /// of the InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36
+    /// ms. Larger codes count as 31. A receive that is posted during the pause does not shorten it. iWARP has none. On
+    /// the soft provider the call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
     /// [`rnr_retry_count`](Self::rnr_retry_count) counts them. Source: `min_rnr_timer` of ibv_modify_qp(3).
     #[must_use]
     pub fn rnr_timer(mut self, code: u8) -> Self {

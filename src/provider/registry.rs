@@ -9,11 +9,11 @@ use crate::sync::Mutex;
 
 /// An object that ends with its adapter.
 pub(crate) trait Member: Send + Sync {
-    /// The adapter is gone: everything that is pending finishes with `DEVICE_REMOVED`.
+    /// Ends everything that is pending with `DEVICE_REMOVED`: the adapter is gone.
     fn device_removed(&self);
 
-    /// The runtime of the adapter has shut down: nothing that is pending would ever finish. For providers that notice it
-    /// for all members at once.
+    /// Ends what is pending and would never finish: the runtime of the adapter has shut down. For providers that notice
+    /// it for all members at once.
     #[cfg(feature = "verbs")]
     fn runtime_ended(&self) {}
 }
@@ -36,8 +36,8 @@ impl State {
 pub(crate) struct Registry(Mutex<State>);
 
 impl Registry {
-    /// Creates a member, which keeps the guard that `make` gets. The member is notified of the adapter's removal exactly once,
-    /// also if the adapter was removed before, or is removed meanwhile.
+    /// Creates a member, which keeps the guard that `make` gets. The member is notified of the adapter's removal
+    /// exactly once, also if the adapter was removed before, or is removed during the call.
     pub(crate) fn create<T: Member + 'static>(
         self: &Arc<Self>,
         make: impl FnOnce(&Weak<T>, Registered) -> T,
@@ -46,7 +46,7 @@ impl Registry {
         member
     }
 
-    /// As [`create`](Self::create); `begin` runs before the member can be notified.
+    /// Creates a member like [`create`](Self::create); `begin` runs before the member can be notified.
     ///
     /// # Errors
     /// Those of `begin`: the member is dropped.
@@ -74,7 +74,7 @@ impl Registry {
         Ok(member)
     }
 
-    /// Tells every member that the adapter is gone.
+    /// Notifies every member that the adapter is gone.
     pub(crate) fn device_removed(&self) {
         let members = {
             let mut state = self.0.lock();
@@ -84,7 +84,7 @@ impl Registry {
         members.iter().for_each(|member| member.device_removed());
     }
 
-    /// Tells every member that the runtime has shut down. Later members have to look for themselves.
+    /// Notifies every member that the runtime has shut down. Later members have to check that themselves.
     #[cfg(feature = "verbs")]
     pub(crate) fn runtime_ended(&self) {
         let members = self.0.lock().members();
@@ -92,7 +92,7 @@ impl Registry {
     }
 }
 
-/// Takes a member off the list when it is dropped.
+/// A guard that takes a member off the list when it is dropped.
 pub(crate) struct Registered {
     registry: Weak<Registry>,
     place: usize,

@@ -1,4 +1,4 @@
-//! The runtime of the caller.
+//! Finds the runtime of the caller, and checks it.
 
 use std::cell::Cell;
 use std::panic::catch_unwind;
@@ -41,7 +41,7 @@ pub(crate) fn current() -> Result<Handle, OpenError> {
 pub(crate) fn with_timers() -> Result<Handle, OpenError> {
     let runtime = Handle::try_current()
         .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
-    // tokio tells only by a panic. Found here, it does not hit a task later.
+    // tokio reports it only by a panic. Found here, it does not hit a task later.
     match catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))) {
         Ok(()) => Ok(runtime),
         Err(_) => Err(OpenError::Unsupported("the tokio runtime has no timers: build it with enable_time")),

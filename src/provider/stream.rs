@@ -1,8 +1,9 @@
-//! The messages of a byte stream, as a provider that frames them itself takes and delivers them.
+//! The messages of a byte stream, for a provider that frames them itself.
 //!
-//! On a device a stream posts requests for registered memory. The soft provider can do without: it takes the bytes of the
-//! caller straight to the socket, and says how many there was room for. It reads into the memory of the caller what the
-//! peer writes to the place that is read next, and puts the Sends of the peer into an inbox: no receive is posted for them.
+//! On a device a stream posts requests for registered memory. The soft provider can do without: it takes the bytes of
+//! the caller straight to the socket, and returns how many there was room for. It reads into the memory of the caller
+//! what the peer writes to the place that is read next, and puts the Sends of the peer into an inbox: no receive is
+//! posted for them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -22,7 +23,7 @@ use crate::sync::Mutex;
 /// The length of the payload of a Send of a stream.
 pub(crate) const WORD: usize = 4;
 
-/// A message: bytes of the caller's for memory of the peer, and a Send behind them that says how many they are.
+/// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number.
 #[cfg_attr(
     not(feature = "soft"),
     expect(dead_code, reason = "only the soft provider reads and writes by itself")
@@ -49,7 +50,7 @@ pub(crate) enum Streamed {
     Blocked,
 }
 
-/// The bytes of a connection that tell a slow path from a peer that does nothing for the end of a stream.
+/// The bytes of a connection by which the end of a stream distinguishes a slow path from a peer that does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The number of bytes that the peer's kernel has acknowledged; `None` if it has acknowledged all.
@@ -77,10 +78,10 @@ impl Progress {
 /// The buffer of a reader.
 #[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider reads by itself"))]
 pub(crate) trait ReadInto: BufMut {
-    /// The part of it that is not filled, as far as it is initialised.
+    /// Returns the part of it that is not filled, as far as it is initialised.
     fn initialized(&mut self) -> &mut [u8];
 
-    /// The first bytes of that part are filled now.
+    /// Marks the first bytes of that part as filled.
     fn advance(&mut self, length: usize);
 }
 
@@ -110,13 +111,13 @@ pub(crate) struct StreamRoom<'a> {
 }
 
 impl<'a> StreamRoom<'a> {
-    /// Room for at most `most` of the bytes that are written to `place` and behind it.
+    /// Creates room for at most `most` of the bytes that are written to `place` and behind it.
     pub(crate) fn new(into: &'a mut (dyn ReadInto + 'a), most: usize, place: RemoteAddress) -> Self {
         let left = most.min(into.remaining_mut());
         Self { into, left, filled: 0, place }
     }
 
-    /// The number of bytes that it has been filled with.
+    /// Returns the number of bytes that it has been filled with.
     pub(crate) fn filled(&self) -> usize {
         self.filled
     }
@@ -130,12 +131,12 @@ impl StreamRoom<'_> {
         if place == self.place { length.min(self.left) } else { 0 }
     }
 
-    /// The room for the next `length` bytes. [`fill`](Self::fill) follows.
+    /// Returns the room for the next `length` bytes. [`fill`](Self::fill) follows.
     pub(crate) fn target(&mut self, length: usize) -> Target<'_> {
         Target::append(&mut *self.into, length.min(self.left))
     }
 
-    /// So many bytes have been received in [`target`](Self::target).
+    /// Counts bytes that have been received in [`target`](Self::target).
     pub(crate) fn fill(&mut self, length: usize) {
         self.left -= length;
         self.filled += length;
@@ -152,19 +153,20 @@ impl StreamRoom<'_> {
         self.left == 0
     }
 
-    /// The room as memory, as far as it is initialised, if the next byte is for this place. [`advance`](Self::advance) follows.
+    /// Returns the room as memory, as far as it is initialised, if the next byte is for this place.
+    /// [`advance`](Self::advance) follows.
     pub(crate) fn initialized(&mut self, place: RemoteAddress) -> &mut [u8] {
         if place == self.place { self.rest() } else { &mut [] }
     }
 
-    /// The room as memory, as far as it is initialised.
+    /// Returns the room as memory, as far as it is initialised.
     pub(crate) fn rest(&mut self) -> &mut [u8] {
         let rest = self.into.initialized();
         let length = self.left.min(rest.len());
         &mut rest[..length]
     }
 
-    /// The next bytes of the memory are those that are next.
+    /// Marks the next bytes of the memory as filled.
     pub(crate) fn advance(&mut self, length: usize) {
         self.into.advance(length);
         self.fill(length);
@@ -207,12 +209,12 @@ struct Inbox {
     end: End,
 }
 
-/// Whether more may come.
+/// The end of the messages, and whether the stream has taken it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     #[default]
     Open,
-    /// Nothing more comes, and the stream does not know.
+    /// Nothing more comes, and that was not taken yet.
     Reached,
     Told,
 }
@@ -223,12 +225,13 @@ pub(crate) enum StreamNews {
     Send(StreamSend),
     /// Nothing has been written for the stream for a while: memory that it does not use can be given back.
     Idle,
-    /// Nothing more comes. It is told once.
+    /// Nothing more comes. Taken once.
     Ended,
 }
 
 impl StreamInbox {
-    /// An inbox for at most `depth` Sends at a time. The ring that the peer writes is from the offset `ring` on.
+    /// Creates an inbox for at most `depth` Sends at a time. The ring that the peer writes is from the offset `ring`
+    /// on.
     pub(crate) fn new(depth: usize, ring: u64) -> Arc<Self> {
         Arc::new(Self { inbox: Mutex::default(), depth, ring })
     }
@@ -269,7 +272,7 @@ impl StreamInbox {
 
 #[cfg(feature = "soft")]
 impl StreamInbox {
-    /// The offset from where on the peer writes the ring.
+    /// Returns the offset from where on the peer writes the ring.
     pub(crate) fn ring(&self) -> u64 {
         self.ring
     }
@@ -286,14 +289,14 @@ impl StreamInbox {
         true
     }
 
-    /// Nothing has been written for a while.
+    /// Delivers the news that nothing has been written for a while.
     pub(crate) fn rest(&self, wakes: &mut WakeList) {
         let mut inbox = self.inbox.lock();
         inbox.idle = true;
         inbox.wake(wakes);
     }
 
-    /// Nothing more comes.
+    /// Delivers the news that nothing more comes.
     pub(crate) fn end(&self, wakes: &mut WakeList) {
         let mut inbox = self.inbox.lock();
         if inbox.end == End::Open {

@@ -1,4 +1,4 @@
-//! Futures that work on the adapter's runtime, whoever polls them.
+//! Futures that run within the adapter's runtime, whichever task polls them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 use crate::sync::poll_budgeted;
 
-/// Polls a future within a runtime: what it opens is watched by that runtime, not by the one that polls, if any.
-/// It uses the budget of the task that polls.
+/// A future that is polled within a runtime: what it opens is watched by that runtime, not by the one that polls, if
+/// any. It uses the budget of the task that polls.
 #[pin_project]
 pub(crate) struct WithRuntime<F> {
     runtime: Handle,

@@ -1,4 +1,4 @@
-//! The requests of the send queue, as the posting calls hand them to a provider.
+//! The requests of the send queue, which the posting calls pass to a provider.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ pub(crate) enum Source<'a> {
 
 #[cfg(feature = "soft")]
 impl Source<'_> {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn length(&self) -> usize {
         match self {
             Self::Memory(payload) => inflight::length(payload),
@@ -64,7 +64,7 @@ impl Source<'_> {
         }
     }
 
-    /// A handle to the memory, if it is some.
+    /// Returns a handle to the memory; an empty payload for bytes.
     pub(crate) fn payload(&self) -> Payload {
         match self {
             Self::Memory(payload) => (*payload).clone(),
@@ -133,7 +133,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Its kind, as completions have it.
+    /// Returns its kind, as completions have it.
     pub(crate) fn kind(&self) -> OpKind {
         match self {
             Self::Send { .. } => OpKind::Send,
