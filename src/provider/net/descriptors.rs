@@ -96,7 +96,7 @@ impl Budget {
     }
 }
 
-/// One of those who share a budget.
+/// One of the holders that share a budget.
 #[derive(Debug)]
 pub(crate) struct Holder {
     budget: Arc<Budget>,

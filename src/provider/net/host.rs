@@ -259,7 +259,7 @@ pub(crate) struct Connected {
     pub(crate) lease: PortLease,
 }
 
-/// A connect that did not come about.
+/// A connect that has failed.
 #[derive(Debug)]
 pub(crate) struct ConnectFailure {
     /// The error: see [`kernel::connect::ConnectFailure`].

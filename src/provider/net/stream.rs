@@ -370,7 +370,7 @@ impl Stream {
     }
 
     /// Returns the time since the last packet of the peer's host, if what was sent since is repeated. Of several paths
-    /// the kernel knows only the first, so `None` with MPTCP.
+    /// the kernel reports only the first, so `None` with MPTCP.
     ///
     /// # Errors
     /// Those of getsockopt(2).

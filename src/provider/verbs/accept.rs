@@ -103,8 +103,7 @@ impl Connector {
 
     /// Has a thread send the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
     ///
-    /// # Errors
-    /// The input by which the machine learns of the failure.
+    /// # Errors The input that reports the failure to the machine.
     pub(crate) fn reply(&self, inner: &mut Inner, after: &mut AfterStep) -> Result<(), Input> {
         let (Some(id), Some(queue_pair), Some(cm)) =
             (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
@@ -165,8 +164,7 @@ impl Connector {
 
     /// Handles the outcome of the calls that send the reply.
     ///
-    /// # Errors
-    /// The input by which the machine learns of the failure.
+    /// # Errors The input that reports the failure to the machine.
     fn has_replied(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         if let Err(error) = outcome {
             inner.progress.reason = error.raw_os_error().map(Reason::Errno);

@@ -23,7 +23,7 @@ use crate::sys::{
 };
 use crate::types::AdapterId;
 
-/// An opened adapter. What is made from it has its context.
+/// An opened adapter. Everything made from it holds its context.
 pub(crate) struct Adapter {
     context: Arc<AdapterContext>,
     /// The completion queues of requests that complete through futures: as many groups as the runtime has threads, or the device
@@ -54,7 +54,7 @@ impl Adapter {
         let device = devices::by_id(id, &events, &config)?.ok_or(OpenError::InvalidAdapter(id))?;
         let parts = Parts::open(&device.name)?;
         let context = Arc::new_cyclic(|me| context(me, device, config, runtime, events, parts));
-        // Its addresses were there a moment ago.
+        // The device had addresses a moment ago.
         let opened = context.opened().ok_or(OpenError::DeviceRemoved)?;
         let tasks = reactor::start(&context, &opened).map_err(failed("epoll_ctl"))?;
         context.set_tasks(tasks);

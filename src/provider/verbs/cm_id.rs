@@ -72,7 +72,7 @@ impl EventRouter {
 
 /// An rdma_cm id that is listed under its key for as long as it exists.
 pub(crate) struct CmId {
-    // Dropped in this order: the kernel may take its time to destroy it, and until then it is there.
+    // Dropped in this order: the kernel may take long to destroy the id, which stays listed until then.
     id: RawCmId,
     _entry: Entry,
 }

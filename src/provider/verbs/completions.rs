@@ -99,7 +99,7 @@ struct Work {
     resized: bool,
 }
 
-/// Queue pairs for which something was found.
+/// Queue pairs that had completions.
 #[derive(Default)]
 pub(crate) struct Ready(SmallVec<[ForQueuePair; 4]>);
 

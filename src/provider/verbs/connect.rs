@@ -154,7 +154,7 @@ impl Connector {
             call.returned();
             return Ok(());
         }
-        // Before the call ends, which allows another one to begin.
+        // Taken before the call ends, because another call may begin then.
         let error = self.lock().error.take();
         let private_data = self.private_data().ok().filter(|data| !data.is_empty());
         let error = match error {
@@ -229,8 +229,7 @@ impl Connector {
     /// Begins the first step of the attempt, the resolution of the peer's address, unless the attempt has to wait for
     /// the bound port.
     ///
-    /// # Errors
-    /// The input by which the machine learns of the failure.
+    /// # Errors The input that reports the failure to the machine.
     pub(crate) fn dial(&self, inner: &mut Inner) -> Result<(), Input> {
         if Self::is_put_off(inner) {
             return Ok(());
@@ -396,8 +395,7 @@ impl Connector {
     /// Handles the outcome of the call that sends the request over iWARP. A port of our own choice that turns out to be
     /// taken is replaced by the next one.
     ///
-    /// # Errors
-    /// The input by which the machine learns of the failure.
+    /// # Errors The input that reports the failure to the machine.
     fn has_called(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         let Err(error) = outcome else {
             // Unless the answer has been faster.

@@ -1,16 +1,16 @@
-//! The reject by which the passive side of InfiniBand and RoCE says that it cannot take a connection for now.
+//! The reject of a passive side of InfiniBand or RoCE that cannot take a connection for now.
 //!
-//! InfiniBand's connection manager has one reason for every reject of a program, so the private data says that this one is not
-//! the application's. Its last byte is not zero: the private data of an application is at least one byte shorter, and arrives
-//! with zeros behind it. A peer that does not know this finds a sentence.
+//! InfiniBand's connection manager has one reason for every reject of a program, so the private data marks this one as
+//! not the application's. Its last byte is not zero: the private data of an application is at least one byte shorter,
+//! and arrives with zeros behind it. A peer that does not know the marker finds a sentence in it.
 
 /// The private data of a reject of InfiniBand's connection manager through rdma_cm.
 pub(super) const REJECT_DATA: usize = 148;
 
-/// The sentence.
+/// The sentence at the front of the private data.
 const TEXT: &[u8] = b"tokio-rdma: the connection cannot be taken for now";
 
-/// The private data that says so.
+/// The private data of such a reject.
 pub(super) const MARKER: [u8; REJECT_DATA] = {
     let mut marker = [0; REJECT_DATA];
     let (text, _) = marker.split_at_mut(TEXT.len());
@@ -19,14 +19,14 @@ pub(super) const MARKER: [u8; REJECT_DATA] = {
     marker
 };
 
-/// The most that an application may say with a reject.
+/// The most bytes of private data that an application may send with a reject.
 pub(super) const MAX_REJECT_DATA: usize = REJECT_DATA - 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    // ERR-10: not even the marker itself, said by an application, arrives as the marker.
+    // ERR-10: not even the marker itself, sent by an application, arrives as the marker.
     #[test]
     fn no_data_of_an_application_is_the_marker() {
         for length in 0..=MAX_REJECT_DATA {

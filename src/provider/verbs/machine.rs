@@ -131,7 +131,7 @@ fn failed(call: &'static str, source: io::Error) -> Fault {
 pub(crate) fn device_list() -> Vec<String> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    // Those of other network namespaces, and those that only libibverbs knows.
+    // Those of other network namespaces, and those that only libibverbs lists.
     names.extend(nodes().into_iter().map(|node| node.device));
     if sys::load().is_ok() {
         names.extend(device_names().unwrap_or_default());

@@ -149,7 +149,7 @@ struct Inner {
     windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
     failed: Vec<(bool, Ticket, Completed)>,
-    /// The report of the device on the first of them, of which the connector knows.
+    /// The report of the device on the first of them, which was passed to the connector.
     broken: Option<WcError>,
 }
 

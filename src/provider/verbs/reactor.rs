@@ -86,7 +86,7 @@ async fn run_keepalive(adapter: Weak<AdapterContext>, path_timeout: Duration) {
     loop {
         ticks.tick().await;
         let Some(mut queue_pairs) = adapter.upgrade().map(|adapter| adapter.routes.all()) else { return };
-        // One that has another queue pair of the device still is there twice.
+        // A queue pair whose earlier queue pair of the device still exists is listed twice.
         queue_pairs.sort_unstable_by_key(|queue_pair| Arc::as_ptr(queue_pair).addr());
         queue_pairs.dedup_by(|one, other| Arc::ptr_eq(one, other));
         for some in queue_pairs.chunks(TURN) {

@@ -127,7 +127,7 @@ pub(crate) struct Registration {
     memory: Shared,
     attached: Arc<Attached>,
     key: u32,
-    /// Its own of the turns: a later registration of the same memory does not make this one valid again.
+    /// The turn of this registration: a later one of the same memory does not make this one valid again.
     turn: u32,
     access: Access,
 }

@@ -235,7 +235,7 @@ impl SharedReceives {
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let failed = |call| move |source: io::Error| ResizeError::Os { call, source: source.into() };
         if !self.adapter.resizes_shared() {
-            // Drivers would say something else, and only once the completion queues have grown.
+            // Drivers would fail with another error, and only once the completion queues have grown.
             return Err(failed("ibv_modify_srq")(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         }
         receives.grow(depth).map_err(failed("ibv_resize_cq"))?;

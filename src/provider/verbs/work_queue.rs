@@ -23,7 +23,7 @@ pub(crate) struct Outstanding {
     pub(crate) payload: Payload,
     /// Its success is not to be reported.
     pub(crate) silent: bool,
-    /// The device does not say that it has succeeded.
+    /// The device does not report its success.
     pub(crate) unsignaled: bool,
     pub(crate) held: Held,
     /// The number of bytes that were copied when it was posted, and are not in the payload.

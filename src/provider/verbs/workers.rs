@@ -1,7 +1,7 @@
 //! Threads for the calls of a driver that may take long.
 //!
 //! On a card each of these is a command to its firmware, of tens to hundreds of microseconds, and some wait for a
-//! neighbour's address, or for the service that knows the routes. The tasks of the runtime, the reactor among them,
+//! neighbour's address, or for the service that resolves routes. The tasks of the runtime, the reactor among them,
 //! leave these calls to a few blocking threads of the runtime. No lock is held there during a call. If a driver has the
 //! processor of the caller do the work, a hand-over costs more than it saves, and the caller makes the calls.
 
@@ -109,7 +109,7 @@ mod tests {
         Box::new(move || to.send(thread::current().id()).expect("somebody waits"))
     }
 
-    // HW-05: who calls does the work of a driver that waits for nothing, but for the end of the device.
+    // HW-05: the caller does the work of a driver that waits for nothing, except for the end of the device.
     #[test]
     fn the_caller_does_what_waits_for_nothing() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

@@ -25,7 +25,7 @@ pub(crate) struct Connected {
     pub(crate) lease: PortLease,
 }
 
-/// A connect that did not come about.
+/// A connect that has failed.
 #[derive(Debug)]
 pub(crate) struct ConnectFailure {
     /// The kernel's error, `ETIMEDOUT` when the caller's time was up. See
@@ -68,7 +68,7 @@ pub(crate) async fn connect(
     if let Err(error) = require_runtime() {
         return fail(error, Some(bound));
     }
-    // The kernel would not say so itself of a socket of the other family: it says EINVAL or EAFNOSUPPORT.
+    // The kernel would not report that itself for a socket of the other family: it fails with EINVAL or EAFNOSUPPORT.
     if peer.is_ipv4() != bound.local.is_ipv4() {
         return fail(errno(libc::EAFNOSUPPORT), Some(bound));
     }

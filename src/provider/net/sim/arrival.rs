@@ -23,7 +23,7 @@ impl State {
             Some(id) => self.arrive_at(id, &segment),
             None if segment.kind == Kind::Syn => {
                 if let Some(stale) = known {
-                    // The peer knows nothing of the connection that it had.
+                    // The peer has no state of the connection that it had.
                     self.fail(stale, libc::ECONNRESET);
                 }
                 self.offer(&segment, to);

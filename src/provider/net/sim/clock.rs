@@ -117,7 +117,7 @@ impl State {
             Phase::Connecting => self.emit(id, Kind::Syn, Bytes::new(), false),
             Phase::Accepting if retries > ACCEPT_RETRIES => self.forget(id),
             Phase::Accepting => self.emit(id, Kind::SynAck, Bytes::new(), false),
-            // There is no room at the peer: it says when there is, and that may have been lost.
+            // The peer has no room. The segment that announces room again may have been lost.
             Phase::Open if socket.in_flight() == 0 && !socket.end_sent => {
                 self.emit(id, Kind::Probe, Bytes::new(), false);
             }

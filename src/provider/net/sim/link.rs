@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) bandwidth: Option<u64>,
     /// The most bytes that a segment has.
     pub(crate) segments: RangeInclusive<usize>,
-    /// After how long without a segment a connection is forgotten on the way.
+    /// The time without a segment after which a box on the way drops a connection.
     pub(crate) idle_limit: Option<Duration>,
 }
 

@@ -95,7 +95,7 @@ pub(super) struct Times {
     pub(super) unheard: u32,
     /// One segment at a time until something is acknowledged.
     pub(super) recovering: bool,
-    /// Since when something is unanswered.
+    /// The time since which something is unanswered.
     pub(super) unanswered: Option<Duration>,
     pub(super) keepalive: Option<Keepalive>,
     /// When the last segment of the peer has come.

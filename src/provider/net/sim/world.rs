@@ -45,7 +45,7 @@ pub(super) struct Place {
     pub(super) second: Option<IpAddr>,
     /// It has not crashed.
     pub(super) up: bool,
-    /// Its interface is there.
+    /// It has its interface.
     pub(super) attached: bool,
     /// Its programs do not run.
     pub(super) frozen: bool,
@@ -81,7 +81,7 @@ pub(super) struct Listening {
 /// The state of a network, under its lock.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Since the start: the time of the event that is carried out.
+    /// The time of the event that is carried out, since the start.
     pub(super) now: Duration,
     pub(super) rng: Rng,
     /// The numbers that the program draws, apart so that it does not disturb the network.

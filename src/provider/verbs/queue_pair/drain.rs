@@ -130,7 +130,7 @@ impl QueuePair {
         let Detached { device, lent, idle, used, windows } = detached;
         // If there is nothing to flush, destroying it is enough.
         let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.end() };
-        // A device that is gone says no; its queue pair can be destroyed all the same.
+        // A device that is gone refuses the call; its queue pair can be destroyed all the same.
         if let Err(error) = &stopped {
             debug!(%error, "queue pair not moved to the error state");
         }
@@ -281,7 +281,7 @@ impl QueuePair {
         if let Some(Draining { requests, status, .. }) = place.map(|place| inner.draining.swap_remove(place))
         {
             for outstanding in requests.outstanding {
-                // One behind a request that the device has not completed may have been.
+                // A request behind one that the device has not completed may have completed.
                 let free = free || outstanding.result.is_some();
                 let (ticket, completed) = outstanding.ended(status, free);
                 requests.sink.complete(ticket, completed, &mut found.wakes);

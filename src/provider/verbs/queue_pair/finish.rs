@@ -209,7 +209,7 @@ impl QueuePair {
     /// finish.
     fn borrower_of(&self, key: u32) -> Option<Arc<dyn Borrower>> {
         let inner = self.lock();
-        // Its attempt may be over by now, and the queue pair as good as new.
+        // The attempt may have ended by now, and the queue pair may have another one of the device.
         if inner.device.as_ref().is_none_or(|device| device.key() != key) {
             return None;
         }

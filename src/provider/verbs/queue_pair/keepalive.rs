@@ -29,14 +29,14 @@ use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 /// The silence of a peer, in ticks.
 #[derive(Default)]
 pub(super) struct Silence {
-    /// Since the last sign of life.
+    /// The ticks since the last sign of life.
     quiet: u32,
     probe: Option<Probe>,
 }
 
 /// An empty request that has not completed.
 struct Probe {
-    /// Since it was posted.
+    /// The ticks since it was posted.
     ticks: u32,
     /// No request is ahead of it that might wait for the peer's application.
     alone: bool,
@@ -88,7 +88,7 @@ impl QueuePair {
 
     /// Takes what the device has completed by now.
     pub(crate) fn look(&self) {
-        // Under the lock: who ends the queue pair of the device has to be the last who has it.
+        // Under the lock: the thread that ends the queue pair of the device has to be its last holder.
         if let Some(device) = &self.lock().device {
             device.collect();
         }

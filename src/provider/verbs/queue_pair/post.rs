@@ -415,7 +415,7 @@ impl QueuePair {
             return false;
         }
         let mut deferred = std::mem::take(&mut inner.deferred);
-        // They may have moved when others came behind them.
+        // The copies may have moved when those of later requests were added.
         for Deferred { entries, copied, .. } in &mut deferred {
             if let Some(range) = copied {
                 *entries = self.entry_of(&inner.copies, range);
@@ -425,7 +425,7 @@ impl QueuePair {
         let posted = match inner.device.as_ref() {
             // SAFETY: as in `submit`.
             Some(device) => unsafe { device.queue_pair.post_send(&requests) },
-            // They have come back flushed.
+            // The requests have come back flushed.
             None => Ok(()),
         };
         drop(requests);
@@ -467,7 +467,7 @@ impl QueuePair {
         asked: &Asked,
         flags: SendFlags,
     ) -> Result<Held, PostErrorKind> {
-        // In the order of the calls. When one of them is refused the connection is as good as over.
+        // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
         if self.ring_for(inner) {
             self.broke_later(key);
             return Err(PostErrorKind::ConnectionInvalid);
