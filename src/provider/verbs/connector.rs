@@ -102,8 +102,8 @@ pub(crate) enum Dialing {
     /// A thread is in the call that asks for the route, connects TCP, of an iWARP driver, accepts or completes.
     Calling,
     /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
-    /// the driver's patience, and after an accept for the peer's first message, where it has to send one; over
-    /// InfiniBand for the last message about it, of which the kernel can lose sight.
+    /// the driver's patience, and after an accept for the peer's first message, if it has to send one; over InfiniBand
+    /// for the last message about it, of which the kernel can lose sight.
     Waiting,
 }
 

@@ -149,9 +149,10 @@ pub(crate) struct AdapterContext {
     pub(crate) groups: Arc<Registry>,
     /// Every queue pair of the device.
     pub(crate) routes: Routes,
-    /// For the calls that ask for a route. Those that connect do not wait for them: each may wait for another service of the machine.
+    /// The threads for the calls that ask for a route. Those that connect do not wait for them: each may wait for
+    /// another service of the machine.
     pub(crate) resolution: Arc<Workers>,
-    /// For the calls that connect. They do not wait for those that end what was connected.
+    /// The threads for the calls that connect. These calls do not wait for those that end connections.
     pub(crate) setup: Arc<Workers>,
     pub(crate) teardown: Arc<Workers>,
     tasks: Mutex<Vec<AbortHandle>>,

@@ -37,7 +37,7 @@ pub(super) struct CqPoller {
     most: usize,
     /// The time during which the queues are polled without an event.
     spin: Spin,
-    /// Whether there is such a time.
+    /// There is such a time.
     spins: bool,
     patience: Patience,
     /// The number of times that the queues were polled since the channel was.

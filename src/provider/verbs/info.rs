@@ -49,7 +49,7 @@ pub(crate) fn of(
         max_request_data: if iwarp { quirks.iwarp_data } else { IB_REQUEST_DATA },
         max_reply_data: if iwarp { quirks.iwarp_data } else { IB_REPLY_DATA },
         max_reject_data: if iwarp { quirks.iwarp_data } else { for_now::MAX_REJECT_DATA },
-        // Nothing where the connection is already established by then.
+        // None if the connection is established by then.
         max_active_reject_data: if iwarp { 0 } else { for_now::REJECT_DATA },
         max_transfer: usize::try_from(max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER),
         max_registration: usize::try_from(attributes.max_mr_size)
@@ -70,8 +70,8 @@ pub(crate) fn of(
         // The kernel has no event for it before the request is answered.
         detects_withdrawal: false,
         checks_remote_read: !quirks.lets_peers_read,
-        // Whether it writes the answer to a read as the peer's writes, which the memory must permit. So does
-        // iWARP, where a read names its sink to the peer.
+        // iWARP writes the answer to a read like the peer's writes, which the memory must permit, because a read names
+        // its sink to the peer.
         read_sink_required: iwarp && !quirks.reads_into_any_memory,
         answer_timeout: Some(if iwarp { quirks.iwarp_answer } else { IB_ANSWER }),
         max_inline: size(limits.inline),

@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks for up to `most`, where up to `limit` can be had. Returns what was found, and the number of calls.
+    /// Asks for up to `most` of a device that gives up to `limit`. Returns what was found, and the number of calls.
     fn ask(most: u32, limit: u32, tries: u32, error: i32) -> (Option<u32>, u32) {
         let calls = Cell::new(0);
         let found = deepest(most, tries, |depth| {

@@ -226,8 +226,7 @@ impl SharedReceives {
 
     /// Makes room for so many receives, here and for their completions.
     ///
-    /// # Errors
-    /// `Os` where the device cannot (`EOPNOTSUPP`) or has no room. Nothing has changed where it cannot.
+    /// # Errors `Os` if the device cannot (`EOPNOTSUPP`) or has no room. Nothing has changed if it cannot.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
         let receives = self.receives();
         let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));

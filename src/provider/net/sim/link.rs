@@ -32,7 +32,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) settings: Settings,
-    /// When the last segment has left the host.
+    /// The time at which the last segment has left the host.
     pub(super) free_at: Duration,
     /// Every segment is lost until then.
     pub(super) cut_until: Duration,

@@ -52,11 +52,11 @@ pub(super) struct Socket {
     pub(super) ends: bool,
     pub(super) end_sent: bool,
     pub(super) end_acknowledged: bool,
-    /// When the last segment that was sent arrives.
+    /// The time at which the last segment that was sent arrives.
     pub(super) arrival: Duration,
-    /// When it would without the stall that it waits for.
+    /// The time at which that segment would arrive without the stall that it waits for.
     pub(super) expected: Duration,
-    /// When the last segment was sent that was not lost.
+    /// The time at which the last segment was sent that was not lost.
     pub(super) passed: Duration,
 
     /// The bytes that have arrived and were not read.
@@ -85,9 +85,9 @@ pub(super) struct Socket {
 /// The times and counts that the clock of an end goes by.
 #[derive(Debug, Default)]
 pub(super) struct Times {
-    /// When the next event of the clock is scheduled.
+    /// The time for which the next event of the clock is scheduled.
     pub(super) armed: Option<Duration>,
-    /// When what is unanswered is sent again.
+    /// The time at which unanswered segments are sent again.
     pub(super) retransmit: Option<Duration>,
     /// The number of times that this was done without an answer.
     pub(super) retries: u32,
@@ -98,11 +98,11 @@ pub(super) struct Times {
     /// The time since which something is unanswered.
     pub(super) unanswered: Option<Duration>,
     pub(super) keepalive: Option<Keepalive>,
-    /// When the last segment of the peer has come.
+    /// The time at which the last segment of the peer has come.
     pub(super) heard: Duration,
     /// Probes since then.
     pub(super) probes: u32,
-    /// When an orphan is forgotten.
+    /// The time at which an orphan is removed.
     pub(super) expiry: Option<Duration>,
 }
 

@@ -20,7 +20,8 @@ use crate::sys::Told;
 /// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw
 /// reports the two from threads of its own. Otherwise it is the disconnect timeout.
 const LAG: Duration = Duration::from_secs(1);
-/// It is waited for in so many steps: a machine that stands still for a while delivers the event before the next one.
+/// The number of steps in which the event is waited for: a machine that stands still for a while delivers the event
+/// before the next one.
 const STEPS: u32 = 8;
 
 /// The number of completions that an inbox has room for when it is empty.
