@@ -309,8 +309,8 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.handle_with(input, |_| ())
     }
 
-    /// Handles an input like [`handle`](Self::handle), and makes a change under the same lock: no thread sees one
-    /// without the other.
+    /// Handles an input like [`handle`](Self::handle), and makes a change under the same lock, so that both are seen at
+    /// once.
     ///
     /// # Errors
     /// As `handle`.
@@ -704,8 +704,7 @@ impl<D: ConnectorDriver> Drop for ConnectWait<'_, D> {
     }
 }
 
-/// Feeds a connector one last input if the future of a call that owns the connection is dropped before the call has an
-/// answer.
+/// A guard that feeds a connector one last input if the future of a call that owns the connection is dropped early.
 pub(crate) struct OnDrop<'a, D: ConnectorDriver> {
     connector: Option<&'a D>,
     input: Input,

@@ -247,8 +247,7 @@ impl Connector {
         }
     }
 
-    /// Maps an rdma_cm event that ends the attempt or the connection to an input of the state machine, and records the
-    /// reason.
+    /// Maps an rdma_cm event that ends the attempt or the connection to an input, and records the reason.
     fn over(&self, inner: &mut Inner, event: &CmEvent) -> Input {
         let state = inner.progress.state();
         let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
@@ -435,8 +434,7 @@ impl Connector {
         inner.redial
     }
 
-    /// Refuses a peer that waits for our decision, with the private data of Reject, or for now. Over iWARP a reject for
-    /// now has no data.
+    /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.
     fn refuse(&self, inner: &mut Inner) {
         let said = inner.reject_data.take();
         let for_now: &[u8] =
@@ -572,8 +570,7 @@ impl Connector {
         inner.id.as_ref().map_or(Ok(()), |id| id.disconnect())
     }
 
-    /// Disconnects from a peer from which no answer is expected. If the call fails, the destruction of the id ends the
-    /// connection.
+    /// Disconnects without waiting for an answer. If the call fails, the destruction of the id ends the connection.
     fn part_or_let_go(&self, inner: &mut Inner, after: &mut AfterStep) {
         if let Err(error) = Self::part(inner) {
             let connection = self.id;
@@ -714,8 +711,7 @@ impl Borrower for Connector {
         self.run_apart(self.lose(status, reason, uses_it));
     }
 
-    /// Reports the connection to the connection manager as established: the message that does so, which was overtaken,
-    /// may never arrive (`P12`).
+    /// Reports the connection as established: the message that does so was overtaken, and may never arrive (`P12`).
     fn data_arrived(&self) {
         let inner = self.lock();
         if let (State::Accepting, Some(id), false) =

@@ -15,7 +15,7 @@
 //! * [`world`]: the state of a network, its events, and the task that carries them out;
 //! * [`transport`], [`arrival`], [`clock`]: segments on their way, segments that arrive, and the work that is due;
 //! * [`faults`]: the faults that a program causes; [`limits`]: the resources that run out;
-//! * [`host`], [`stream`], [`listener`]: the handles that the soft provider works with; [`bind`]: the calls that make them.
+//! * [`host`], [`stream`], [`listener`]: the handles of the soft provider; [`bind`]: the calls that make them.
 //!
 //! All state is under one lock, [`world::World::with`]. It is not held across an await, and wakers are cloned
 //! under it but woken and dropped without it. Whatever is drawn at random is drawn under it, in the order of

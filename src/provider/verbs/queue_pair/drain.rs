@@ -10,8 +10,8 @@
 //! free. So what the device has not completed stays outstanding until that thread has dropped the queue pair.
 //!
 //! The calls are commands to the device, so no lock is held during them. The queue pair is taken from its owner under
-//! the lock, [`Detached`], and a [`Job`] does the rest; until the job is done, [`Ending`] has the key of the queue pair
-//! whose completions still count.
+//! the lock, [`Detached`], and a [`Job`](crate::provider::connector::Job) does the rest; until the job is done,
+//! [`Ending`] has the key of the queue pair whose completions still count.
 //!
 //! A queue pair that takes its receives from a shared queue stays in the error state for a while, until the device
 //! reports that no receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions
