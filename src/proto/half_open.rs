@@ -2,7 +2,7 @@
 //!
 //! The one that goes is the oldest of the source that has most. So a source with few peers keeps them, however many another
 //! source opens; and within one source those that came last have the most time left. A source is an IPv4 address, or the
-//! first 64 bits of an IPv6 address, since whoever has one address of such a network may have them all.
+//! first 64 bits of an IPv6 address, because a host with one address of such a network may use all of them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,17 +44,17 @@ pub(crate) struct HalfOpen<T> {
 }
 
 impl<T> HalfOpen<T> {
-    /// A table without peers.
+    /// Creates a table without peers.
     pub(crate) fn new() -> Self {
         Self { sources: HashMap::new(), order: BTreeSet::new(), ages: BTreeMap::new(), next: 0 }
     }
 
-    /// The number of peers.
+    /// Returns the number of peers.
     pub(crate) fn len(&self) -> usize {
         self.ages.len()
     }
 
-    /// The number of peers of the source of this address.
+    /// Returns the number of peers of the source of this address.
     pub(crate) fn count(&self, ip: IpAddr) -> usize {
         self.sources.get(&Source::of(ip)).map_or(0, BTreeMap::len)
     }
@@ -80,14 +80,14 @@ impl<T> HalfOpen<T> {
         self.remove(PeerKey { source, age })
     }
 
-    /// The peer that is the next to make room.
+    /// Returns the peer that is the next to make room.
     pub(crate) fn victim(&self) -> Option<(PeerKey, &T)> {
         let (_, Reverse(age), source) = *self.order.last()?;
         let value = self.sources.get(&source)?.get(&age)?;
         Some((PeerKey { source, age }, value))
     }
 
-    /// The peers of each source, those of the source that has most first.
+    /// Returns the peers of each source, those of the source that has most first.
     pub(crate) fn largest_first(&self) -> impl Iterator<Item = impl Iterator<Item = (PeerKey, &T)>> {
         self.order.iter().rev().filter_map(|(.., source)| {
             let peers = self.sources.get(source)?.iter();
@@ -134,7 +134,7 @@ mod tests {
         std::iter::from_fn(|| next(&mut table)).collect()
     }
 
-    // SEC-07
+    // A source that opens many connections displaces its own (SEC-07).
     #[test]
     fn the_oldest_of_the_source_that_has_most_makes_room() {
         let mut table = HalfOpen::new();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as a list that is searched from end to end.
+        /// Compares the table with a list that is searched from end to end.
         #[test]
         fn the_order_is_that_of_a_search(steps in proptest::collection::vec((0..5_u8, 0..3_u8), 0..80)) {
             let (mut table, mut model) = (HalfOpen::new(), Vec::<(PeerKey, u8)>::new());

@@ -16,7 +16,7 @@ pub(crate) fn offer(asked: ReadLimits, adapter: ReadLimits) -> ReadLimits {
     asked.capped_to(adapter)
 }
 
-/// The request as `GetReadLimits` shows it at the passive end, in that end's direction.
+/// Returns the limits of the request as `GetReadLimits` shows them at the passive end, in that end's direction.
 ///
 /// `offer` is still in the active end's direction, as it travelled.
 pub(crate) fn as_seen_by_passive(offer: ReadLimits, adapter: ReadLimits) -> ReadLimits {
@@ -31,7 +31,7 @@ pub(crate) fn accept(asked: ReadLimits, adapter: ReadLimits, offer: ReadLimits) 
     asked.capped_to(as_seen_by_passive(offer, adapter))
 }
 
-/// The reply as `GetReadLimits` shows it at the active end, in that end's direction.
+/// Returns the limits of the reply as `GetReadLimits` shows them at the active end, in that end's direction.
 ///
 /// The offer caps once more, because a foreign peer may answer with more than it was offered.
 pub(crate) fn as_seen_by_active(offer: ReadLimits, accepted: ReadLimits) -> ReadLimits {
@@ -52,7 +52,7 @@ mod tests {
     /// The values that the peer's arithmetic must survive, around an adapter limit of 16.
     const STEPS: [u32; 5] = [0, 1, 16, 17, u32::MAX];
 
-    // NEG-01, NEG-02
+    // Each direction gets the least of the two requests and the two adapters (NEG-01, NEG-02).
     #[test]
     fn every_direction_is_the_least_of_four() {
         let (adapter_a, adapter_p) = (ReadLimits::new(16, 16), ReadLimits::new(16, 4));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     proptest! {
-        // NEG-03
+        // The limits of one end are those of the other, swapped (NEG-03).
         #[test]
         fn both_ends_agree(asked_a in limits(), adapter_a in limits(), asked_p in limits(), adapter_p in limits()) {
             let offered = offer(asked_a, adapter_a);

@@ -1,4 +1,4 @@
-//! The listener: a queue of requests that nobody fetched yet, or of callers that wait for one, never of both.
+//! The listener: a queue of requests that were not fetched yet, or of callers that wait for one, never of both.
 //!
 //! ```text
 //!  ┌──────┐ bound  ┌───────┐ listen  ┌───────────┐ close  ┌────────┐
@@ -44,7 +44,7 @@ pub(crate) struct WaiterId(u64);
 /// The answer to GetConnectionRequest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wait<R> {
-    /// A request was there already.
+    /// The request that was the oldest in the queue.
     Ready(R),
     /// One will be [`Delivered`](Arrival::Delivered) to this waiter.
     Pending(WaiterId),
@@ -57,7 +57,7 @@ pub(crate) enum Arrival<R> {
     Delivered(WaiterId, R),
     /// Into the queue.
     Queued,
-    /// Nowhere: the backlog is full, or nobody listens.
+    /// Refused: the backlog is full, or the listener does not listen.
     Refused(R),
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Leftovers<R> {
 pub(crate) struct Listener<R> {
     state: State,
     backlog: usize,
-    /// The requests that nobody fetched yet, the oldest with the lowest number.
+    /// The requests that were not fetched yet, the oldest with the lowest number.
     queue: BTreeMap<i64, R>,
     /// The number of the request that is checked for life next.
     checked: i64,
@@ -93,7 +93,7 @@ pub(crate) struct Listener<R> {
 }
 
 impl<R> Listener<R> {
-    /// A listener without an address.
+    /// Creates a listener without an address.
     pub(crate) fn new() -> Self {
         Self {
             state: State::Idle,
@@ -124,7 +124,7 @@ impl<R> Listener<R> {
         }
     }
 
-    /// The address is reserved.
+    /// Moves to `Bound`: the provider has reserved the address.
     ///
     /// # Errors
     /// As [`may_bind`](Self::may_bind).
@@ -146,7 +146,8 @@ impl<R> Listener<R> {
         }
     }
 
-    /// The port is open. Returns how many requests will wait unfetched, at most [`MAX_BACKLOG`].
+    /// Moves to `Listening`: the provider has opened the port. Returns the number of requests that may wait
+    /// unfetched, at most [`MAX_BACKLOG`].
     ///
     /// # Errors
     /// As [`may_listen`](Self::may_listen).
@@ -168,7 +169,7 @@ impl<R> Listener<R> {
         }
     }
 
-    /// GetConnectionRequest: the oldest request, or a place in the line of those who wait for one (P1).
+    /// Returns the oldest request, or enters a waiter for the next one, as GetConnectionRequest does (P1).
     ///
     /// # Errors
     /// `INVALID_DEVICE_STATE`, `DEVICE_REMOVED`.
@@ -187,9 +188,11 @@ impl<R> Listener<R> {
         Ok(Wait::Pending(waiter))
     }
 
-    /// A request arrived (P2). The queue is full with the backlog, or with `room` requests if that is less. When the queue is full,
-    /// queued requests that are `dead` do not keep a live one from it: they
-    /// are taken out and given back. Each arrival checks a few of them, in turn, so that a flood costs no more than that.
+    /// Delivers a request that arrived to the oldest waiter, or queues or refuses it (P2).
+    ///
+    /// The queue is full with the backlog, or with `room` requests if that is less. When the queue is full, queued
+    /// requests that are `dead` do not keep a live one from it: they are removed and returned. Each arrival checks a
+    /// few of them, in turn, so that a flood costs no more than that.
     pub(crate) fn arrived(
         &mut self,
         request: R,
@@ -207,7 +210,7 @@ impl<R> Listener<R> {
         (arrival, gone)
     }
 
-    /// Takes the dead ones of the next few requests out of the queue.
+    /// Removes the dead ones of the next few requests from the queue.
     fn remove_dead(&mut self, mut dead: impl FnMut(&R) -> bool) -> Vec<R> {
         let turn = self.queue.range(self.checked..).chain(self.queue.range(..self.checked));
         let (mut numbers, mut last) = (Vec::new(), self.checked);
@@ -231,9 +234,10 @@ impl<R> Listener<R> {
         self.queue.insert(number, request);
     }
 
-    /// A request was delivered, but its waiter was dropped before it looked: it is the oldest, so it goes first.
+    /// Takes back a request that was delivered to a waiter that was dropped before it took the request. The request is
+    /// the oldest, so it goes first.
     ///
-    /// The backlog does not refuse it, since it was admitted once.
+    /// The backlog does not refuse the request, since it was admitted once.
     pub(crate) fn put_back(&mut self, request: R) -> Arrival<R> {
         match self.state {
             State::Listening => self.place(request, Self::push_front),
@@ -241,13 +245,13 @@ impl<R> Listener<R> {
         }
     }
 
-    /// Takes a waiter out of the line. `false` when it was answered already: look at what it got.
+    /// Removes a waiter. Returns `false` if a request was delivered to it already.
     pub(crate) fn cancel(&mut self, waiter: WaiterId) -> bool {
         let place = self.waiters.iter().position(|&other| other == waiter);
         place.and_then(|place| self.waiters.remove(place)).is_some()
     }
 
-    /// Takes all waiters out of the line, the first one first.
+    /// Removes all waiters and returns them, the oldest first.
     pub(crate) fn cancel_all(&mut self) -> Vec<WaiterId> {
         std::mem::take(&mut self.waiters).into()
     }
@@ -258,7 +262,8 @@ impl<R> Listener<R> {
         matches!(self.state, State::Closed | State::Dead)
     }
 
-    /// The port could not be opened after all: it is bound, as before. Has no effect behind its end.
+    /// Goes back to `Bound`, because the port could not be opened, and returns the waiters and requests. A listener
+    /// that has ended keeps its state.
     #[cfg(any(feature = "verbs", test))]
     pub(crate) fn withdraw(&mut self) -> Leftovers<R> {
         if self.state == State::Listening {
@@ -267,7 +272,8 @@ impl<R> Listener<R> {
         self.leftovers()
     }
 
-    /// It stops for good (P3, P4). Requests that were fetched and connections are not affected.
+    /// Ends the listener for good and returns its waiters and requests (P3, P4). Requests that were fetched and
+    /// connections are not affected.
     pub(crate) fn end(&mut self, end: End) -> Leftovers<R> {
         self.state = match (self.state, end) {
             (State::Dead, End::Closed) | (_, End::Removed) => State::Dead,
@@ -283,7 +289,7 @@ impl<R> Listener<R> {
         }
     }
 
-    /// Hands the request to whoever waits longest, or queues it at the end that `push` stands for.
+    /// Delivers the request to the oldest waiter, or queues it with `push`.
     fn place(&mut self, request: R, push: fn(&mut Self, R)) -> Arrival<R> {
         match self.waiters.pop_front() {
             Some(waiter) => Arrival::Delivered(waiter, request),
@@ -308,7 +314,7 @@ mod tests {
         listener
     }
 
-    /// A request arrives, and all that are queued are alive.
+    /// Delivers, queues or refuses a request while all queued requests are alive.
     fn arrived(listener: &mut Listener<u32>, request: u32) -> Arrival<u32> {
         listener.arrived(request, usize::MAX, |_| false).0
     }
@@ -364,7 +370,7 @@ mod tests {
         }
     }
 
-    // LS-04
+    // A backlog of 0 and larger ones than the maximum give the maximum (LS-04).
     #[test]
     fn the_backlog_is_capped_and_refuses_the_excess() {
         for (asked, given) in
@@ -382,7 +388,7 @@ mod tests {
         assert_eq!(arrived(&mut listener, 4), Arrival::Queued);
     }
 
-    // LS-05, LS-06
+    // Requests go to waiters in the order of their calls, and none goes to a cancelled one (LS-05, LS-06).
     #[test]
     fn waiters_are_served_in_order_without_the_cancelled_one() {
         let mut listener = listening(1);
@@ -410,7 +416,7 @@ mod tests {
         assert_eq!(listener.put_back(2), Arrival::Delivered(second, 2));
     }
 
-    // LS-07, CAN-06: what was not fetched is refused, who waits is told.
+    // LS-07, CAN-06: requests that were not fetched and callers that wait are returned.
     #[test]
     fn closing_gives_back_what_is_left() {
         let mut listener = listening(0);

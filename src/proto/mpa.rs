@@ -8,11 +8,10 @@
 //! ```
 //!
 //! The result of the negotiation is [`Negotiated`]:
-//! - Read limits: [`ReadLimits`] in the own direction. The responder lowers the initiator's offer and says the
-//!   result; the initiator lowers its offer to what it hears. Both then hold the same two numbers. A responder that
-//!   announces more reads than it was offered is told so by a Terminate. A peer of
-//!   revision 0 or 1, or of revision 2 without the S flag, says no limits:
-//!   [`StartConfig::unsaid_limits`] stand for what it did not say.
+//! - Read limits: [`ReadLimits`] in the own direction. The responder lowers the initiator's offer and replies with the
+//!   result; the initiator lowers its offer to the reply. Both then hold the same two numbers. A responder that
+//!   announces more reads than it was offered receives a Terminate. A peer of revision 0 or 1, or of revision 2 without
+//!   the S flag, sends no limits: [`StartConfig::unsaid_limits`] take their place.
 //! - CRC: on when either side asked (RFC 5044 section 7.1.1, the C bit). A responder says so in its reply.
 //! - RTR: with peer-to-peer (RFC 6581) the initiator sends an empty frame first, so that the responder's
 //!   application may be the first to send.
@@ -98,13 +97,13 @@ pub(crate) struct StartError {
 }
 
 impl StartError {
-    /// An error that the peer is told by a Terminate in place of the first frame.
+    /// Creates an error that is sent to the peer as a Terminate, in place of the first frame.
     fn terminate(error: DecodeError, terminate: Terminate, crc: bool) -> Self {
         let fpdu = terminate_fpdu(&terminate, crc);
         Self { error, parting: Some(Box::new(Parting::Terminate { terminate, fpdu })) }
     }
 
-    /// The bytes to send before the close; empty when none are due.
+    /// Returns the bytes to send before the close; empty when none are due.
     pub(crate) fn bytes(&self) -> Bytes {
         match self.parting.as_deref() {
             None => Bytes::new(),
@@ -114,7 +113,7 @@ impl StartError {
 }
 
 impl From<DecodeError> for StartError {
-    /// Nothing is sent: what the peer spoke is not MPA that an answer could be made to.
+    /// Creates an error after which nothing is sent: the peer's bytes are not MPA that an answer could be made to.
     fn from(error: DecodeError) -> Self {
         Self { error, parting: None }
     }
@@ -149,8 +148,8 @@ pub(crate) struct Initiator {
 }
 
 impl Initiator {
-    /// One attempt. `offer` is what this side is willing to serve and wants to issue, already capped to the
-    /// adapter; `private_data` is at most 508 bytes: siw takes 252.
+    /// Creates the initiator of one attempt. `offer` contains the reads that this side is willing to serve and wants to
+    /// issue, already capped to the adapter; `private_data` is at most 508 bytes: siw takes 252.
     pub(crate) fn new(config: StartConfig, offer: ReadLimits, private_data: &[u8]) -> Self {
         Self {
             config,
@@ -161,7 +160,7 @@ impl Initiator {
         }
     }
 
-    /// The request frame: revision 2 with the read limits, peer-to-peer with both RTR frames that siw knows, no
+    /// Encodes the request frame: revision 2 with the read limits, peer-to-peer with both RTR frames that siw knows, no
     /// markers.
     pub(crate) fn request(&self) -> Bytes {
         let enhanced =
@@ -202,7 +201,7 @@ impl Initiator {
         result.map(Some)
     }
 
-    /// The bytes that came behind the reply; the second call returns none.
+    /// Takes the bytes that came behind the reply; the second call returns none.
     pub(crate) fn leftover(&mut self) -> Bytes {
         match self.outcome {
             Some(Ok(())) => self.input.split().freeze(),
@@ -286,7 +285,7 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// One connection, of which nothing was read yet.
+    /// Creates the responder of one connection, of which nothing was read yet.
     pub(crate) fn new(config: StartConfig) -> Self {
         Self { config, input: BytesMut::new(), request: None, failed: None }
     }
@@ -341,8 +340,8 @@ impl Responder {
         }))
     }
 
-    /// The reply that grants the connection, with `limits` (capped to the adapter) lowered to the offer, and
-    /// what holds once it is sent. `private_data` is at most 508 bytes.
+    /// Encodes the reply that grants the connection, with `limits` (capped to the adapter) lowered to the offer.
+    /// Returns it with the terms that hold once it is sent. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
     pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (Bytes, Negotiated) {
@@ -366,7 +365,7 @@ impl Responder {
         (reply, Negotiated { limits, crc, rtr, revision: request.revision })
     }
 
-    /// The reply that declines the connection. `private_data` is at most 508 bytes.
+    /// Encodes the reply that declines the connection. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Bytes {
@@ -377,19 +376,20 @@ impl Responder {
         request.enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced))
     }
 
-    /// The request; what the oldest peer would have sent, when called too early.
+    /// Returns the request; when called too early, the one that the oldest peer would have sent.
     fn request_or_plain(&self) -> Request {
         debug_assert!(self.request.is_some(), "accept or reject before the request");
         self.request.unwrap_or(Request { revision: 0, crc: false, enhanced: None })
     }
 }
 
-/// RFC 5044 section 7.1.1 defines revision 1, RFC 6581 revision 2; siw also speaks 0, which looks like 1.
+/// Refuses revisions above 2. RFC 5044 section 7.1.1 defines revision 1, RFC 6581 revision 2; siw also speaks 0, which
+/// looks like 1.
 fn check_revision(frame: &StartFrame) -> Result<(), DecodeError> {
     if frame.revision > REVISION { Err(DecodeError::Version(frame.revision)) } else { Ok(()) }
 }
 
-/// The RFC 6581 parameters, which only exist in revision 2 with S, and the user's part of the private data.
+/// Splits the private data into the RFC 6581 parameters, which only exist in revision 2 with S, and the user's part.
 fn split_enhanced(frame: &StartFrame) -> Result<(Option<Enhanced>, Bytes), DecodeError> {
     if !frame.enhanced || frame.revision < REVISION {
         return Ok((None, frame.private_data.clone()));
@@ -400,12 +400,12 @@ fn split_enhanced(frame: &StartFrame) -> Result<(Option<Enhanced>, Bytes), Decod
     Ok((Some(enhanced), frame.private_data.slice(Enhanced::LEN..)))
 }
 
-/// Limits that fourteen bits can say without meaning "not negotiated".
+/// Lowers the limits to those that fourteen bits can say without meaning "not negotiated".
 fn sayable(limits: ReadLimits) -> ReadLimits {
     limits.capped_to(ReadLimits::new(MAX_LIMIT, MAX_LIMIT))
 }
 
-/// This side's limits as the parameters of a frame, without peer-to-peer.
+/// Converts this side's limits to the parameters of a frame, without peer-to-peer.
 fn enhanced_limits(limits: ReadLimits) -> Enhanced {
     let word = |limit: u32| u16::try_from(limit).unwrap_or(u16::MAX);
     Enhanced {
@@ -418,7 +418,7 @@ fn enhanced_limits(limits: ReadLimits) -> Enhanced {
     }
 }
 
-/// The limits in the peer's frame, in this side's direction. "Not negotiated" is the highest number, so it
+/// Returns the limits in the peer's frame, in this side's direction. "Not negotiated" is the highest number, so it
 /// lowers nothing.
 fn peer_limits(enhanced: &Enhanced) -> ReadLimits {
     ReadLimits::new(enhanced.ird.into(), enhanced.ord.into()).swapped()
@@ -431,7 +431,7 @@ fn announced_reads(reply: &Enhanced) -> u32 {
     if reply.ord == Enhanced::NO_LIMIT { 0 } else { reply.ord.into() }
 }
 
-/// The responder's choice among the RTR frames in a request: Write, then Read. Write also when none is
+/// Chooses among the RTR frames in a request, for the responder: Write, then Read, then Send. Write also when none is
 /// offered, as siw does.
 fn choose_rtr(request: &Enhanced) -> Rtr {
     match request {
@@ -443,7 +443,7 @@ fn choose_rtr(request: &Enhanced) -> Rtr {
     }
 }
 
-/// The RTR frame that a reply with the A bit asks for, if it is one of the two that we offer.
+/// Returns the RTR frame that a reply with the A bit asks for, if it is one of the two that we offer.
 fn chosen_rtr(reply: &Enhanced) -> Option<Rtr> {
     if reply.rtr_write {
         Some(Rtr::Write)
@@ -460,7 +460,7 @@ struct Flags {
     revision: u8,
 }
 
-/// A start-up frame as bytes; S and the parameters are there or not together.
+/// Encodes a start-up frame. It has the S flag if it has the parameters.
 fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, private_data: &[u8]) -> Bytes {
     let mut whole = Vec::with_capacity(Enhanced::LEN + private_data.len());
     if let Some(enhanced) = &enhanced {
@@ -481,14 +481,14 @@ fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, privat
     out.freeze()
 }
 
-/// A reply with the R bit: the revision comes back, and zero limits if the request had some.
+/// Encodes a reply with the R bit, the revision of the request, and zero limits if the request had some.
 fn rejection(request: &Request, private_data: &[u8]) -> Bytes {
     let flags = Flags { crc: false, reject: true, revision: request.revision };
     let enhanced = request.enhanced.map(|_| enhanced_limits(ReadLimits::NONE));
     start_frame(StartKind::Reply, flags, enhanced, private_data)
 }
 
-/// The initiator's first FPDU; no bytes for [`Rtr::None`].
+/// Frames the initiator's first FPDU; no bytes for [`Rtr::None`].
 ///
 /// The one for [`Rtr::Write`] is also the frame to send to a siw that missed our first FPDU: it changes nothing
 /// on the other side.
@@ -504,7 +504,7 @@ pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Bytes {
     }
 }
 
-/// A Terminate as an FPDU.
+/// Frames a Terminate as an FPDU.
 pub(crate) fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
     let header: [u8; LENGTH_SIZE + Untagged::LEN] = Terminate::HEADER.encode(terminate.payload_len());
     let mut payload = BytesMut::with_capacity(terminate.payload_len());
@@ -512,7 +512,7 @@ pub(crate) fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
     fpdu(&header, &payload, crc)
 }
 
-/// A whole FPDU of a header, which starts with the length field, and a payload (RFC 5044 section 4).
+/// Frames a whole FPDU of a header, which starts with the length field, and a payload (RFC 5044 section 4).
 fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Bytes {
     let ulpdu = header.len() - LENGTH_SIZE + payload.len();
     let mut out = BytesMut::with_capacity(fpdu_length(ulpdu));

@@ -18,15 +18,15 @@ pub(crate) enum QueuePairState {
     Associated,
     /// Everything may be posted.
     Connected,
-    /// It was connected once: nothing is posted any more, receives come back flushed (`DIS-10`).
+    /// It was connected once. It sends no request again, and its receives come back flushed (`DIS-10`).
     Over,
 }
 
 impl QueuePairState {
-    /// A connector takes it: at most one at a time (`CM-22`).
+    /// Gives the queue pair to a connector: at most one at a time has it (`CM-22`).
     ///
     /// # Errors
-    /// With `CONNECTION_ACTIVE` in mind: it is not free.
+    /// `Busy` if it is not free; the caller reports `CONNECTION_ACTIVE`.
     pub(crate) fn associate(&mut self) -> Result<(), Busy> {
         if *self != Self::Unconnected {
             return Err(Busy);
@@ -35,21 +35,21 @@ impl QueuePairState {
         Ok(())
     }
 
-    /// The attempt failed.
+    /// Frees the queue pair after an attempt to connect that failed.
     pub(crate) fn dissociate(&mut self) {
         if *self == Self::Associated {
             *self = Self::Unconnected;
         }
     }
 
-    /// The handshake is complete.
+    /// Connects the queue pair: the handshake is complete.
     pub(crate) fn establish(&mut self) {
         if *self == Self::Associated {
             *self = Self::Connected;
         }
     }
 
-    /// The connection is over, or the queue pair was flushed while it had one.
+    /// Ends the queue pair: its connection has ended, or it was flushed while it had one.
     pub(crate) fn end(&mut self) {
         *self = Self::Over;
     }
@@ -74,7 +74,7 @@ pub(crate) struct Busy;
 mod tests {
     use super::*;
 
-    // QP-05, QP-06, CM-21, CM-22, DIS-10
+    // Receives may be posted in every state, requests while connected alone (QP-05, QP-06, CM-21, CM-22, DIS-10).
     #[test]
     fn every_state_admits_what_it_should() {
         use QueuePairState::{Associated, Connected, Over, Unconnected};

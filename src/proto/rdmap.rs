@@ -35,7 +35,7 @@ pub(crate) enum Segment {
     AtomicRequest,
     /// An Atomic Response of [`AtomicResponse::LEN`] bytes; [`Outbound::atomic_response`] says to what.
     AtomicResponse,
-    /// The peer's last words.
+    /// The peer's Terminate, its last message.
     Terminate,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    /// Message sequence numbers start at 1 (RFC 5041 section 5.2).
+    /// Creates the receiving half: message sequence numbers start at 1 (RFC 5041 section 5.2).
     pub(crate) const fn new() -> Self {
         Self { send_msn: 1, sending: false, send_offset: 0, read_msn: 1, atomic_response_msn: 1 }
     }
@@ -61,7 +61,7 @@ impl Inbound {
     /// Decides about the segment with this header and `length` bytes of payload.
     ///
     /// # Errors
-    /// The Terminate that the peer has earned.
+    /// The Terminate to send to the peer.
     pub(crate) fn segment(&mut self, header: &Header, length: usize) -> Result<Segment, Terminate> {
         match header {
             Header::Tagged(header) => self.tagged(header),
@@ -141,7 +141,7 @@ impl Inbound {
     }
 }
 
-/// A message that is one segment of `expected` bytes, and the next one of its queue.
+/// Checks that a message is one segment of `expected` bytes and the next one of its queue, and counts it.
 fn whole(header: &Untagged, length: usize, msn: &mut u32, expected: usize) -> Result<(), Terminate> {
     if header.msn != *msn {
         return Err(Terminate::MSN_RANGE);
@@ -226,7 +226,7 @@ impl<T> Outbound<T> {
         !self.reads.is_empty()
     }
 
-    /// The header of a piece of the current Send; the last piece moves on to the next message.
+    /// Returns the header of a piece of the current Send; the last piece moves on to the next message.
     ///
     /// `None` beyond the 4 GiB that a message offset can say.
     pub(crate) fn send(&mut self, offset: usize, last: bool, options: SendOptions) -> Option<Untagged> {
@@ -241,26 +241,26 @@ impl<T> Outbound<T> {
         Some(header)
     }
 
-    /// The header of the next Send, if that is a plain one in one segment. It takes its number when it is sent:
-    /// [`count_send`](Self::count_send).
+    /// Returns the header of the next Send, if that is a plain one in one segment.
+    /// [`count_send`](Self::count_send) takes its number when the segment is sent.
     pub(crate) fn next_send(&self) -> Untagged {
         let (opcode, msn) = (Opcode::send(false, false), self.send_msn);
         Untagged { last: true, opcode, invalidate: 0, qn: queue::SEND, msn, mo: 0 }
     }
 
-    /// A Send takes the next number.
+    /// Takes the next message sequence number, for a Send.
     pub(crate) fn count_send(&mut self) {
         self.send_msn = self.send_msn.wrapping_add(1);
     }
 
-    /// The header of an Immediate Data message, which is numbered as the Sends are.
+    /// Returns the header of an Immediate Data message, which is numbered as the Sends are.
     pub(crate) fn immediate(&mut self, solicited: bool) -> Untagged {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);
         immediate_header(msn, solicited)
     }
 
-    /// The header of a Read Request, which counts as outstanding from now on.
+    /// Returns the header of a Read Request, which counts as outstanding from now on.
     ///
     /// The sink is named by `stag` and offset 0. The name is only ever compared with what comes back, so it needs no
     /// key and gives the peer no right.
@@ -269,7 +269,7 @@ impl<T> Outbound<T> {
         read_request_header(self.next_read())
     }
 
-    /// The header and the identifier of an Atomic Request, which counts as outstanding from now on.
+    /// Returns the header and the identifier of an Atomic Request, which counts as outstanding from now on.
     pub(crate) fn atomic(&mut self, owner: T) -> (Untagged, u32) {
         // The number of the message is as good a name as any: no two that are outstanding share it.
         let identifier = self.next_read();
@@ -283,7 +283,7 @@ impl<T> Outbound<T> {
         msn
     }
 
-    /// The header of our answer to an atomic of the peer's.
+    /// Returns the header of our answer to an atomic of the peer's.
     pub(crate) fn answer_atomic(&mut self) -> Untagged {
         let msn = self.atomic_response_msn;
         self.atomic_response_msn = msn.wrapping_add(1);
@@ -294,7 +294,7 @@ impl<T> Outbound<T> {
     /// in the order of the requests). [`answered`](Self::answered) follows once the last one has been placed.
     ///
     /// # Errors
-    /// The Terminate for an answer that nobody asked for, or that differs from what was asked.
+    /// The Terminate for an answer without a request, or for one that differs from its request.
     pub(crate) fn response(
         &mut self,
         stag: u32,
@@ -323,11 +323,11 @@ impl<T> Outbound<T> {
         Ok(ResponsePiece { owner, offset })
     }
 
-    /// Matches an Atomic Response with the oldest outstanding request, whose owner this is: answers come in the
+    /// Matches an Atomic Response with the oldest outstanding request and returns its owner: answers come in the
     /// order of the requests, whatever their kind (RFC 7306 section 5.4). [`answered`](Self::answered) follows.
     ///
     /// # Errors
-    /// The Terminate for an answer that nobody asked for.
+    /// The Terminate for an answer without a request.
     pub(crate) fn atomic_response(&self, response: &AtomicResponse) -> Result<&T, Terminate> {
         match self.reads.front() {
             Some(Outstanding { owner, awaited: Awaited::Atomic { identifier } })
@@ -350,7 +350,7 @@ impl<T> Outbound<T> {
         Some(self.read_msn.wrapping_sub(count))
     }
 
-    /// The oldest request that awaits one has been answered in full.
+    /// Removes the oldest outstanding request, which has been answered in full, and returns its owner.
     pub(crate) fn answered(&mut self) -> Option<T> {
         self.reads.pop_front().map(|read| read.owner)
     }
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(inbound.segment(&header(Opcode::Terminate, 2), 1000), Err(Terminate::INVALID_MO));
     }
 
-    // NEG-06
+    // Reads beyond the negotiated limit wait, and answers must fit their reads (NEG-06).
     #[test]
     fn reads_stay_within_the_limit() {
         let mut outbound = Outbound::new(2);
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(outbound.response(8, 0, 0, true), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
     }
 
-    // QP-11, QP-13
+    // A Send carries its invalidation and its solicited event to the peer (QP-11, QP-13).
     #[test]
     fn a_send_says_what_it_does_beside() {
         let (mut outbound, mut inbound) = (Outbound::<()>::new(0), Inbound::new());

@@ -10,7 +10,8 @@ use super::{Action, Actions, Connector, Ending, Op};
 use crate::status::Status;
 
 impl Connector {
-    /// `Bind`: A1, A3, C16. Everything that has a local address says so.
+    /// Accepts `Bind` in `Idle`. Every state that has a local address refuses it with `ADDRESS_ALREADY_ASSOCIATED`
+    /// (A1, A3, C16).
     pub(super) fn bind(&self) -> Result<Actions, Status> {
         match self.state {
             Idle => Ok(smallvec![Action::StartBind]),
@@ -20,7 +21,8 @@ impl Connector {
         }
     }
 
-    /// `Connect`: A4, A5, A6, C16.
+    /// Starts `Connect` in `Idle` and `Bound`, unless the queue pair is busy or the private data is too long
+    /// (A4, A5, A6, C16).
     pub(super) fn connect(
         &mut self,
         data_fits: bool,
@@ -37,7 +39,7 @@ impl Connector {
                     return Err(Status::INVALID_BUFFER_SIZE);
                 }
                 self.refusal = None;
-                // A caller without any patience is answered before the peer could hear of it.
+                // A deadline that has passed fails the call before a request is sent.
                 if overdue {
                     return Ok(smallvec![Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }]);
                 }
@@ -50,7 +52,7 @@ impl Connector {
         }
     }
 
-    /// `CompleteConnect`: A18, A21, A23, A26.
+    /// Starts `CompleteConnect` in `ConnectDone`, unless the peer is gone (A18, A21, A23, A26).
     pub(super) fn complete_connect(&mut self) -> Result<Actions, Status> {
         match self.state {
             ConnectDone => {
@@ -64,7 +66,8 @@ impl Connector {
         }
     }
 
-    /// `Accept`: P6, P7, P8, P10. A mistake of the caller comes before the absence of the peer.
+    /// Starts `Accept` in `RequestPending`. An error of the caller is reported before the absence of the peer
+    /// (P6, P7, P8, P10).
     pub(super) fn accept(&mut self, data_fits: bool, busy: bool) -> Result<Actions, Status> {
         match self.state {
             RequestPending => {
@@ -83,7 +86,7 @@ impl Connector {
         }
     }
 
-    /// `Reject`: A19, P9, P10. It is over when it returns, nothing finishes later.
+    /// Rejects the peer and burns the connector; no `Finish` follows (A19, P9, P10).
     pub(super) fn reject(&mut self, data_fits: bool) -> Result<Actions, Status> {
         match self.state {
             ConnectDone | RequestPending => {
@@ -100,7 +103,8 @@ impl Connector {
         }
     }
 
-    /// `NotifyDisconnect`: C1, C6, C12. After any end of a connection it is answered at once.
+    /// Watches for the end of the connection, or finishes `NotifyDisconnect` at once if the connection has ended
+    /// (C1, C6, C12).
     pub(super) fn notify_disconnect(&mut self) -> Result<Actions, Status> {
         match self.state {
             Connected => {
@@ -116,7 +120,8 @@ impl Connector {
         }
     }
 
-    /// `Disconnect`: C4, C5, C11, A22. In `PeerGone` the work requests were flushed when the peer left.
+    /// Starts `Disconnect` and flushes the work requests; in `PeerGone` they were flushed when the peer left
+    /// (C4, C5, C11, A22).
     pub(super) fn disconnect(&mut self, deadline: Instant) -> Result<Actions, Status> {
         let mut actions = Actions::new();
         match self.state {
@@ -135,7 +140,7 @@ impl Connector {
         Ok(actions)
     }
 
-    /// `CancelOverlappedRequests`: A13, A20, A25, P16, C10, C14.
+    /// Cancels the calls that are outstanding, as `CancelOverlappedRequests` does (A13, A20, A25, P16, C10, C14).
     pub(super) fn cancel(&mut self) -> Actions {
         match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
@@ -149,7 +154,8 @@ impl Connector {
         }
     }
 
-    /// `Release`: A13, A20, P11, P16, C13. Nobody is left to ask anything, so nothing is remembered.
+    /// Ends the attempt or the connection for `Release`, and clears all that a later call could read, because none
+    /// follows (A13, A20, P11, P16, C13).
     pub(super) fn release(&mut self) -> Actions {
         let actions = match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
@@ -158,7 +164,7 @@ impl Connector {
             Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => self.leave(Status::CANCELED),
             PeerGone => smallvec![Action::Leave],
-            // The goodbye is on its way, and what was sent before it; only nobody waits for the answer any more.
+            // The disconnect and the data before it are on their way. The wait for the peer's answer ends here.
             Disconnecting => {
                 smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
             }
@@ -189,7 +195,7 @@ impl Connector {
         present.then_some(Action::RefusePeer).into_iter().collect()
     }
 
-    /// The implicit disconnect of an established connection.
+    /// Disconnects an established connection implicitly.
     pub(super) fn leave(&mut self, watchers: Status) -> Actions {
         self.ending = Some(Ending::Local);
         self.tell(watchers).into_iter().chain([Action::Flush, Action::Leave]).collect()

@@ -36,7 +36,7 @@
 //! * Each accepted call that names an [`Op`] is answered by exactly one [`Action::Finish`], at once or later.
 //!   `NotifyDisconnect` may be outstanding several times; one `Finish` answers all of them.
 //! * A transport starts with [`Action::StartConnect`] or a request that arrived, and is let go by exactly one
-//!   of [`Action::RefusePeer`], [`Action::Leave`], [`Action::Abandon`], which stands before the `Finish` that
+//!   of [`Action::RefusePeer`], [`Action::Leave`], [`Action::Abandon`], which comes before the `Finish` that
 //!   allows a retry. Later reports about a transport that was let go must not be fed in.
 //! * `NotifyDisconnect` finishes before the work requests are flushed.
 //! * A report that no longer matters is ignored, by a rule that names the state, never by a catch-all.
@@ -189,7 +189,7 @@ pub(crate) enum Input {
     PeerDisconnected,
     /// The transport broke, or is given up as broken.
     PathLost,
-    /// The peer answered the disconnect, and no memory of the queue pair is being accessed any more.
+    /// The peer answered the disconnect, and all accesses to memory of the queue pair have ended.
     DisconnectAnswered,
     /// The queue pair is gone.
     QueuePairRemoved,
@@ -219,13 +219,13 @@ pub(crate) enum Action {
     StartComplete,
     /// Send the reply.
     StartAccept,
-    /// Tell the peer, wait for its answer and for the end of all memory accesses.
+    /// Send the disconnect, wait for the peer's answer and for the end of all memory accesses.
     StartDisconnect,
     /// Let the transport go, saying no: with the data of the Reject that was called, if it was.
     RefusePeer,
-    /// Let the transport of a connection go, saying goodbye and waiting for nobody.
+    /// Let the transport of a connection go: send the disconnect, and do not wait for the peer's answer.
     Leave,
-    /// Let the transport go at once, there is nobody or no need to tell.
+    /// Let the transport go at once, without a message: there is no peer, or the peer needs none.
     Abandon,
     /// Finish every outstanding work request of the queue pair as CANCELED.
     Flush,
@@ -267,7 +267,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A connector that nothing has happened to.
+    /// Creates a connector in `Idle`.
     pub(crate) fn new() -> Self {
         Self {
             state: State::Idle,
@@ -281,7 +281,7 @@ impl Connector {
         }
     }
 
-    /// A connector that holds a request that has arrived.
+    /// Creates a connector in `RequestPending`, for a request that has arrived with these terms.
     pub(crate) fn with_request(terms: Terms) -> Self {
         Self { state: State::RequestPending, terms: Some(terms), ..Self::new() }
     }
@@ -338,12 +338,12 @@ impl Connector {
         })
     }
 
-    /// When the caller's patience ends, which the provider reports as [`Input::TimedOut`].
+    /// Returns the caller's deadline. The provider reports [`Input::TimedOut`] when it passes.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The negotiated read limits, while CompleteConnect, or Accept or Reject, is owed.
+    /// Returns the negotiated read limits, while CompleteConnect, or Accept or Reject, is owed.
     ///
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
@@ -351,7 +351,8 @@ impl Connector {
         self.terms.as_ref().map(|terms| terms.limits).ok_or(StateError::ConnectionInvalid)
     }
 
-    /// The peer's private data: as long as the limits, and after a refusal that came with some.
+    /// Returns the peer's private data: while [`read_limits`](Self::read_limits) returns limits, and after a
+    /// refusal that came with private data.
     ///
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
@@ -409,7 +410,7 @@ impl Connector {
         self.fate = None;
     }
 
-    /// The answer to every NotifyDisconnect that is outstanding, if any.
+    /// Returns the action that finishes every outstanding NotifyDisconnect; `None` if there is none.
     fn tell(&mut self, status: Status) -> Option<Action> {
         std::mem::take(&mut self.watched).then_some(Action::Finish { op: Op::NotifyDisconnect, status })
     }

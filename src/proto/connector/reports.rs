@@ -40,8 +40,9 @@ impl Loss {
         }
     }
 
-    /// The same once one end has accepted: a peer that disconnects then was connected in its own eyes, and its
-    /// Disconnect waits for our goodbye.
+    /// Returns the action that ends the transport once one end has accepted. A peer that disconnects then had an
+    /// established connection, and its Disconnect waits for the disconnect of this end. Every other loss ends as
+    /// in [`letting_go`](Self::letting_go).
     fn parting(&self) -> Action {
         if matches!(self, Self::Disconnected) { Action::Leave } else { self.letting_go() }
     }
@@ -57,7 +58,8 @@ impl Loss {
     }
 }
 
-/// Returns whether the same connector may try again: nobody answered, somebody said no, or this host lacks memory or descriptors.
+/// Returns whether the same connector may try again: the peer did not answer or refused, or this host lacks memory or
+/// descriptors.
 fn is_retryable(status: Status) -> bool {
     matches!(
         status,
@@ -70,7 +72,7 @@ fn is_retryable(status: Status) -> bool {
 }
 
 impl Connector {
-    /// The address is reserved: A1. An implicit bind is undone with its connect, so it does not count.
+    /// Moves from `Idle` to `Bound` (A1). Ignores an implicit bind, because it is undone with its connect.
     pub(super) fn bound(&mut self) -> Actions {
         match self.state {
             Idle => {
@@ -83,7 +85,8 @@ impl Connector {
         Actions::new()
     }
 
-    /// The address could not be reserved: A2. Bind is synchronous, so its caller gets the status right here.
+    /// Fails the bind with the status of the provider (A2). `Bind` is synchronous, so its caller gets the status
+    /// from this call.
     pub(super) fn bind_failed(&mut self, status: Status) -> Result<Actions, Status> {
         // Only what is going away burns the connector.
         let going_away = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
@@ -106,7 +109,7 @@ impl Connector {
         }
     }
 
-    /// The peer accepted: A16.
+    /// Finishes `Connect` and keeps the terms of the peer that accepted (A16).
     pub(super) fn peer_accepted(&mut self, terms: Terms) -> Actions {
         match self.state {
             Connecting => {
@@ -119,7 +122,7 @@ impl Connector {
         }
     }
 
-    /// The handshake is complete at the active end: A24.
+    /// Finishes `CompleteConnect` and establishes the connection of the active end (A24).
     pub(super) fn complete_done(&mut self) -> Actions {
         match self.state {
             Completing => {
@@ -131,7 +134,7 @@ impl Connector {
         }
     }
 
-    /// The active side completed: P13.
+    /// Finishes `Accept` and establishes the connection of the passive end, because the active end completed (P13).
     pub(super) fn peer_completed(&mut self) -> Actions {
         match self.state {
             Accepting => {
@@ -143,7 +146,7 @@ impl Connector {
         }
     }
 
-    /// The disconnect is answered and no memory is in use: C7.
+    /// Finishes `Disconnect`: the peer has answered, and no memory is in use (C7).
     pub(super) fn disconnect_answered(&mut self) -> Actions {
         match self.state {
             Disconnecting => self.end_disconnect(Status::SUCCESS),
@@ -152,13 +155,13 @@ impl Connector {
         }
     }
 
-    /// The queue pair is gone: A14, A25, P16, C10, C13.
+    /// Ends the attempt or the connection whose queue pair was removed (A14, A25, P16, C10, C13).
     pub(super) fn queue_pair_removed(&mut self) -> Actions {
         match self.state {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
             ConnectDone => {
                 let actions = self.refuse();
-                // A CompleteConnect to come is told that its queue pair is gone.
+                // A later CompleteConnect fails with this status, because its queue pair is gone.
                 self.fate = Some(Status::CANCELED);
                 actions
             }
@@ -173,7 +176,7 @@ impl Connector {
                 self.enter(Disconnected);
                 smallvec![Action::Leave]
             }
-            // As with a release: what was sent before the goodbye still arrives.
+            // As with a release: data that was sent before the disconnect still arrives.
             Disconnecting => {
                 self.enter(Disconnected);
                 smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
@@ -183,7 +186,7 @@ impl Connector {
         }
     }
 
-    /// The adapter is gone: A15, P17, C15.
+    /// Burns the connector, and ends its attempt or connection, because the adapter is gone (A15, P17, C15).
     pub(super) fn device_removed(&mut self) -> Actions {
         const GONE: Status = Status::DEVICE_REMOVED;
         let actions = match self.state {
@@ -207,7 +210,8 @@ impl Connector {
         actions
     }
 
-    /// The peer is lost, one way or another: A7 to A12, A21, A23, A25, P10, P14, P15, C2, C3, C8, C9.
+    /// Ends the attempt or the connection whose peer was lost, or notes the loss until the next call
+    /// (A7 to A12, A21, A23, A25, P10, P14, P15, C2, C3, C8, C9).
     pub(super) fn lost(&mut self, loss: Loss) -> Actions {
         match self.state {
             Connecting => self.connect_lost(loss),
@@ -216,7 +220,7 @@ impl Connector {
                 self.fate = Some(Status::IO_TIMEOUT);
                 actions
             }
-            // The reports stay quiet until somebody asks: the caller may still read what the peer sent.
+            // The loss is reported by the next call: until then the caller may still read the peer's terms.
             ConnectDone => self.peer_left(loss.parting(), loss.half_open_status()),
             RequestPending => {
                 let status = match loss {
@@ -261,7 +265,7 @@ impl Connector {
         }
     }
 
-    /// The connect came to nothing. A retryable status leaves the connector as it was before.
+    /// Fails `Connect` with the status of this loss. A retryable status leaves the connector as it was before.
     fn connect_lost(&mut self, loss: Loss) -> Actions {
         let letting_go = loss.letting_go();
         let status = match &loss {
@@ -289,7 +293,7 @@ impl Connector {
         smallvec![letting_go]
     }
 
-    /// The state that a retryable failure of Connect goes back to.
+    /// Returns the state that a retryable failure of Connect goes back to.
     fn before_connect(&self) -> State {
         if self.bound { Bound } else { Idle }
     }
@@ -312,7 +316,7 @@ impl Connector {
         smallvec![letting_go, Action::Finish { op: Op::Accept, status }]
     }
 
-    /// Ends a pending Disconnect. Whatever the status, the connection is over.
+    /// Ends a pending Disconnect. The connection has ended, whatever the status.
     pub(super) fn end_disconnect(&mut self, status: Status) -> Actions {
         self.enter(Disconnected);
         smallvec![Action::Abandon, Action::Finish { op: Op::Disconnect, status }]

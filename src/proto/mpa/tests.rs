@@ -11,7 +11,7 @@ const LIMITS: [u32; 5] = [0, 1, CAP, CAP + 1, 0x3fff];
 const NO_CRC: StartConfig = StartConfig { crc: false, unsaid_limits: ReadLimits::new(5, 6) };
 const WITH_CRC: StartConfig = StartConfig { crc: true, ..NO_CRC };
 
-/// A frame from its flag word, as siw's logs write it.
+/// Composes a frame from its flag word, as siw's logs write it.
 fn raw(key: &[u8; 16], word: u16, private_data: &[u8]) -> Vec<u8> {
     let length = private_data.len() as u16;
     [&key[..], &word.to_be_bytes(), &length.to_be_bytes(), private_data].concat()
@@ -41,7 +41,8 @@ fn accepted(config: StartConfig, word: u16, private_data: &[u8]) -> (Negotiated,
     }
 }
 
-/// Both sides over a perfect link: what each holds, and the private data that each got.
+/// Runs both sides over a perfect link and checks the private data that each receives. Returns the terms that each side
+/// holds.
 fn exchange(
     active: (StartConfig, ReadLimits),
     passive: (StartConfig, ReadLimits),
@@ -96,7 +97,7 @@ fn request_bytes() {
     assert_eq!(initiator(WITH_CRC).request()[16..20], [0x50, 2, 0, 9]);
 }
 
-/// siw as responder: flags and bits as seen on the wire.
+/// Reads replies of siw: flags and bits as seen on the wire.
 #[test]
 fn replies_of_siw() {
     // Peer-to-peer granted with Write, with Read; IRD 4, and no more reads than we offered.
@@ -281,7 +282,7 @@ fn bad_requests() {
     assert_eq!(responder.receive(b"\0"), Err(behind.into()), "in a later piece");
 }
 
-/// siw with 252 bytes of private data and more: the length field has lost its upper byte.
+/// Reads frames of a siw with 252 bytes of private data and more: the length field has lost its upper byte.
 #[test]
 fn lengths_that_siw_got_wrong() {
     for length in 252..=255 {

@@ -44,7 +44,7 @@ impl Span {
         bytes
     }
 
-    /// As a peer has written it into a list of targets: in the byte order of this host.
+    /// Decodes an entry that a peer has written into a list of targets: in the byte order of this host.
     pub(crate) fn from_native(bytes: [u8; Self::LEN]) -> Self {
         Self::from_bytes(bytes, BIG_ENDIAN)
     }
@@ -107,7 +107,7 @@ impl Hello {
         bytes
     }
 
-    /// From the start of private data; what is behind it is the padding of some transports.
+    /// Decodes the start of private data. Some transports pad it, so the bytes behind are ignored.
     ///
     /// # Errors
     /// `Foreign`, `Version`, or `Value` for a field that no rsocket sends.
@@ -179,8 +179,10 @@ impl Message {
         kind << TYPE_SHIFT | value & VALUE
     }
 
+    /// Decodes the word of a message.
+    ///
     /// # Errors
-    /// A type that is reserved, or asks for what was not offered.
+    /// A type that is reserved, or asks for a transfer that was not offered.
     pub(crate) fn decode(word: u32) -> Result<Self, ProtocolError> {
         let value = word & VALUE;
         match (word >> TYPE_SHIFT, value) {
@@ -194,12 +196,12 @@ impl Message {
         }
     }
 
-    /// As the bytes of a send: librdmacm sends the word as its host has it.
+    /// Encodes the bytes of a send: librdmacm sends the word as its host has it.
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
         self.encode().to_ne_bytes()
     }
 
-    /// From the bytes of a send by a host of this byte order.
+    /// Decodes the bytes of a send by a host of this byte order.
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode).

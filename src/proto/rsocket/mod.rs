@@ -6,8 +6,8 @@
 //! control messages have send-queue entries of their own, so that credits can be given when nothing else can be sent.
 //!
 //! This module decides what may be sent and where to, and what a message of the peer means. It moves no byte and posts
-//! nothing: whoever drives it posts what [`Machine::transfer`] and [`Machine::control`] say, in that order, and reports what
-//! has completed. Source: rdma-core, librdmacm/docs/rsocket and rsocket(7).
+//! nothing: its driver posts the requests that [`Machine::transfer`] and [`Machine::control`] return, in that order,
+//! and reports their completions. Source: rdma-core, librdmacm/docs/rsocket and rsocket(7).
 
 mod message;
 
@@ -45,8 +45,8 @@ pub(crate) const TARGETS: usize = 2;
 /// The room in the send ring that a message waits for, unless it is shorter (`RS_SNDLOWAT`).
 const LOW_WATER: usize = 2048;
 
-/// The number of data messages in a row of which nobody is told that they have completed: beyond a few there is nothing
-/// left to be saved, and each keeps its place in the queue.
+/// The number of data messages in a row that are not signaled: beyond a few, silence saves no more, and each message
+/// keeps its place in the queue.
 const MOST_UNSIGNALED: usize = 32;
 
 /// Returns the number of receives, out of `receives`, that are kept back for control messages, which take no
@@ -84,7 +84,7 @@ impl Settings {
         self.ring.length / 2
     }
 
-    /// The private data of this end.
+    /// Returns the private data of this end.
     pub(crate) fn hello(&self) -> Hello {
         let data = Span { length: self.half(), ..self.ring };
         Hello::new(self.credits(), self.targets, data, self.confirms)
@@ -150,7 +150,7 @@ struct Sending {
     limit: u16,
     /// Data messages that have not completed, by the bytes of the ring that they free, oldest first.
     outstanding: VecDeque<usize>,
-    /// The last of these of whose completion no request tells that has been posted: their number and their bytes.
+    /// The last of these, behind which no signaled request has been posted yet: their number and their bytes.
     unsignaled: usize,
     unsignaled_bytes: usize,
     /// Of the ring: where the next byte goes, and how many bytes are not free.
@@ -165,7 +165,7 @@ struct Receiving {
     /// that the peer may still write into the current half and into the one behind it. The rest is free.
     at: u32,
     unread: u32,
-    /// The number of bytes from there on that were read before the message that tells of them.
+    /// The number of bytes from there on that were read before the message that announces them.
     early: u32,
     granted: [u32; 2],
     free: u32,
@@ -180,7 +180,7 @@ struct Receiving {
 }
 
 impl Machine {
-    /// `speaks`: whether this end may send before the peer has.
+    /// Creates an end of a stream. `speaks` is whether it may send before the peer has.
     pub(crate) fn new(settings: Settings, peer: Hello, speaks: bool) -> Self {
         let half = settings.half();
         Self {
@@ -223,7 +223,7 @@ impl Machine {
         self.speaks
     }
 
-    /// This end may send, though the peer has not.
+    /// Allows this end to send before the peer has.
     pub(crate) fn speak(&mut self) {
         self.speaks = true;
     }
@@ -233,10 +233,10 @@ impl Machine {
         self.peer.big_endian
     }
 
-    /// A message has arrived.
+    /// Applies a message of the peer.
     ///
     /// # Errors
-    /// More than was granted: the peer cannot be trusted with the stream any more.
+    /// The peer exceeds what it was granted, or breaks the protocol otherwise: the stream cannot go on.
     pub(crate) fn received(&mut self, message: Message) -> Result<Event, ProtocolError> {
         self.speaks = true;
         match message {
@@ -278,8 +278,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the place of the next byte in the ring, with the number of bytes that may be read there before a message tells of
-    /// them; `None` while there are bytes that a message has told of, and behind the last one.
+    /// Returns the place of the next byte in the ring, with the number of bytes that may be read there before a message
+    /// announces them; `None` while announced bytes are unread, and after the last byte of the stream.
     pub(crate) fn next_place(&self) -> Option<Span> {
         if self.peer_closed.is_some() {
             return None;
@@ -294,7 +294,7 @@ impl Machine {
         (unread == 0).then(|| Span { address, length: end.saturating_sub(early), ..ring })
     }
 
-    /// Returns whether messages have told of all bytes of the ring that are before this address.
+    /// Returns whether messages have announced all bytes of the ring that are before this address.
     pub(crate) fn is_told(&self, end: u64) -> bool {
         let Receiving { at, unread, .. } = self.receiving;
         let ring = 2 * u64::from(self.settings.half());
@@ -302,21 +302,22 @@ impl Machine {
         u64::from(at + unread) % ring == offset % ring
     }
 
-    /// So many bytes at [`next_place`](Self::next_place) have been read. They are free when a message has told of them.
+    /// Notes that `length` bytes at [`next_place`](Self::next_place) have been read. They are free when a message has
+    /// announced them.
     pub(crate) fn read_early(&mut self, length: usize) {
         // There were no more than were granted.
         self.receiving.early += u32::try_from(length).unwrap_or(u32::MAX);
         self.settle_early();
     }
 
-    /// Frees what was read early, as far as messages have told of it.
+    /// Frees the bytes that were read early and that messages have announced since.
     fn settle_early(&mut self) {
         let Receiving { early, unread, .. } = self.receiving;
         self.receiving.early -= early.min(unread);
         self.free(early.min(unread));
     }
 
-    /// The entry of the list of targets that the peer writes next.
+    /// Returns the entry of the list of targets that the peer writes next.
     pub(crate) fn next_target(&self) -> usize {
         self.sending.next_target
     }
@@ -325,9 +326,9 @@ impl Machine {
     /// taken: the driver clears the entry before anything else is sent, since the peer may write it again
     /// when its memory has been filled.
     ///
-    /// The message may have told of nothing but credits while the peer is writing the entry. Its length is written last, and
-    /// is always that of the first target: a length of which bytes are still zero is part of an entry, and the message that
-    /// tells of it follows.
+    /// The message may have announced credits alone while the peer is writing the entry. The length of the entry is
+    /// written last, and is always that of the first target: a length of which bytes are still zero is part of an
+    /// entry, and the message that announces the entry follows.
     ///
     /// # Errors
     /// `Value` for a target of another length, for which this end would wait for ever; `Overrun` for more memory at once
@@ -382,8 +383,8 @@ impl Machine {
         self.settings.send_entries / self.settings.carrier.entries() - CONTROLS
     }
 
-    /// The free part of the send ring in which the next message begins: its place and its length. It is in front of the
-    /// bytes that are on their way if too little is left behind them.
+    /// Returns the free part of the send ring in which the next message begins: its place and its length. It is in
+    /// front of the bytes that are on their way if too little is left behind them.
     fn piece(&self, wanted: usize) -> (usize, usize) {
         let Sending { at, used, .. } = self.sending;
         let length = self.settings.send_ring;
@@ -396,18 +397,18 @@ impl Machine {
         if behind >= wanted.min(LOW_WATER) { (at, behind) } else { (0, free - behind) }
     }
 
-    /// The next message has `length` bytes, at least one and at most the [`room`](Self::room) for so many. Returns the
-    /// place of its first byte in the ring that is sent from.
+    /// Returns the place in the send ring of the first byte of the next message, which has `length` bytes: at least one
+    /// and at most the [`room`](Self::room) for so many.
     pub(crate) fn send_at(&self, length: usize) -> usize {
         self.piece(length).0
     }
 
-    /// The memory of the peer in which the next message begins, and the room that is left there.
+    /// Returns the memory of the peer in which the next message begins, and the room that is left there.
     pub(crate) fn target(&self) -> Span {
         self.sending.targets.front().copied().unwrap_or_default()
     }
 
-    /// The next `length` bytes are at [`send_at`](Self::send_at) and go out.
+    /// Returns the write and the message that send the next `length` bytes, which are at [`send_at`](Self::send_at).
     pub(crate) fn transfer(&mut self, length: usize) -> Transfer {
         debug_assert!(length > 0 && length <= self.room(length));
         let (start, _) = self.piece(length);
@@ -436,9 +437,9 @@ impl Machine {
         Transfer { from, to, message: Message::Data(bytes) }
     }
 
-    /// Returns whether nobody need be told that the last transfer completes: ring and queue have room for a message of any
-    /// length behind it, so that nothing waits for it, and a later request tells soon enough for them not to run full. Over
-    /// iWARP the completion of a later request says nothing of an earlier one.
+    /// Returns whether the last transfer may be unsignaled: ring and queue have room for a message of any length behind
+    /// it, so that nothing waits for its completion, and a later signaled request completes soon enough for them not to
+    /// run full. Over iWARP the completion of a later request does not imply that of an earlier one.
     pub(crate) fn is_silent(&self) -> bool {
         let Sending { outstanding, unsignaled, unsignaled_bytes, .. } = &self.sending;
         let messages = self.messages();
@@ -449,20 +450,20 @@ impl Machine {
             && self.piece(LOW_WATER).1 >= LOW_WATER
     }
 
-    /// A request goes out whose completion is told. Returns the number of transfers before it of which that tells, too: for
+    /// Starts a signaled request. Returns the number of unsignaled transfers that its completion covers, for
     /// [`transferred`](Self::transferred).
     pub(crate) fn take_unsignaled(&mut self) -> usize {
         self.sending.unsignaled_bytes = 0;
         std::mem::take(&mut self.sending.unsignaled)
     }
 
-    /// Returns whether this end waits for transfers of whose completion no request tells: it closes, and has no message left
-    /// to send. A request without a message has to tell.
+    /// Returns whether this end waits for transfers that no signaled request covers: it closes, and has no message left
+    /// to send. Then a request without a message has to be signaled.
     pub(crate) fn needs_signaled(&self) -> bool {
         self.sending.unsignaled > 0 && self.closes.is_some() && self.has_said_so()
     }
 
-    /// So many of the oldest transfers that were on their way have completed.
+    /// Frees the oldest `count` transfers that were on their way, which have completed.
     pub(crate) fn transferred(&mut self, count: usize) {
         let sending = &mut self.sending;
         let completed = count.min(sending.outstanding.len());
@@ -472,7 +473,8 @@ impl Machine {
         }
     }
 
-    /// The next control message that is due, if one can be sent. Call it until there is none, whenever something has changed.
+    /// Returns the next control message that is due, if one can be sent. Is to be called until it returns `None`,
+    /// whenever something has changed.
     pub(crate) fn control(&mut self) -> Option<Control> {
         if !self.speaks || self.is_closed() || self.is_peer_gone() || self.controls == CONTROLS {
             return None;
@@ -531,7 +533,7 @@ impl Machine {
         self.controls == CONTROLS
     }
 
-    /// A control message has completed.
+    /// Notes that a control message has completed.
     pub(crate) fn controlled(&mut self) {
         self.controls = self.controls.saturating_sub(1);
         self.before_close = self.before_close.saturating_sub(1);
@@ -544,7 +546,7 @@ impl Machine {
         first
     }
 
-    /// All that has arrived and not been read, by the places of its two parts in the ring.
+    /// Returns the places in the ring of all bytes that have arrived and not been read, which are in two parts at most.
     pub(crate) fn unread_parts(&self) -> [Range<usize>; 2] {
         let Receiving { at, unread, .. } = self.receiving;
         let length = 2 * self.settings.half();
@@ -565,14 +567,15 @@ impl Machine {
         receiving.at = (receiving.at + length) % (2 * self.settings.half());
     }
 
-    /// This end sends no more data; the peer still may. [`control`](Self::control) says so when there is room.
+    /// Ends the data of this end; the peer still may send. [`control`](Self::control) returns the message for the peer
+    /// when there is room.
     pub(crate) fn shutdown(&mut self) {
         // To a peer that has said the same there is nothing left to say.
         let message = if self.peer_closed.is_some() { Message::Disconnect } else { Message::Shutdown };
         self.closes.get_or_insert(message);
     }
 
-    /// This end neither sends nor receives data any more.
+    /// Ends the data of both directions.
     pub(crate) fn disconnect(&mut self) {
         self.closes = Some(Message::Disconnect);
     }
@@ -592,8 +595,8 @@ impl Machine {
         self.closes == self.closed || self.is_peer_gone()
     }
 
-    /// Returns whether the end has been told to the peer, or there is nobody to tell, and nothing is on its
-    /// way that was sent before.
+    /// Returns whether the message of the end has been sent, or the peer is gone, and all that was sent before has
+    /// completed.
     pub(crate) fn is_settled(&self) -> bool {
         self.has_said_so() && self.sending.outstanding.is_empty() && self.before_close == 0
     }

@@ -17,8 +17,8 @@ struct Side {
     send_ring: Vec<u8>,
     /// Messages that arrive, in the order of the queue.
     inbox: VecDeque<Arrival>,
-    /// Requests that have not completed and whose completion is told: of how many transfers each tells, and whether it is a
-    /// control message.
+    /// Signaled requests that have not completed: the number of transfers that the completion of each covers, and
+    /// whether it is a control message.
     outstanding: VecDeque<(usize, bool)>,
     written: u64,
     read: u64,
@@ -30,7 +30,7 @@ struct Arrival {
     message: Message,
 }
 
-/// The byte of a stream at this place.
+/// Returns the byte of a stream at this place.
 fn byte(place: u64) -> u8 {
     (place % 251) as u8
 }
@@ -64,7 +64,7 @@ fn sides(own: Settings, other: Settings) -> [Side; 2] {
     [side(own, other), side(other, own)]
 }
 
-// A word has the order of whoever writes it, also on a host of the other order.
+// A word has the byte order of the host that writes it, also on a host of the other order.
 #[test]
 fn words_of_the_peer_are_in_the_order_that_its_hello_says() {
     let own = settings(Carrier::Send, 64, 64, 16);
@@ -150,7 +150,7 @@ impl Side {
     }
 }
 
-/// Sends what an end has, and lets everything arrive, complete and be read; until nothing happens any more.
+/// Sends what the ends have, and lets everything arrive, complete and be read, until nothing is left.
 fn drain(sides: &mut [Side; 2]) {
     loop {
         let mut moved = false;
@@ -202,7 +202,7 @@ fn end() -> impl Strategy<Value = (u32, usize, u16)> {
 }
 
 proptest! {
-    /// In any order of events, bytes arrive as they were written, and none stays behind.
+    /// Checks that bytes arrive as they were written, and that none stays behind, in any order of events.
     #[test]
     fn every_byte_arrives_in_order(
         carrier in prop_oneof![Just(Carrier::Immediate), Just(Carrier::Send)],
@@ -235,7 +235,7 @@ proptest! {
         for who in 0..2 {
             prop_assert_eq!(sides[1 - who].read, sides[who].written);
             prop_assert!(sides[who].machine.room(usize::MAX) > 0, "it goes on");
-            // Nobody has told of the last transfers yet.
+            // The last transfers are unsignaled.
             let unsignaled = sides[who].machine.take_unsignaled();
             sides[who].machine.transferred(unsignaled);
             prop_assert!(sides[who].machine.is_settled());
@@ -419,7 +419,7 @@ fn lies_are_found() {
     assert_eq!(machine.offered(target), Err(ProtocolError::Overrun("targets")));
 }
 
-/// Both ends, with a send ring of this length, a ring of eight times that and enough credits.
+/// Creates both ends, with a send ring of this length, a ring of eight times that and enough credits.
 fn with_send_ring(length: usize) -> [Side; 2] {
     let settings = settings(Carrier::Immediate, 8 * length as u32, length, 256);
     let mut sides = sides(settings, settings);
@@ -481,7 +481,8 @@ fn an_empty_ring_is_used_from_its_start() {
     assert_eq!(writer.machine.sending.used, 2900 + 96 + 200);
 }
 
-// One of many small messages is told of, and each of few large ones: before the ring or the queue is full, and for all before it.
+// One of many small messages is signaled, and each of few large ones: before the ring or the queue is full, and for all
+// before it.
 #[test]
 fn few_transfers_are_told_of_while_there_is_room_behind_them() {
     let told = |carrier, depth, length, count| {
@@ -497,7 +498,8 @@ fn few_transfers_are_told_of_while_there_is_room_behind_them() {
     assert_eq!(told(Carrier::Send, 384, 64, 5), [1; 5]);
 }
 
-// A close waits for the silent requests: a message tells of them, or a request without one where the peer is gone.
+// A close waits for the silent requests: the completion of a message covers them, or that of a request without one if
+// the peer is gone.
 #[test]
 fn the_end_of_a_stream_is_told_of_all_transfers() {
     let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
@@ -527,7 +529,7 @@ fn a_target_of_another_length_is_a_lie() {
         sides(settings(Carrier::Immediate, 0x2468, 4096, 32), settings(Carrier::Immediate, 0x2468, 4096, 32));
     let machine = &mut sides[0].machine;
     let target = Span { address: 1, key: 2, length: 0x1234 };
-    // A part of an entry: the rest, and the message that tells of it, follow.
+    // A part of an entry: the rest, and the message that announces the entry, follow.
     for length in [0, 0x34, 0x1200] {
         assert_eq!(machine.offered(Span { length, ..target }), Ok(false));
     }
@@ -550,7 +552,7 @@ fn an_end_waits_for_the_first_message_of_its_peer() {
     assert!(Machine::new(settings, foreign, true).is_end_silent());
 }
 
-// Bytes that are read before the message that tells of them are free when it has come, and are not read again.
+// Bytes that are read before the message that announces them are free when it has come, and are not read again.
 #[test]
 fn bytes_can_be_read_before_their_message() {
     let own = settings(Carrier::Send, 200, 64, 16);

@@ -48,7 +48,7 @@ kinds! {
 }
 
 impl Kind {
-    /// The input.
+    /// Returns the input of this kind.
     fn input(self, now: Instant) -> Input {
         let connect = |data, busy, deadline| {
             let overdue = deadline == Some(now);
@@ -95,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// The kinds that stand for this input: a new input does not compile until it has one.
+    /// Returns the kinds of this input: a new input does not compile until it has one.
     fn of(input: &Input) -> &'static [Self] {
         match input {
             Input::Bind => &[Self::Bind],
@@ -140,7 +140,7 @@ kinds! {
 }
 
 impl Scene {
-    /// The scenes of a state: a new state does not compile until it has one.
+    /// Returns the scenes of a state: a new state does not compile until it has one.
     fn of(state: State) -> &'static [Self] {
         match state {
             State::Idle => &[Self::Idle],
@@ -166,7 +166,7 @@ impl Scene {
         }
     }
 
-    /// The way there.
+    /// Returns the inputs that lead from [`beginning`](Self::beginning) to the scene.
     fn recipe(self) -> Vec<Kind> {
         let after = |scene: Self, kinds: &[Kind]| [&scene.recipe(), kinds].concat();
         match self {
@@ -204,7 +204,7 @@ fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Result<Actions, St
     machine.handle(kind.input(now))
 }
 
-/// The machine in a scene, ready for a story.
+/// Feeds inputs of these kinds to the machine of a scene. Returns the machine and its answers.
 fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Result<Actions, Status>>) {
     let now = Instant::now();
     let mut machine = scene.build(now);
@@ -243,7 +243,7 @@ fn no_pair_is_missing_or_doubled() {
     }
 }
 
-/// The lists of kinds and scenes cover the types they stand for.
+/// Checks that the lists of kinds and scenes cover the types that they stand for.
 #[test]
 fn every_input_and_state_has_its_kinds_and_scenes() {
     let now = Instant::now();
@@ -259,8 +259,8 @@ fn every_input_and_state_has_its_kinds_and_scenes() {
     }
 }
 
-/// P1 to P4 are rows of the listener. P12 changes no state: `verbs` handles it, and `a_receive_may_complete_before_the_accept`
-/// of `tests/api/listener.rs` shows it.
+/// Checks that the table cites every row of the specification. P1 to P4 are rows of the listener. P12 changes no state:
+/// `verbs` handles it, and `a_receive_may_complete_before_the_accept` of `tests/api/listener.rs` shows it.
 #[test]
 fn every_row_of_the_specification_is_cited() {
     let expected = [("A", 1..=26), ("P", 5..=11), ("P", 13..=18), ("C", 1..=16)];
@@ -275,7 +275,8 @@ fn every_row_of_the_specification_is_cited() {
     assert_eq!(cited, expected);
 }
 
-// NEG-04, PD-09, CM-25, CM-26, LS-11
+// Read limits, private data and addresses can be read in the states that the table lists (NEG-04, PD-09, CM-25, CM-26,
+// LS-11).
 #[test]
 fn queries_answer_at_their_moment_only() {
     let now = Instant::now();
@@ -363,7 +364,7 @@ fn notifications() {
     assert_eq!(machine.ending(), Some(Ending::Peer));
 }
 
-// CM-33: the first end is the one that is told.
+// CM-33: `ending` returns the first cause of the end.
 #[test]
 fn the_ending_is_remembered() {
     let cases = [
@@ -383,7 +384,7 @@ fn the_ending_is_remembered() {
     }
 }
 
-// CM-12, CM-18, DIS-14: a deadline is over when the call is, and there is none without being asked for.
+// CM-12, CM-18, DIS-14: a deadline ends with its call, and a call without a deadline has none.
 #[test]
 fn deadlines() {
     let start = Instant::now();
@@ -405,7 +406,7 @@ fn deadlines() {
     }
 }
 
-// ERR-05
+// A status that the crate has no name for reaches the caller as it is (ERR-05).
 #[test]
 fn an_unknown_status_is_carried() {
     for (scene, op) in [
@@ -420,7 +421,7 @@ fn an_unknown_status_is_carried() {
     }
 }
 
-/// A bind that finds the device gone burns the connector, alone or within a connect.
+/// Checks that a bind that finds the device removed burns the connector, alone or within a connect.
 #[test]
 fn a_bind_that_finds_the_device_removed() {
     let now = Instant::now();

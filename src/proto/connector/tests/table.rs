@@ -20,27 +20,27 @@ pub(super) struct Line {
     pub(super) answer: Result<&'static [Action], S>,
 }
 
-/// The input is accepted and moves the machine.
+/// Expects that the input is accepted and moves the machine.
 const fn goes(rows: &'static str, inputs: &'static [Kind], next: State, actions: &'static [Action]) -> Line {
     Line { rows, inputs, next: Some(next), answer: Ok(actions) }
 }
 
-/// The input is accepted, the state stays.
+/// Expects that the input is accepted and the state stays.
 const fn stays(rows: &'static str, inputs: &'static [Kind], actions: &'static [Action]) -> Line {
     Line { rows, inputs, next: None, answer: Ok(actions) }
 }
 
-/// The call is not accepted, the state stays.
+/// Expects that the call is not accepted and the state stays.
 const fn errs(rows: &'static str, inputs: &'static [Kind], status: S) -> Line {
     Line { rows, inputs, next: None, answer: Err(status) }
 }
 
-/// The call is not accepted and burns the connector.
+/// Expects that the call is not accepted and burns the connector.
 const fn burns(rows: &'static str, inputs: &'static [Kind], status: S) -> Line {
     Line { rows, inputs, next: Some(State::Dead), answer: Err(status) }
 }
 
-/// Nothing is listed and nothing happens.
+/// Expects no effect, of inputs that the specification does not list in this scene.
 const fn ignored(inputs: &'static [Kind]) -> Line {
     Line { rows: "", inputs, next: None, answer: Ok(&[]) }
 }

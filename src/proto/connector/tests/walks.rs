@@ -16,7 +16,7 @@ struct Walker {
     flushed: bool,
 }
 
-/// The call that this kind makes, if it may be answered later.
+/// Returns the call that this kind makes, if it may be answered later.
 fn op_of(kind: Kind) -> Option<Op> {
     match kind.input(Instant::now()) {
         Input::Connect { .. } => Some(Op::Connect),
@@ -28,7 +28,7 @@ fn op_of(kind: Kind) -> Option<Op> {
     }
 }
 
-/// The final statuses that the specification lists for the call, and those that these walks report.
+/// Returns whether the specification lists the final status for the call, or these walks report it.
 fn is_listed(op: Op, status: Status) -> bool {
     use Status as S;
     let common = [S::SUCCESS, S::CANCELED, S::DEVICE_REMOVED];
@@ -44,14 +44,14 @@ fn is_listed(op: Op, status: Status) -> bool {
     common.contains(&status) || more.contains(&status) || (carries && reported.contains(&status))
 }
 
-/// The inline errors that the specification lists for the call.
+/// Returns whether the specification lists the inline error for the call, or these walks report it.
 fn is_listed_inline(kind: Kind, status: Status) -> bool {
     use Status as S;
     let listed: &[S] = match kind.input(Instant::now()) {
         Input::Bind => &[S::ADDRESS_ALREADY_ASSOCIATED, S::INVALID_DEVICE_STATE],
         Input::BindFailed(reported) => return status == reported,
         Input::Connect { .. } => &[S::INVALID_BUFFER_SIZE, S::CONNECTION_ACTIVE],
-        // CANCELED: its queue pair was removed meanwhile. The other two are what the walks report.
+        // CANCELED: its queue pair was removed before. UNSUCCESSFUL and HOST_UNREACHABLE are reports of the walks.
         Input::CompleteConnect => &[
             S::CONNECTION_INVALID,
             S::CONNECTION_ABORTED,
@@ -201,7 +201,7 @@ proptest! {
         prop_assert!(!walker.transport, "the transport leaks");
     }
 
-    // CM-12, DIS-14: a deadline stays what it is, whatever was ignored meanwhile.
+    // CM-12, DIS-14: inputs that are ignored do not move a deadline.
     #[test]
     fn deadlines_hold(
         scene in prop::sample::select(vec![Scene::Connecting, Scene::ConnectingBound, Scene::Disconnecting]),
