@@ -44,7 +44,7 @@ impl RawAddress {
     }
 }
 
-/// The address in a storage of the library; `None` while it is unset, or of a family that is no internet's.
+/// Returns the address in a storage of the library; `None` while it is unset, or of a family that is no internet's.
 pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     let start = (&raw const *storage).cast::<sockaddr>();
     match libc::c_int::from(storage.ss_family) {

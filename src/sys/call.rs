@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// The error of a call that has no library to go to.
+/// Returns the error of a call that has no library to go to.
 pub(super) fn unsupported(sentence: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, sentence)
 }
 
-/// A function of librdmacm, or one that reads events: -1 and `errno`. Called again if a signal interrupted it.
+/// Calls a function of librdmacm, or one that reads events: it fails with -1 and `errno`. Calls it again if a signal
+/// interrupted it.
 pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     loop {
         clear_errno();
@@ -24,8 +25,8 @@ pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     }
 }
 
-/// A function of libibverbs: an error number, which some drivers give as a negative number, or -1 and `errno`.
-/// Called again if a signal interrupted it.
+/// Calls a function of libibverbs: it fails with an error number, which some drivers give as a negative number, or with
+/// -1 and `errno`. Calls it again if a signal interrupted it.
 pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     loop {
         clear_errno();
@@ -40,8 +41,8 @@ pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     }
 }
 
-/// A function of libibverbs that is not to be called again for what it has done already: as [`number`], but a signal is
-/// an error like any other.
+/// Calls a function of libibverbs like [`number`], but once, because a second call would repeat its effects: a signal
+/// is an error like any other.
 pub(super) fn once(call: impl FnOnce() -> c_int) -> io::Result<()> {
     clear_errno();
     match call() {
@@ -51,8 +52,8 @@ pub(super) fn once(call: impl FnOnce() -> c_int) -> io::Result<()> {
     }
 }
 
-/// A function that creates something: a null pointer and `errno`, which is `unsaid` when the library did not set
-/// it. Called again if a signal interrupted it.
+/// Calls a function that creates an object: it fails with a null pointer and `errno`, which is `unsaid` when the
+/// library did not set it. Calls it again if a signal interrupted it.
 pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io::Result<NonNull<T>> {
     loop {
         clear_errno();
@@ -66,7 +67,7 @@ pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io:
     }
 }
 
-/// Nothing where a call that does not wait has nothing to give.
+/// Converts the `WouldBlock` of a call that does not wait to `None`.
 pub(super) fn unless_empty(result: io::Result<()>) -> io::Result<Option<()>> {
     match result {
         Ok(()) => Ok(Some(())),
@@ -75,7 +76,7 @@ pub(super) fn unless_empty(result: io::Result<()>) -> io::Result<Option<()>> {
     }
 }
 
-/// So that the error of an earlier call is not taken for one of the next.
+/// Clears `errno`, so that the error of an earlier call is not taken for one of the next.
 fn clear_errno() {
     // SAFETY: the address is that of the calling thread's own variable.
     let errno = unsafe { libc::__errno_location() };

@@ -21,10 +21,10 @@ pub(crate) type PrivateBytes = SmallVec<[u8; 256]>;
 
 /// An event channel of librdmacm. Its descriptor becomes readable when there is an event, and does not block.
 ///
-/// The library keeps the addresses and the device of an identifier in plain fields of it. It writes them when it
-/// is asked to bind, to listen or to resolve an address, and while it fetches an event that tells of them. All of
-/// these but listening, and every look at the fields, happen under one lock of the channel; none of them waits. To listen
-/// may take long, and happens under a lock of the identifier, which all others of its calls take, too.
+/// The library keeps the addresses and the device of an identifier in plain fields of it. It writes them when it is
+/// asked to bind, to listen or to resolve an address, and while it fetches an event about them. All of these but
+/// listening, and every read of the fields, happen under one lock of the channel; none of them waits. To listen may
+/// take long, and happens under a lock of the identifier, which all others of its calls take, too.
 pub(crate) struct EventChannel {
     raw: NonNull<ffi::rdma_event_channel>,
     fields: Mutex<()>,
@@ -36,6 +36,8 @@ unsafe impl Send for EventChannel {}
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
+    /// Creates a channel.
+    ///
     /// # Errors
     /// `ENODEV` (or another, by version) where there is no RDMA device or no driver of the connection manager; `Unsupported` if
     /// the libraries cannot be loaded.
@@ -53,12 +55,12 @@ impl EventChannel {
         self.raw.as_ptr()
     }
 
-    /// The lock under which the fields of identifiers are read and written.
+    /// Takes the lock under which the fields of identifiers are read and written.
     pub(super) fn fields(&self) -> MutexGuard<'_, ()> {
         self.fields.lock()
     }
 
-    /// The next event, copied, and acknowledged before this returns; `None` when there is none.
+    /// Takes the next event, copies it, and acknowledges it before this returns; `None` when there is none.
     ///
     /// # Errors
     /// The error of the kernel; the channel is of no use then.
@@ -142,7 +144,7 @@ impl Drop for Fetched {
     }
 }
 
-/// The key of an identifier that an event which is not yet acknowledged names; 0 for none.
+/// Returns the key of the identifier of an event that is not yet acknowledged; 0 for none.
 fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
     if id.is_null() {
         return 0;

@@ -47,9 +47,9 @@ impl CompletionChannel {
         self.raw.as_ptr()
     }
 
-    /// Takes so many events, or as many as there are, and adds the key of the queue of each to `keys`. They are
-    /// acknowledged, so that any queue may be destroyed at any time, also while this runs. Whether there may be more,
-    /// which only the call that comes to the end knows.
+    /// Takes at most `most` events, and adds the key of the queue of each to `keys`. They are acknowledged, so that any
+    /// queue may be destroyed at any time, also while this runs. Returns whether there may be more events: `false` if
+    /// this call has found the end.
     ///
     /// # Errors
     /// `EIO` once the device was removed. The events until then are taken.
@@ -78,8 +78,8 @@ impl Drop for CompletionChannel {
         let descriptor = self.as_raw_fd();
         // SAFETY: every queue of the channel holds an `Arc` of it, so none is left; drop runs once.
         if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) }) {
-            // A queue was leaked. Nobody refers to it, nor to the channel, so at least the descriptor can go.
-            // SAFETY: the descriptor is open, since only the destructor closes it, and nothing uses it any more.
+            // A queue was leaked. No handle refers to it, nor to the channel, so at least the descriptor can go.
+            // SAFETY: the descriptor is open, since only the destructor closes it, and this was its last use.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
             tracing::warn!(%error, "a completion channel could not be destroyed and is leaked");
         }
@@ -116,7 +116,8 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         for (queue, count) in self.0.drain(..) {
-            // SAFETY: whoever destroys the queue waits until these events are acknowledged, which is now.
+            // SAFETY: the queue is live, because its destruction waits until these events are acknowledged, which is
+            // now.
             unsafe { ffi::ibv_ack_cq_events(queue, count) }
         }
     }
@@ -130,7 +131,7 @@ pub(crate) struct CompletionQueue {
     entries: AtomicU32,
     /// Locked while the library writes its own count of them.
     resizing: Mutex<()>,
-    /// The flag of completions that tell of an invalidated key.
+    /// The flag of completions that report an invalidated key.
     invalidated: u32,
     _channel: Arc<CompletionChannel>,
     _context: Arc<Context>,
@@ -142,8 +143,8 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue for at least that many completions, whose events carry the key and interrupt the processor that the
-    /// vector stands for.
+    /// Creates a queue for at least that many completions, whose events carry the key and interrupt the processor that
+    /// the vector stands for.
     ///
     /// # Errors
     /// `InvalidInput` (`EINVAL`) for more entries than the device allows, or a vector that it does not have.
@@ -186,7 +187,7 @@ impl CompletionQueue {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Makes room for at least that many completions. Those that are there stay.
+    /// Makes room for at least that many completions. Completions in the queue stay.
     ///
     /// # Errors
     /// `EINVAL` for more than the device allows or less than are there, `EOPNOTSUPP` where the size is fixed.
@@ -201,14 +202,14 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Asks for one event when the next completion arrives, or the next that the peer has solicited or that failed. What
-    /// has arrived before is not told: poll again.
+    /// Asks for one event when the next completion arrives, or the next that the peer has solicited or that failed.
+    /// Completions that have arrived before cause no event: poll again.
     pub(crate) fn arm(&self, solicited: bool) -> io::Result<()> {
         // SAFETY: the queue is live.
         call::number(|| unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), solicited.into()) })
     }
 
-    /// Takes as many completions as there are and as fit, at most `most`, and says how many; 0 when there are none.
+    /// Takes as many completions as there are and as fit, at most `most`. Returns their number; 0 when there are none.
     ///
     /// # Errors
     /// [`Unreadable`] if a completion cannot be read. The batch then has those before it: `mlx5`, `mlx4`, `hns`, `irdma`, `cxgb4` and `mana`
@@ -243,7 +244,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// A number as C has it.
+/// Converts a number to an `int` of C.
 fn number(value: u32) -> io::Result<c_int> {
     c_int::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
@@ -278,9 +279,9 @@ impl Batch {
         (entry.wr_id, entry.status) = (Self::EMPTY, Self::NO_STATUS);
     }
 
-    /// Keeps the completions before the one that could not be read. A negative number says that it failed; which one, is up to the
-    /// driver. The last that each stores is the id or, as `cxgb4` does, the status: only when nothing of the completion can fail any
-    /// more.
+    /// Keeps the completions before the one that could not be read. The poll returned a negative number, which the
+    /// driver chooses. Each driver stores the id of a completion last or, as `cxgb4` does, the status: only when
+    /// reading the completion can no longer fail.
     #[cold]
     fn salvage(&mut self) {
         let stored = |entry: &&ffi::ibv_wc| entry.wr_id != Self::EMPTY && entry.status != Self::NO_STATUS;

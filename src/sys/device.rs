@@ -1,4 +1,4 @@
-//! Devices, and what they tell of themselves.
+//! Devices, and the attributes that they report.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -12,7 +12,8 @@ use super::ffi::number;
 use super::quirks::Quirks;
 use super::{call, ffi};
 
-/// The names of the devices of this machine: none without devices, without their drivers or without the libraries.
+/// Returns the names of the devices of this machine: none without devices, without their drivers or without the
+/// libraries.
 ///
 /// # Errors
 /// The error of the kernel, unless it says that there is no device.
@@ -29,11 +30,11 @@ pub(crate) fn device_names() -> io::Result<Vec<String>> {
 
 /// Has librdmacm close the devices that were removed.
 ///
-/// It opens a device when the first identifier is bound to it, and keeps it open. Where drivers do not know how to
-/// take a device away from programs, as those of rxe and siw, the removal waits in the kernel until the last program
-/// has closed it, and the device is already gone from [`device_names`]. So once that is the case and no identifier is
-/// bound to the device any more, this lets the removal end. (With the very last device of a machine it does not: the
-/// library takes an empty list for a failure.)
+/// It opens a device when the first identifier is bound to it, and keeps it open. Where drivers do not know how to take
+/// a device away from programs, as those of rxe and siw, the removal waits in the kernel until the last program has
+/// closed it, and the device is already gone from [`device_names`]. So once that is the case and the last identifier
+/// that was bound to the device is gone, this lets the removal end. (With the very last device of a machine it does
+/// not: the library takes an empty list for a failure.)
 pub(crate) fn forget_removed_devices() {
     if ffi::load().is_err() {
         return;
@@ -75,7 +76,7 @@ impl Drop for DeviceList {
     }
 }
 
-/// The name of a device that a list or an open context keeps valid.
+/// Returns the name of a device that a list or an open context keeps valid.
 fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
     // SAFETY: the device is valid.
     let name = unsafe { ffi::ibv_get_device_name(device.as_ptr()) };
@@ -105,7 +106,8 @@ pub(crate) enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// The kind of a port of an open device; `None` if the device does not tell, or has another transport.
+    /// Returns the kind of a port of an open device; `None` if the port cannot be queried, or the device has another
+    /// transport.
     ///
     /// # Safety
     /// The device is open.
@@ -126,7 +128,7 @@ impl DeviceKind {
     }
 }
 
-/// The attributes of a port.
+/// Returns the attributes of a port.
 ///
 /// # Safety
 /// The device is open.
@@ -156,6 +158,8 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Opens a device.
+    ///
     /// # Errors
     /// `NotFound` if there is no such device, `PermissionDenied` if it may not be opened.
     pub(crate) fn open(name: &str) -> io::Result<Arc<Self>> {
@@ -219,7 +223,7 @@ impl Context {
         }
     }
 
-    /// The flag of a completion that tells of an invalidated key.
+    /// Returns the flag of a completion that reports an invalidated key.
     pub(super) fn invalidated_flag(&self) -> u32 {
         if self.quirks.invalidates_by_kernel_flag { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
     }
@@ -233,7 +237,7 @@ impl Context {
         self.transport
     }
 
-    /// The limits of the device.
+    /// Returns the limits of the device.
     pub(crate) fn attributes(&self) -> io::Result<DeviceAttributes> {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_device_attr = unsafe { mem::zeroed() };
@@ -287,8 +291,8 @@ impl Context {
         unsafe { query_port(self.raw, port) }
     }
 
-    /// The next event that belongs to no request, copied, and acknowledged before this returns; `None` when there
-    /// is none.
+    /// Takes the next event that belongs to no request, copies it, and acknowledges it before this returns; `None` when
+    /// there is none.
     ///
     /// # Errors
     /// `EIO` once the device was removed.
@@ -303,7 +307,7 @@ impl Context {
         }
         // SAFETY: the event was filled.
         let kind = unsafe { ffi::async_event_kind(raw.as_ptr()) };
-        // SAFETY: the event was filled. Until it is acknowledged, whoever destroys its object waits for that.
+        // SAFETY: the event was filled. The destruction of its object waits until the event is acknowledged.
         let element = unsafe { element(kind, raw.as_ptr()) };
         // SAFETY: the event was filled, and is acknowledged this once.
         unsafe { ffi::ack_async_event(raw.as_mut_ptr()) };
@@ -411,6 +415,8 @@ pub(crate) enum Element {
     Device,
 }
 
+/// Returns the object that an event concerns.
+///
 /// # Safety
 /// An event of this kind that the library has filled, and whose object is live.
 unsafe fn element(kind: u32, event: *const ffi::ibv_async_event) -> Element {

@@ -16,7 +16,7 @@ pub(crate) struct Ece {
 
 impl Ece {
     fn of(raw: &ffi::ibv_ece) -> Option<Self> {
-        // One without a vendor says that there is nothing to agree on.
+        // Without a vendor there is nothing to agree on.
         (raw.vendor_id != 0).then_some(Self { vendor: raw.vendor_id, options: raw.options })
     }
 
@@ -24,8 +24,8 @@ impl Ece {
         ffi::ibv_ece { vendor_id: self.vendor, options: self.options, comp_mask: 0 }
     }
 
-    /// Returns what a queue pair with these options is to use with a peer that has said this: the peer's options, or none if it is
-    /// of another vendor or has said nothing.
+    /// Returns the options that a queue pair with these options is to use with a peer that has sent `peer`: the peer's
+    /// options, or none if the peer is of another vendor or has sent none.
     pub(crate) fn agreed(self, peer: Option<Self>) -> Self {
         let options = peer.filter(|peer| peer.vendor == self.vendor).map_or(0, |peer| peer.options);
         Self { options, ..self }
@@ -56,7 +56,7 @@ impl QueuePair {
 }
 
 impl RawCmId {
-    /// Has the next request or reply tell the peer these options.
+    /// Adds these options to the next request or reply.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the library does not know how.
@@ -69,7 +69,7 @@ impl RawCmId {
         call::errno(|| unsafe { set(self.as_ptr(), &mut raw) })
     }
 
-    /// Returns the options that the request or the reply of the peer has told.
+    /// Returns the options in the request or the reply of the peer.
     pub(crate) fn remote_ece(&self) -> Option<Ece> {
         let get = ffi::ece()?.get_remote;
         let mut raw = ffi::ibv_ece::default();
@@ -84,7 +84,7 @@ impl RawCmId {
 mod tests {
     use super::*;
 
-    // CM-35
+    // Options of another vendor, and none, give the own vendor's without an option (CM-35).
     #[test]
     fn only_options_of_the_own_vendor_are_agreed_on() {
         let own = Ece { vendor: 0x2c9, options: 7 };

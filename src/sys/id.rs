@@ -36,7 +36,7 @@ unsafe impl Send for RawCmId {}
 unsafe impl Sync for RawCmId {}
 
 impl RawCmId {
-    /// A new identifier whose events carry the key.
+    /// Creates an identifier whose events carry the key.
     pub(crate) fn new(channel: &Arc<EventChannel>, key: u64) -> io::Result<Self> {
         let mut id = ptr::null_mut();
         call::errno(|| {
@@ -89,22 +89,22 @@ impl RawCmId {
         call::errno(|| unsafe { ffi::rdma_bind_addr(self.as_ptr(), address.as_mut_ptr()) })
     }
 
-    /// Like `SO_REUSEADDR`, before binding.
+    /// Sets the option that is like `SO_REUSEADDR`, before binding.
     pub(crate) fn set_reuseaddr(&self) -> io::Result<()> {
         self.set_option(number::RDMA_OPTION_ID_REUSEADDR, c_int::from(true))
     }
 
-    /// Like `IPV6_V6ONLY`, before binding.
+    /// Sets the option that is like `IPV6_V6ONLY`, before binding.
     pub(crate) fn set_afonly(&self) -> io::Result<()> {
         self.set_option(number::RDMA_OPTION_ID_AFONLY, c_int::from(true))
     }
 
-    /// The type of service of the packets.
+    /// Sets the type of service of the packets.
     pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
         self.set_option(number::RDMA_OPTION_ID_TOS, tos)
     }
 
-    /// The queue pair's acknowledgement timeout, 4.096 us times two to the power of this.
+    /// Sets the queue pair's acknowledgement timeout to 4.096 us times two to the power of `timeout`.
     pub(crate) fn set_ack_timeout(&self, timeout: u8) -> io::Result<()> {
         self.set_option(number::RDMA_OPTION_ID_ACK_TIMEOUT, timeout)
     }
@@ -147,7 +147,7 @@ impl RawCmId {
     pub(crate) fn resolve_route(&self, timeout: Duration) -> io::Result<()> {
         self.bound()?;
         // Without the lock of the channel, which its events need. The library only reads fields here, which have been settled
-        // since the address was resolved; what the event of the route writes it does not look at.
+        // since the address was resolved; it does not read the fields that the event of the route writes.
         // SAFETY: the identifier is live and has a device.
         call::errno(|| unsafe { ffi::rdma_resolve_route(self.as_ptr(), milliseconds(timeout)) })
     }
@@ -166,7 +166,7 @@ impl RawCmId {
     ///
     /// # Errors
     /// `EINVAL` without a route resolved, or with read limits beyond those of the device; `InvalidInput` if the
-    /// private data is longer than 255 bytes; over iWARP also what TCP says.
+    /// private data is longer than 255 bytes; over iWARP also the errors of TCP.
     pub(crate) fn connect(&self, params: &ConnectionParams<'_>) -> io::Result<()> {
         self.bound()?;
         let mut raw = params.to_raw()?;
@@ -204,14 +204,15 @@ impl RawCmId {
         call::errno(|| unsafe { ffi::rdma_disconnect(self.as_ptr()) })
     }
 
-    /// Tells the connection manager that the peer has completed the connection, since data has arrived: for when
+    /// Reports to the connection manager that the peer has completed the connection, since data has arrived: for when
     /// the peer's last message was lost.
     pub(crate) fn notify_established(&self) -> io::Result<()> {
         // SAFETY: the identifier is live.
         call::errno(|| unsafe { ffi::notify_established(self.as_ptr()) })
     }
 
-    /// `None` while the identifier has none. After a bind to the wildcard address it is that, with its port.
+    /// Returns the local address; `None` while the identifier has none. After a bind to the wildcard address it is that
+    /// address, with its port.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
@@ -220,7 +221,7 @@ impl RawCmId {
         address::from_storage(unsafe { &address.src_storage })
     }
 
-    /// `None` while the identifier has none.
+    /// Returns the address of the peer; `None` while the identifier has none.
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
         let _fields = self.fields();
         // SAFETY: as for the local address.
@@ -229,7 +230,7 @@ impl RawCmId {
         address::from_storage(unsafe { &address.dst_storage })
     }
 
-    /// The device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
+    /// Returns the device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
     /// address.
     pub(crate) fn device(&self) -> Option<BoundDevice> {
         let _fields = self.fields();
@@ -251,8 +252,8 @@ impl RawCmId {
         Some(BoundDevice { name, guid, port })
     }
 
-    /// The kind of the device and the port that the identifier is bound to. `None` if there is none, or if the device does
-    /// not tell.
+    /// Returns the kind of the device and the port that the identifier is bound to. `None` if there is none, or if the
+    /// device has an unknown transport or cannot be queried.
     pub(crate) fn kind(&self) -> Option<DeviceKind> {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
@@ -263,7 +264,10 @@ impl RawCmId {
         unsafe { DeviceKind::of(context, port) }
     }
 
-    /// An error unless a device is known. It stays the same for the life of an identifier.
+    /// Checks that the identifier has a device, which then stays the same for the life of the identifier.
+    ///
+    /// # Errors
+    /// `EINVAL` without a device.
     fn bound(&self) -> io::Result<()> {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
@@ -341,7 +345,7 @@ fn private_length(data: &[u8]) -> io::Result<u8> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "private data is at most 255 bytes"))
 }
 
-/// A timeout in the form of the library, at least one millisecond.
+/// Converts a timeout to the form of the library, at least one millisecond.
 fn milliseconds(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX).max(1)
 }

@@ -71,7 +71,7 @@ impl AccessFlags {
         .union(Self::RELAXED_ORDERING);
 }
 
-/// Registered memory. The memory itself belongs to somebody else.
+/// Registered memory. The region does not own the memory itself.
 pub(crate) struct MemoryRegion {
     raw: NonNull<ffi::ibv_mr>,
     local_key: u32,
@@ -93,8 +93,8 @@ impl MemoryRegion {
     /// `ENOMEM` if there is not enough memory, or less may be locked than this takes (see [`memlock_limit`]).
     ///
     /// # Safety
-    /// The range is one live allocation that is not freed before [`deregister`](Self::deregister) has said that it
-    /// may be. As long as requests and peers may write to it, no reference to its bytes is made.
+    /// The range is one live allocation that is not freed before [`deregister`](Self::deregister) has succeeded. As
+    /// long as requests and peers may write to it, no reference to its bytes is made.
     pub(crate) unsafe fn register(
         domain: &Arc<ProtectionDomain>,
         start: *mut u8,
@@ -130,18 +130,20 @@ impl MemoryRegion {
         let register = ffi::reg_dmabuf_mr().ok_or_else(unknown)?;
         let (flags, fd) = ((access & AccessFlags::OF_DMABUF).bits() as c_int, dmabuf.as_raw_fd());
         let raw = call::pointer(libc::ENOMEM, || {
-            // SAFETY: the domain is live, and the region keeps it so. The descriptor is open. The call makes nothing of this
-            // process reachable: the memory is that of the descriptor, which the kernel keeps for as long as the region is
-            // there, and the address only names it. Whoever posts a request for which the library would use the address itself
-            // answers for that, see `post_send` and `post_receive` of a queue pair.
+            // SAFETY: the domain is live, and the region keeps it so. The descriptor is open. The call makes nothing of
+            // this process reachable: the memory is that of the descriptor, which the kernel keeps for as long as the
+            // region is there, and the address only names it. Callers of `post_send` and `post_receive` of a queue pair
+            // answer for requests for which the library would use the address itself.
             unsafe { register(domain.as_ptr(), offset, length, address, fd, flags) }
         })?;
         // SAFETY: as in `register`.
         Ok(unsafe { Self::of(raw, domain, access) })
     }
 
+    /// Takes ownership of a region of the library.
+    ///
     /// # Safety
-    /// A live region of the domain, which belongs to nobody else.
+    /// A live region of the domain, which has no other owner.
     unsafe fn of(raw: NonNull<ffi::ibv_mr>, domain: &Arc<ProtectionDomain>, access: AccessFlags) -> Self {
         // SAFETY: the region is live, and the fields are never written again.
         let region = unsafe { raw.as_ref() };
@@ -170,8 +172,8 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// The region, which is as it was, and why: a window is bound to it, for example. Dropping it then tries once more
-    /// and leaks it. A removed device is such a case, as its driver answers no more: whether it still writes is not
-    /// told.
+    /// and leaks it. A removed device is such a case, as its driver answers no more: whether it still writes is
+    /// unknown.
     pub(crate) fn deregister(self) -> Result<(), (Self, io::Error)> {
         let region = ManuallyDrop::new(self);
         match region.destroy() {
@@ -184,7 +186,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Not to be called again once it has succeeded.
+    /// Deregisters the region. Is not to be called again once it has succeeded.
     fn destroy(&self) -> io::Result<()> {
         // SAFETY: the region is live, has no other owner, and is not destroyed again.
         call::number(|| unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) })

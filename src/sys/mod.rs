@@ -29,7 +29,7 @@ macro_rules! numbers {
     ($($name:ident = $number:literal,)*) => {
         $(pub(crate) const $name: u32 = $number;)*
 
-        /// The name that the header gives it, without the prefix.
+        /// Returns the name that the header gives the number, without the prefix.
         pub(crate) fn name(number: u32) -> &'static str {
             match number {
                 $($name => stringify!($name),)*

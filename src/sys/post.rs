@@ -66,7 +66,7 @@ pub(crate) enum Operation<'a> {
     /// A send that invalidates a key of the peer.
     SendInvalidate(u32),
     Write(RemoteMemory),
-    /// A write that takes a receive of the peer to tell the number.
+    /// A write that takes a receive of the peer, whose completion carries the number.
     WriteImmediate(RemoteMemory, u32),
     Read(RemoteMemory),
     /// The eight bytes that were there come into the local entry, in host byte order.
@@ -95,7 +95,8 @@ bitflags! {
         const INLINE = number::SEND_INLINE;
         /// It waits for the reads and atomics before it.
         const FENCE = number::SEND_FENCE;
-        /// The peer is to be told of the receive as [`CompletionQueue::arm`](super::CompletionQueue::arm) says.
+        /// The completion of the peer's receive is a solicited event, see
+        /// [`CompletionQueue::arm`](super::CompletionQueue::arm).
         const SOLICITED = number::SEND_SOLICITED;
     }
 }
@@ -103,7 +104,7 @@ bitflags! {
 /// A request for the send queue.
 #[derive(Clone, Debug)]
 pub(crate) struct SendRequest<'a> {
-    /// Told with the completion.
+    /// The id in the completion.
     pub(crate) id: u64,
     pub(crate) operation: Operation<'a>,
     pub(crate) entries: &'a [ScatterEntry],
@@ -113,7 +114,7 @@ pub(crate) struct SendRequest<'a> {
 /// A request for a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveRequest<'a> {
-    /// Told with the completion.
+    /// The id in the completion.
     pub(crate) id: u64,
     pub(crate) entries: &'a [ScatterEntry],
 }
@@ -177,11 +178,13 @@ impl SendRequest<'_> {
 }
 
 impl Binding<'_> {
+    /// Converts the arguments to the structure of C, and sets the present key of the window.
+    ///
     /// # Safety
     /// See [`QueuePair::post_send`](super::QueuePair::post_send).
     unsafe fn to_raw(self) -> ffi::bind_mw_t {
-        // SAFETY: the window is live, and nobody else binds it meanwhile. The drivers differ in whether they write this
-        // after a binding, and read it at the next one.
+        // SAFETY: the window is live, and no other call binds it at the same time. The drivers differ in whether they
+        // write this after a binding, and read it at the next one.
         unsafe { (*self.window.as_ptr()).rkey = self.key };
         ffi::bind_mw_t {
             mw: self.window.as_ptr(),
@@ -200,7 +203,7 @@ fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> ffi::atomic_t {
     ffi::atomic_t { remote_addr: remote.address, compare_add, swap, rkey: remote.key }
 }
 
-/// The entries as C takes them; it does not write to them.
+/// Returns the entries as C takes them; it does not write to them.
 fn entries_ptr(entries: &[ScatterEntry]) -> *mut ffi::ibv_sge {
     entries.as_ptr().cast_mut().cast()
 }
@@ -235,7 +238,7 @@ pub(super) unsafe fn sends(
     post(&mut chain, |link| &mut link.next, call)
 }
 
-/// As [`sends`], for a receive queue.
+/// Chains requests like [`sends`], for a receive queue.
 pub(super) fn receives(
     requests: &[ReceiveRequest<'_>],
     call: impl FnOnce(*mut ffi::ibv_recv_wr, *mut *mut ffi::ibv_recv_wr) -> c_int,
@@ -277,7 +280,7 @@ fn post<T>(
             let source = result.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM));
             Err(Refused { taken, source })
         }
-        // All are in the queue, but the call to the device that tells it failed, as it does when the connection is ending
+        // All are in the queue, but the call that notifies the device failed, as it does when the connection is ending
         // or the device is gone. They finish when the queue pair does.
         (None, Err(error)) => {
             tracing::debug!(%error, "requests queued, but the device was not notified");

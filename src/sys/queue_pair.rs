@@ -47,7 +47,7 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// A new queue pair, with at least these capacities, and room for at least one request in either queue: some
+    /// Creates a queue pair with at least these capacities, and room for at least one request in either queue: some
     /// drivers know no empty ones. With a shared receive queue it has no receive queue of its own.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl QueuePair {
         self.raw.as_ptr()
     }
 
-    /// The number that the peer and the completions know it by.
+    /// Returns the number by which the peer and the completions name the queue pair.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -124,7 +124,8 @@ impl QueuePair {
         self.modify(&QpAttributes { raw, mask: number::QP_STATE as c_int })
     }
 
-    /// Destroys it, if that has not been tried: the device does not use the memory of its requests any more. Its owner drops it next.
+    /// Destroys the queue pair, if that has not been tried: then the device no longer uses the memory of its requests.
+    /// The owner drops the handle next.
     ///
     /// # Errors
     /// Those of ibv_destroy_qp(3). It is leaked, and the device may use that memory at any later time: a driver that is
@@ -142,7 +143,7 @@ impl QueuePair {
         outcome
     }
 
-    /// The state that the driver says it is in, a number of `enum ibv_qp_state`.
+    /// Returns the state that the driver reports, a number of `enum ibv_qp_state`.
     #[cfg(test)]
     pub(crate) fn state(&self) -> io::Result<u32> {
         // SAFETY: all members are integers, for which zero is a value.
@@ -155,7 +156,7 @@ impl QueuePair {
         Ok(raw.qp_state)
     }
 
-    /// Adds requests to the send queue, in this order, and tells the device once.
+    /// Adds requests to the send queue, in this order, and notifies the device once.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong; and how many were added before.
@@ -164,7 +165,7 @@ impl QueuePair {
     /// Unless a request is inline, the memory of its entries stays allocated and registered under
     /// their keys, and if it reads from the peer no reference to it is made, until the request or a later one
     /// of the queue has completed, or the queue pair is destroyed. Inline memory is of this process, and readable now. The objects
-    /// of a binding live as long, and no other call binds the same window meanwhile.
+    /// of a binding live as long, and no other call binds the same window at the same time.
     pub(crate) unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
         let post = |first, bad| {
             // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The
@@ -208,7 +209,7 @@ pub(crate) enum QpState {
 }
 
 impl QpState {
-    /// The number in `enum ibv_qp_state`.
+    /// Returns the number in `enum ibv_qp_state`.
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Init => number::IBV_QPS_INIT,
@@ -235,21 +236,21 @@ impl QpAttributes {
         self.mask & attribute as c_int != 0
     }
 
-    /// Reads of the peer that are served at a time.
+    /// Sets the number of reads of the peer that are served at a time.
     pub(crate) fn set_max_dest_rd_atomic(&mut self, reads: u8) {
         if self.has(number::QP_MAX_DEST_READ_ATOMIC) {
             self.raw.max_dest_rd_atomic = reads;
         }
     }
 
-    /// The pause that the peer makes when there is no receive for what it has sent, as the specification encodes it.
+    /// Sets the pause after which the peer repeats a message that found no receive, as the specification encodes it.
     pub(crate) fn set_min_rnr_timer(&mut self, code: u8) {
         if self.has(number::QP_MIN_RNR_TIMER) {
             self.raw.min_rnr_timer = code;
         }
     }
 
-    /// Reads that are outstanding at a time.
+    /// Sets the number of reads that are outstanding at a time.
     pub(crate) fn set_max_rd_atomic(&mut self, reads: u8) {
         if self.has(number::QP_MAX_READ_ATOMIC) {
             self.raw.max_rd_atomic = reads;

@@ -20,10 +20,10 @@ pub(crate) struct Quirks {
     /// Its library takes page 144 of the pages that the kernel has given it for none. See
     /// [`Context`](super::Context).
     pub(crate) loses_page_144: bool,
-    /// A completion that tells of an invalidated key has the kernel's number of that flag, which in user space says that the
-    /// checksum of a datagram is good.
+    /// A completion that reports an invalidated key has the kernel's number of that flag, which in user space means
+    /// that the checksum of a datagram is good.
     pub(crate) invalidates_by_kernel_flag: bool,
-    /// The active side is told the read limits of an accept as the peer sees them.
+    /// The active side receives the read limits of an accept in the direction of the peer.
     pub(crate) swaps_read_limits: bool,
     /// The passive side serves as many reads as it was offered, whatever the accept says.
     pub(crate) serves_offered_reads: bool,
@@ -41,8 +41,8 @@ pub(crate) struct Quirks {
     pub(crate) misnames_short_receives: bool,
     /// The deregistration of a region with a window says that the call is invalid, and not that the region is busy.
     pub(crate) misnames_busy_regions: bool,
-    /// The device does not tell when a queue pair takes no receive of a shared queue any more. The completions of a queue pair
-    /// outlive it. Libraries of cards throw them away.
+    /// The device does not report when a queue pair has taken its last receive of a shared queue. The completions of a
+    /// queue pair outlive it. Libraries of cards throw them away.
     pub(crate) hides_last_receive: bool,
     /// A queue pair over iWARP that goes to the error state closes its TCP connection in order. Cards reset it.
     pub(crate) errors_close_in_order: bool,
@@ -66,9 +66,10 @@ pub(crate) struct Quirks {
     pub(crate) receives_in_place: bool,
     /// The driver copies with the processor, so there is no order of a bus to relax. Some versions of `rxe` refuse that flag.
     pub(crate) copies_in_order: bool,
-    /// The time by which a completion queue has to outlive its last queue pair. Before Linux 6.5 `rxe` tells of a completion
-    /// by a tasklet, for which it does not wait when it frees the queue: one that was still to run then, as it is when the
-    /// processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer than that takes.
+    /// The time by which a completion queue has to outlive its last queue pair. Before Linux 6.5 `rxe` notifies of a
+    /// completion by a tasklet, for which it does not wait when it frees the queue: one that was still to run then, as
+    /// it is when the processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer
+    /// than that takes.
     pub(crate) completions_linger: Option<Duration>,
     /// The private data of a connection over iWARP. Its length has a byte in the interface of the connection manager.
     pub(crate) iwarp_data: usize,
@@ -113,7 +114,7 @@ const RDMA_RXE: Quirks = Quirks {
     fits_any_depth: true,
     receives_in_place: true,
     copies_in_order: true,
-    // From Linux 6.5 on it tells.
+    // From Linux 6.5 on it reports the last receive.
     hides_last_receive: true,
     completions_linger: Some(Duration::from_secs(1)),
     ..NONE
@@ -146,7 +147,7 @@ const IRDMA_AND_BNXT_RE: Quirks = Quirks { receives_in_place: true, ..NONE };
 const MANA: Quirks = Quirks { ignores_inline: true, receives_in_place: true, ..NONE };
 
 impl Quirks {
-    /// The quirks of devices of this vendor.
+    /// Returns the quirks of devices of this vendor.
     pub(crate) fn of(vendor: u32) -> &'static Self {
         match vendor {
             RXE => &RDMA_RXE,

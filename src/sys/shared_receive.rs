@@ -25,7 +25,7 @@ unsafe impl Send for SharedReceiveQueue {}
 unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
-    /// A queue for at least that many requests with that many entries, whose events carry the key.
+    /// Creates a queue for at least that many requests with that many entries, whose events carry the key.
     ///
     /// # Errors
     /// `EINVAL` for more than the device allows, `EOPNOTSUPP` where it has none.
@@ -80,7 +80,7 @@ impl SharedReceiveQueue {
         call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask) })
     }
 
-    /// Destroys it: the device does not use the memory of its requests any more.
+    /// Destroys the queue: then the device no longer uses the memory of its requests.
     ///
     /// # Errors
     /// Those of ibv_destroy_srq(3): `EBUSY` if a queue pair of it could not be destroyed. It is leaked, and the device may use that
@@ -89,7 +89,7 @@ impl SharedReceiveQueue {
         self.end()
     }
 
-    /// Destroys it, if that has not been tried.
+    /// Destroys the queue, if that has not been tried.
     fn end(&mut self) -> io::Result<()> {
         if mem::replace(&mut self.ended, true) {
             return Ok(());

@@ -25,6 +25,8 @@ unsafe impl Send for MemoryWindow {}
 unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {
+    /// Creates a window that is not bound.
+    ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver knows no such windows; `ENOMEM` if the device has no more.
     pub(crate) fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
@@ -41,7 +43,8 @@ impl MemoryWindow {
         self.raw.as_ptr()
     }
 
-    /// The key that it was made with, which gives no access. Each binding has another: see [`next_key`].
+    /// Returns the key that the window was created with, which gives no access. Each binding has another: see
+    /// [`next_key`].
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
@@ -56,8 +59,8 @@ impl Drop for MemoryWindow {
     }
 }
 
-/// The key for the next binding of a window whose last one was `key`: the device has chosen all but the lowest byte,
-/// which is the user's, and must differ from the last one.
+/// Returns the key for the next binding of a window whose last one was `key`: the device has chosen all but the lowest
+/// byte, which is the user's, and must differ from the last one.
 pub(crate) fn next_key(key: u32) -> u32 {
     const OF_THE_USER: u32 = 0xff;
     key & !OF_THE_USER | key.wrapping_add(1) & OF_THE_USER

@@ -27,14 +27,14 @@ pub(in crate::sys) use rdma_sys as every;
 
 use super::{EceFunctions, RegDmabufMr};
 
-/// Nothing has to be loaded.
+/// Succeeds, because the libraries are linked.
 pub(super) fn load_libraries() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// `ibv_query_port`, whose parameter the bindings type as the opaque structure of its first version. (The inline function of
-/// the C header would fill all of the structure; its translation in the bindings compares with the wrong mark, and so never
-/// does.)
+/// Calls `ibv_query_port`, whose parameter the bindings type as the opaque structure of its first version. (The inline
+/// function of the C header would fill all of the structure; its translation in the bindings compares with the wrong
+/// mark, and so never does.)
 ///
 /// # Safety
 /// As for the C function: an open device, and a structure to fill.
@@ -47,7 +47,7 @@ pub(in crate::sys) unsafe fn query_port(
     unsafe { rdma_sys::ibv_query_port(context, port, attributes.cast()) }
 }
 
-/// `ibv_alloc_mw`: null if the driver knows no windows.
+/// Calls `ibv_alloc_mw`: null if the driver knows no windows.
 ///
 /// # Safety
 /// A live domain.
@@ -56,7 +56,7 @@ pub(in crate::sys) unsafe fn alloc_window(domain: *mut ibv_pd, kind: u32) -> *mu
     unsafe { rdma_sys::ibv_alloc_mw(domain, kind) }.unwrap_or(std::ptr::null_mut())
 }
 
-/// `rdma_notify` with the event that a connection is established.
+/// Calls `rdma_notify` with the event that a connection is established.
 ///
 /// # Safety
 /// A live identifier.
@@ -65,7 +65,7 @@ pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
     unsafe { rdma_sys::rdma_notify(id, rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST) }
 }
 
-/// `ibv_ack_async_event`.
+/// Calls `ibv_ack_async_event`.
 ///
 /// # Safety
 /// An event that `ibv_get_async_event` filled and that was not yet acknowledged.
@@ -74,13 +74,13 @@ pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
     unsafe { rdma_sys::ibv_ack_async_event(event) }
 }
 
-/// `ibv_reg_dmabuf_mr`, if the library has it. Bindings made from older headers do not, so it is looked for.
+/// Returns `ibv_reg_dmabuf_mr`, if the library has it. Bindings made from older headers do not, so it is looked for.
 pub(in crate::sys) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
     // SAFETY: this is the type of the function of that name since its first version.
     unsafe { find(c"ibv_reg_dmabuf_mr") }
 }
 
-/// The functions for options of vendors, if the libraries have them. Bindings made from older headers do not.
+/// Returns the functions for options of vendors, if the libraries have them. Bindings made from older headers do not.
 pub(in crate::sys) fn ece() -> Option<EceFunctions> {
     Some(EceFunctions {
         // SAFETY: this is the type of the function of that name since its first version.

@@ -220,7 +220,7 @@ pub(super) fn load_libraries() -> Result<(), &'static str> {
     Loaded::get().as_ref().map(drop).map_err(|sentence| *sentence)
 }
 
-/// The loaded libraries.
+/// Returns the loaded libraries.
 ///
 /// # Panics
 /// If they cannot be loaded. Every call is about an object, and the first object is made after [`load`](super::load) has succeeded.
@@ -231,8 +231,8 @@ fn loaded() -> &'static Loaded {
     }
 }
 
-/// `ibv_query_port`. The library fills the structure of its first version, which is what the first members of `ibv_port_attr`
-/// are: everything up to and including `flags`. What follows keeps the value it has.
+/// Calls `ibv_query_port`. The library fills the structure of its first version, which the first members of
+/// `ibv_port_attr` are: everything up to and including `flags`. The other members keep their values.
 ///
 /// # Safety
 /// As for the C function: an open device, and a structure to fill.
@@ -245,7 +245,7 @@ pub(in crate::sys) unsafe fn query_port(
     unsafe { ibv_query_port(context, port, attributes.cast()) }
 }
 
-/// `rdma_notify` with the event that a connection is established.
+/// Calls `rdma_notify` with the event that a connection is established.
 ///
 /// # Safety
 /// A live identifier.
@@ -254,7 +254,7 @@ pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
     unsafe { rdma_notify(id, IBV_EVENT_COMM_EST) }
 }
 
-/// `ibv_ack_async_event`.
+/// Calls `ibv_ack_async_event`.
 ///
 /// # Safety
 /// An event that `ibv_get_async_event` filled and that was not yet acknowledged.
@@ -263,12 +263,12 @@ pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
     unsafe { ibv_ack_async_event(event) }
 }
 
-/// `ibv_reg_dmabuf_mr`, if the library has it.
+/// Returns `ibv_reg_dmabuf_mr`, if the library has it.
 pub(in crate::sys) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
     loaded().reg_dmabuf_mr
 }
 
-/// The functions for options of vendors, if the libraries have them.
+/// Returns the functions for options of vendors, if the libraries have them.
 pub(in crate::sys) fn ece() -> Option<EceFunctions> {
     loaded().ece
 }
@@ -286,7 +286,7 @@ macro_rules! driver {
     }};
 }
 
-/// `ibv_alloc_mw`: null if the driver knows no windows.
+/// Calls `ibv_alloc_mw` of the driver: null if the driver knows no windows.
 ///
 /// # Safety
 /// A live domain.
@@ -294,24 +294,32 @@ pub(in crate::sys) unsafe fn alloc_window(domain: *mut ibv_pd, kind: c_uint) -> 
     driver!(domain.alloc_mw(kind), or std::ptr::null_mut())
 }
 
+/// Calls `ibv_dealloc_mw` of the driver.
+///
 /// # Safety
 /// As for the C function.
 pub(in crate::sys) unsafe fn ibv_dealloc_mw(window: *mut ibv_mw) -> c_int {
     driver!(window.dealloc_mw(), or libc::EOPNOTSUPP)
 }
 
+/// Calls `ibv_poll_cq` of the driver.
+///
 /// # Safety
 /// As for the C function.
 pub(in crate::sys) unsafe fn ibv_poll_cq(queue: *mut ibv_cq, room: c_int, entries: *mut ibv_wc) -> c_int {
     driver!(queue.poll_cq(room, entries), or - 1)
 }
 
+/// Calls `ibv_req_notify_cq` of the driver.
+///
 /// # Safety
 /// As for the C function.
 pub(in crate::sys) unsafe fn ibv_req_notify_cq(queue: *mut ibv_cq, solicited_only: c_int) -> c_int {
     driver!(queue.req_notify_cq(solicited_only), or libc::EOPNOTSUPP)
 }
 
+/// Calls `ibv_post_srq_recv` of the driver.
+///
 /// # Safety
 /// As for the C function.
 pub(in crate::sys) unsafe fn ibv_post_srq_recv(
@@ -322,6 +330,8 @@ pub(in crate::sys) unsafe fn ibv_post_srq_recv(
     driver!(queue.post_srq_recv(first, bad), or libc::EOPNOTSUPP)
 }
 
+/// Calls `ibv_post_send` of the driver.
+///
 /// # Safety
 /// As for the C function.
 pub(in crate::sys) unsafe fn ibv_post_send(
@@ -332,6 +342,8 @@ pub(in crate::sys) unsafe fn ibv_post_send(
     driver!(queue_pair.post_send(first, bad), or libc::EOPNOTSUPP)
 }
 
+/// Calls `ibv_post_recv` of the driver.
+///
 /// # Safety
 /// As for the C function.
 pub(in crate::sys) unsafe fn ibv_post_recv(

@@ -91,8 +91,8 @@ pub(super) unsafe fn async_event_element<T>(event: *const ibv_async_event) -> *m
     unsafe { element.cast::<*mut T>().read() }
 }
 
-/// The part of an event that is about a connection. For events of an identifier in the port space for reliable
-/// connections it is valid whatever the kind, and zero where nothing is said.
+/// Returns the part of an event that is about a connection. For events of an identifier in the port space for reliable
+/// connections it is valid whatever the kind, and zero in fields that the event does not set.
 ///
 /// # Safety
 /// An event of `rdma_get_cm_event`, not yet acknowledged, of an identifier in that port space.
@@ -101,12 +101,12 @@ pub(super) unsafe fn connection_of(event: &rdma_cm_event) -> rdma_conn_param {
     unsafe { event.param.conn }
 }
 
-/// The key of an object is its context pointer in C.
+/// Converts the key of an object to its context pointer in C.
 pub(super) fn key_to_context(key: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(key as usize)
 }
 
-/// The key that was made a context pointer.
+/// Converts a context pointer back to the key.
 pub(super) fn context_to_key(context: *mut c_void) -> u64 {
     context.addr() as u64
 }

@@ -19,7 +19,7 @@ const LISTENER: u64 = 1;
 const ACTIVE: u64 = 2;
 const PASSIVE: u64 = u64::MAX - 3;
 
-/// An identifier that knows the way to the listener.
+/// Creates an identifier with a resolved route to the listener.
 fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) -> RawCmId {
     let id = RawCmId::new(channel, ACTIVE).unwrap();
     let address = listener.local_addr().unwrap();
@@ -157,7 +157,7 @@ fn two_phases_on_siw() {
         params.qp_num = passive.queue_pair.number();
         passive_id.accept(&params).unwrap();
 
-        // Both sides are told that it is established, in either order.
+        // Both sides receive the event of the connection, in either order.
         let mut keys = Vec::new();
         for _ in 0..2 {
             let told = guest::expect(&channel, event::ESTABLISHED);

@@ -38,7 +38,7 @@ fn initial(side: &Side, id: &RawCmId) {
 }
 
 impl Pair {
-    /// `prepare` posts the first receives of the passive side.
+    /// Connects two queue pairs. `prepare` posts the first receives of the passive side.
     fn connect(
         device: &Device,
         context: &Arc<Context>,
@@ -88,7 +88,7 @@ impl Pair {
     }
 }
 
-/// A device with a domain.
+/// Opens a device and creates a domain of it.
 fn open(device: &Device) -> (Arc<Context>, Arc<ProtectionDomain>) {
     let context = Context::open(&device.name).unwrap();
     let domain = ProtectionDomain::new(&context).unwrap();
@@ -106,7 +106,8 @@ fn devices_announce_what_they_have() {
     assert!(attributes.max_srq > 0 && attributes.max_srq_wr >= 128);
 }
 
-/// One call posts a chain, and says where it ended when the queue is full; what was taken is carried out, in order.
+/// Checks that one call posts a chain and reports where it ended when the queue is full; the requests before are
+/// carried out, in order.
 fn chains(device: &Device) {
     let (context, domain) = open(device);
     let inbox: Vec<_> = (0..4).map(|_| Buffer::new(&domain, &[0; 8])).collect();
@@ -172,8 +173,8 @@ fn chains_of_requests_on_siw() {
     assert_eq!(guest.objects(), [""; 0]);
 }
 
-/// Bytes that are inline need no key and are not looked at later; a solicited message wakes whoever waits for those, but
-/// not with `siw`, which forgets that it was one.
+/// Checks that inline bytes need no key and are not read later, and that a solicited message wakes a task that waits
+/// for one, but not with `siw`, which loses the flag.
 fn inline_and_solicited(device: &Device) {
     let (context, domain) = open(device);
     let inbox = [Buffer::new(&domain, &[0; INLINE]), Buffer::new(&domain, &[0; INLINE])];
@@ -303,7 +304,7 @@ fn windows_on_rxe() {
         pair.active.post(Operation::SendInvalidate(again), &words);
         let done = pair.passive.complete(1);
         assert_eq!((done[0].wr_id, done[0].told), (41, Some(Told::Invalidated(again))));
-        // Its key is good for nothing any more.
+        // The key gives no access after that.
         let entries = [words.entry()];
         let operation = Operation::Write(RemoteMemory { address, key: again });
         let request = SendRequest { id: 52, operation, entries: &entries, flags: SendFlags::SIGNALED };
@@ -325,7 +326,7 @@ fn siw_has_no_windows() {
     assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
 }
 
-/// Two queue pairs take from one queue, in its order.
+/// Checks that two queue pairs take receives from one queue, in its order.
 fn shared_receives(device: &Device) {
     let (context, domain) = open(device);
     let shared = SharedReceiveQueue::new(&domain, 8, 1, 77).unwrap();

@@ -14,7 +14,8 @@ use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::queue_pair::{QpState, QueuePair};
 
-/// A queue pair in INIT takes receives, and in ERROR gives them back flushed; nothing is left of all of it.
+/// Checks that a queue pair in INIT takes receives and in ERROR returns them flushed, and that no object of the device
+/// is left.
 fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     assert!(device::device_names().unwrap().contains(&device.name));
     let context = Context::open(&device.name).unwrap();
@@ -90,7 +91,8 @@ fn a_queue_pair_flushes_and_leaves_nothing_on_siw() {
     a_queue_pair_flushes(&guest, &guest.siw(), Transport::Iwarp);
 }
 
-/// `siw` tells user space where queues are by a page number, of which one also means that there is none.
+/// Creates more queues than `siw` has page numbers for without trouble: it gives user space the place of a queue as a
+/// page number, of which one also means that there is none.
 #[test]
 fn siw_has_more_queue_pairs_than_the_driver_numbers_well() {
     let Some(guest) = Guest::enter() else { return };
@@ -144,7 +146,7 @@ fn a_port_that_goes_down_is_told() {
     let context = Context::open("rxe8").unwrap();
     let events = AsyncEvents(context.clone());
     guest::run("ip link set veth9 down");
-    // Others come before: the port has no address any more.
+    // Other events come before: the port has lost its address.
     while guest::next(&events, || context.next_async_event().unwrap())
         != (AsyncEvent { kind: async_event::PORT_ERR, element: Element::Device })
     {}
@@ -152,7 +154,8 @@ fn a_port_that_goes_down_is_told() {
     assert_eq!(guest.objects(), [""; 0]);
 }
 
-/// The kernel waits until every program has closed a removed device, librdmacm's own opening included.
+/// Removes a device in use. The kernel waits until every program has closed the device, librdmacm's own opening
+/// included.
 #[test]
 fn a_device_can_be_removed_while_it_is_in_use() {
     let Some(guest) = Guest::enter() else { return };

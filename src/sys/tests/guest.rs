@@ -32,7 +32,7 @@ pub(super) struct Device {
 pub(super) struct Guest(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
 
 impl Guest {
-    /// `None`, with a line that says so, anywhere else.
+    /// Waits for the devices of the guest machine; `None`, after a line on standard output, on any other machine.
     #[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
     pub(super) fn enter() -> Option<Self> {
         static ONE_AT_A_TIME: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
@@ -90,7 +90,7 @@ pub(super) fn wait(source: impl AsFd) {
     assert_eq!(ready, 1, "nothing came");
 }
 
-/// The next thing that comes out of a source.
+/// Waits until `take` returns a value of the source.
 pub(super) fn next<T>(source: impl AsFd, mut take: impl FnMut() -> Option<T>) -> T {
     loop {
         match take() {
@@ -100,7 +100,7 @@ pub(super) fn next<T>(source: impl AsFd, mut take: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// The next event, which must be of this kind.
+/// Waits for the next event, which must be of this kind.
 pub(super) fn expect(channel: &Arc<EventChannel>, kind: u32) -> CmEvent {
     let next = next(&**channel, || channel.next().unwrap());
     let (got, wanted) = (event::name(next.kind), event::name(kind));
@@ -135,7 +135,7 @@ impl Buffer {
         }
     }
 
-    /// The address and the key for the peer.
+    /// Returns the address and the key for the peer.
     pub(super) fn remote(&self) -> RemoteMemory {
         let address = self.start.as_ptr().cast::<u8>().expose_provenance() as u64;
         RemoteMemory { address, key: self.region().remote_key() }
@@ -209,7 +209,8 @@ impl Side {
         self.post_entries(operation, &[local.entry()], SendFlags::SIGNALED);
     }
 
-    /// As above; what the entries name lives until this returns, and is not looked at meanwhile.
+    /// Posts a request like [`post`](Self::post), with these entries and flags. The memory that the entries name lives
+    /// until this returns, and is not read before.
     pub(super) fn post_entries(&self, operation: Operation<'_>, entries: &[ScatterEntry], flags: SendFlags) {
         let request = SendRequest { id: 51, operation, entries, flags: flags | SendFlags::SIGNALED };
         // SAFETY: what it names lives until the completion, and is not looked at before.

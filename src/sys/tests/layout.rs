@@ -164,7 +164,7 @@ fn numbers() -> Vec<Question> {
     questions
 }
 
-/// A type as C has it.
+/// Returns the name of a type in C.
 #[cfg(not(feature = "rdma-sys"))]
 fn type_of_c(here: &str) -> String {
     if let Some(pointee) = here.strip_prefix("*mut ") {
@@ -186,7 +186,7 @@ fn type_of_c(here: &str) -> String {
     known.to_owned()
 }
 
-/// Whether the functions have the parameters and the results of C: 1 is the answer.
+/// Returns the questions whether the functions have the parameters and the results of C: 1 is the answer.
 #[cfg(not(feature = "rdma-sys"))]
 fn signatures() -> Vec<Question> {
     let question = |(name, parameters, result): &(&str, &[&str], &str)| {
@@ -204,7 +204,8 @@ fn signatures() -> Vec<Question> {
 /// The folder with the headers to compare with, if not those of this machine.
 const HEADERS: &str = "TOKIO_RDMA_HEADERS";
 
-/// The flags that tell the compiler where the headers are; `None`, with a line that says so, if there are none.
+/// Returns the compiler flags for the folder of the headers; `None`, after a line on standard output, if there are
+/// none.
 #[expect(clippy::print_stdout, reason = "the line is counted by `cargo xtask test`")]
 fn compiler_flags() -> Option<Vec<String>> {
     if let Some(folder) = env::var_os(HEADERS) {
@@ -244,7 +245,7 @@ fn answers_of_c(flags: &[String], questions: &[Question]) -> Vec<i64> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-// HW-18
+// Every declaration of the crate has the layout, the value or the type of the C headers (HW-18).
 #[test]
 fn structures_numbers_and_functions_are_those_of_c() {
     let Some(flags) = compiler_flags() else { return };
