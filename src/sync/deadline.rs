@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The longest time limit: 30 years, which nobody waits for. A longer limit counts as this, so that no sum of
-/// a moment and a limit is beyond the clock.
+/// The longest time limit: 30 years. A longer limit counts as this, so that no sum of a moment and a limit is beyond
+/// the clock.
 pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Returns the end of a time limit that begins now, by the clock that tests can stop.

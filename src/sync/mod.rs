@@ -33,17 +33,17 @@ pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 pub(crate) struct Mutex<T>(inner::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A lock that nobody holds.
+    /// Creates an unlocked mutex.
     pub(crate) fn new(value: T) -> Self {
         Self(inner::Mutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Locks the mutex, and waits until it is free.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` while somebody holds it.
+    /// Locks the mutex; `None` while it is locked.
     #[cfg(any(feature = "verbs", feature = "soft"))]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
@@ -53,7 +53,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value, of a lock that nobody else has.
+    /// Returns the value without locking, because `self` is borrowed exclusively.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,17 +64,17 @@ impl<T> Mutex<T> {
 pub(crate) struct RwLock<T>(inner::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// A lock that nobody holds.
+    /// Creates an unlocked lock.
     pub(crate) fn new(value: T) -> Self {
         Self(inner::RwLock::new(value))
     }
 
-    /// Waits until nobody changes the value.
+    /// Locks for reading, and waits until no writer holds the lock.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` while somebody changes the value.
+    /// Locks for reading; `None` while a writer holds the lock.
     #[cfg(feature = "verbs")]
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         match self.0.try_read() {
@@ -84,7 +84,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until nobody else holds it.
+    /// Locks for writing, and waits until neither a reader nor a writer holds the lock.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

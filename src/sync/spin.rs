@@ -11,7 +11,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// One that is not started.
+    /// Creates a spin with this limit that is not started.
     pub(crate) fn new(limit: Duration) -> Self {
         Self { limit, until: None }
     }
@@ -26,12 +26,12 @@ impl Spin {
         self.until = None;
     }
 
-    /// Returns whether it was started and not stopped, be the time over or not.
+    /// Returns whether it was started and not stopped, also after the limit has passed.
     pub(crate) fn is_started(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Returns whether the time is not over.
+    /// Returns whether it was started and the limit has not passed yet.
     pub(crate) fn is_spinning(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
     }

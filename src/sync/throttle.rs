@@ -18,7 +18,8 @@ struct State {
 }
 
 impl Throttle {
-    /// The number of events that were held back before this one, if this one is let through.
+    /// Lets an event through if the period has passed. Returns the number of events that were held back before it;
+    /// `None` if this one is held back.
     pub(crate) fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }

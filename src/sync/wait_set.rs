@@ -36,7 +36,7 @@ impl<T: Copy> Waiter<T> {
         }
     }
 
-    /// The value, if there is one.
+    /// Returns the value, if there is one.
     pub(crate) fn value(&self) -> Option<T> {
         self.value
     }
@@ -73,7 +73,7 @@ impl<T: Copy, I> WaitSet<T, I> {
         WaitKey(key)
     }
 
-    /// The place of a task, unless it was removed.
+    /// Returns the place of a task, unless it was removed.
     fn place(&self, key: WaitKey) -> Option<usize> {
         // Mostly one task waits.
         let is_first = self.tasks.front().is_some_and(|(first, ..)| *first == key.0);
@@ -87,14 +87,14 @@ impl<T: Copy, I> WaitSet<T, I> {
         self.tasks.remove(place).map(|(.., waiter)| waiter)
     }
 
-    /// As [`Waiter::poll`], for this task. One that was removed waits for ever.
+    /// Polls for this task, like [`Waiter::poll`]. A task that was removed waits for ever.
     #[must_use = "the waker is to be dropped without the lock"]
     pub(crate) fn poll(&mut self, key: WaitKey, cx: &mut Context<'_>) -> (Poll<T>, Option<Waker>) {
         let place = self.place(key);
         place.map_or((Poll::Pending, None), |place| self.tasks[place].2.poll(cx))
     }
 
-    /// The interests of the tasks that have not been notified.
+    /// Returns the interests of the tasks that have not been notified.
     pub(crate) fn interests(&self) -> impl Iterator<Item = &I> {
         self.tasks.iter().filter(|(.., waiter)| waiter.value.is_none()).map(|(_, interest, _)| interest)
     }
