@@ -7,17 +7,17 @@ use super::{BindError, DecodeError, Reason};
 use crate::status::Status;
 use crate::types::PrivateData;
 
-/// The private data of a reject at the end of a text, if it is text itself.
+/// Formats the private data of a reject for the end of a text, if the data is text itself.
 fn said(data: Option<&PrivateData>) -> String {
     data.and_then(PrivateData::text).map(|text| format!(": {text}")).unwrap_or_default()
 }
 
-/// The end of a text about a time limit, which is known if it is the caller's.
+/// Formats the end of a text about a time limit, which is known if it is the caller's.
 fn within(limit: Option<Duration>) -> String {
     limit.map_or_else(|| "in time".into(), |limit| format!("within {limit:?}"))
 }
 
-/// The text of [`ConnectError::Refused`].
+/// Formats the text of [`ConnectError::Refused`].
 fn refused(peer: SocketAddr, reason: &Reason) -> String {
     match reason {
         Reason::Protocol(DecodeError::BadKey(start)) => {
@@ -33,10 +33,10 @@ fn refused(peer: SocketAddr, reason: &Reason) -> String {
 pub enum ConnectError {
     /// The peer cannot take the connection for now (`CONNECTION_REFUSED`).
     ///
-    /// It has no listener, its backlog is full, it lacks a resource, or nobody decided about the request. Another attempt
-    /// may succeed. On iWARP devices this may also be a rejection without private data, which they do not tell apart. On
-    /// InfiniBand and RoCE a peer with another program than this crate, one that was killed, or one whose kernel holds as many
-    /// unread requests as it can, is reported as `Rejected`.
+    /// It has no listener, its backlog is full, it lacks a resource, or its application did not answer the request.
+    /// Another attempt may succeed. On iWARP devices this may also be a rejection without private data, which they do
+    /// not tell apart. On InfiniBand and RoCE a peer with another program than this crate, one that was killed, or one
+    /// whose kernel holds as many unread requests as it can, is reported as `Rejected`.
     #[error("{}", refused(*peer, reason))]
     Refused {
         /// The address of the peer.
@@ -139,7 +139,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// The cause that was reported, if the error has one.
+    /// Returns the cause that was reported, if the error has one.
     pub(crate) const fn reason(&self) -> Option<Reason> {
         match self {
             Self::Refused { reason, .. }
@@ -150,7 +150,7 @@ impl ConnectError {
         }
     }
 
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Refused { .. } | Self::Rejected { .. } => Status::CONNECTION_REFUSED,
@@ -289,7 +289,7 @@ pub enum AcceptError {
 }
 
 impl AcceptError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Refused { .. } => Status::CONNECTION_REFUSED,
@@ -339,7 +339,7 @@ pub enum DisconnectError {
 }
 
 impl DisconnectError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Invalid | Self::Lost { .. } => Status::CONNECTION_INVALID,
@@ -363,7 +363,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::ConnectionInvalid => Status::CONNECTION_INVALID,

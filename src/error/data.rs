@@ -78,7 +78,7 @@ pub enum PostErrorKind {
     /// The memory window is not bound, or was bound by another queue pair (`ACCESS_VIOLATION`).
     #[error("the memory window is not bound by this queue pair")]
     NotBound,
-    /// The memory belongs to another adapter, or is not registered any more (`ACCESS_VIOLATION`).
+    /// The memory belongs to another adapter, or is no longer registered (`ACCESS_VIOLATION`).
     #[error("the memory belongs to another adapter than the queue, or is not registered any more")]
     ForeignMemory,
     /// The buffer is longer than the memory of the peer (`ACCESS_VIOLATION`).
@@ -124,7 +124,7 @@ pub enum PostErrorKind {
 }
 
 impl PostErrorKind {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
@@ -157,7 +157,7 @@ pub struct PostError<B> {
 }
 
 impl<B> PostError<B> {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         self.kind.status()
     }
@@ -212,7 +212,7 @@ impl CompletionError {
         Self { status, device: None }
     }
 
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         self.status
     }
@@ -236,7 +236,7 @@ pub enum NotifyError {
 }
 
 impl NotifyError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Overrun { .. } => Status::BUFFER_OVERFLOW,
@@ -279,7 +279,7 @@ pub enum ResizeError {
 }
 
 impl ResizeError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::TooSmall { .. } => Status::BUFFER_OVERFLOW,
@@ -308,7 +308,7 @@ pub enum WordError {
 }
 
 impl WordError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::TooShort(error) => error.status(),
@@ -379,7 +379,7 @@ pub struct RegisterFromError<T> {
 }
 
 impl<T> RegisterFromError<T> {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         self.kind.status()
     }
@@ -410,7 +410,7 @@ impl<T> From<RegisterFromError<T>> for io::Error {
 }
 
 impl RegisterError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Empty => Status::INVALID_BUFFER_SIZE,

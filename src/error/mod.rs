@@ -171,7 +171,7 @@ macro_rules! unwrap_retained {
         }
 
         impl<H> Retained<$error, H> {
-            /// The ND status.
+            /// Returns the ND status.
             pub fn status(&self) -> Status {
                 self.error.status()
             }

@@ -67,7 +67,7 @@ impl OpenError {
         Self::InvalidParameter { argument, what }
     }
 
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
@@ -125,7 +125,7 @@ pub enum BindError {
 }
 
 impl BindError {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::SharingViolation(_) => Status::SHARING_VIOLATION,

@@ -115,7 +115,7 @@ impl StreamError {
     }
 }
 
-/// Implements `outcome` for errors whose status tells it.
+/// Implements `outcome` for errors whose status determines it.
 macro_rules! by_status {
     ($($error:ty),*) => {$(
         impl $error {

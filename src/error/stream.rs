@@ -74,7 +74,7 @@ pub enum StreamError {
     },
 }
 
-/// The text of [`StreamError::Resolve`].
+/// Formats the text of [`StreamError::Resolve`].
 fn unresolved(error: &io::Error) -> String {
     // std rejects a text before it asks the resolver.
     match error.kind() {
@@ -85,12 +85,12 @@ fn unresolved(error: &io::Error) -> String {
     }
 }
 
-/// The beginning of the text of [`StreamError::TimedOut`].
+/// Formats the beginning of the text of [`StreamError::TimedOut`].
 fn late(peer: Option<SocketAddr>) -> String {
     peer.map_or_else(|| "the name was not resolved".into(), |peer| format!("{peer} did not accept"))
 }
 
-/// The text of [`StreamError::Attempts`].
+/// Formats the text of [`StreamError::Attempts`].
 fn listed(attempts: &[(SocketAddr, StreamError)]) -> String {
     let each = attempts.iter().map(|(address, error)| {
         let (address, text) = (address.to_string(), error.to_string());
@@ -107,8 +107,9 @@ impl StreamError {
 
     /// Returns whether the same call may succeed later, without a change: for a loop that tries again after a while.
     ///
-    /// It may if [`ConnectError::is_retryable`] says so, if the peer left while it was being connected to, if nobody answered
-    /// in time, and if the name was not resolved; not if the text has no port. Of several addresses, one is enough.
+    /// It may if [`ConnectError::is_retryable`] returns `true`, if the peer left while it was being connected to, if
+    /// the peer did not answer in time, and if the name was not resolved; not if the text has no port. Of several
+    /// addresses, one is enough.
     pub fn is_retryable(&self) -> bool {
         match self {
             // Of a text without a port no name was looked up.
@@ -120,7 +121,7 @@ impl StreamError {
         }
     }
 
-    /// The ND status. For [`Attempts`](Self::Attempts), the status of the last attempt.
+    /// Returns the ND status. For [`Attempts`](Self::Attempts), that is the status of the last attempt.
     pub fn status(&self) -> Status {
         match self {
             Self::Resolve(error) => Status::from_io(error),
@@ -198,7 +199,7 @@ impl fmt::Display for StreamBroken {
 impl std::error::Error for StreamBroken {}
 
 impl StreamBroken {
-    /// The ND status.
+    /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {
             Self::Connection(DisconnectReason::Lost { reason: Reason::PathTimeout, .. }) => {
