@@ -1,8 +1,8 @@
 //! Completions that wait to be polled: the completion queues of all providers.
 //!
 //! A request whose queue pair has a completion queue of the user's completes into a [`CompletionRing`]. There
-//! its completion stays until it is polled; only then does it reach the slot of its future. A task that would
-//! rather sleep asks for a notification: of any result, of those that the peer solicited, or of failures
+//! its completion stays until it is polled; only then does it reach the slot of its future. A task that sleeps
+//! instead asks for a notification: of any result, of those that the peer solicited, or of failures
 //! (IND2CompletionQueue::Notify).
 
 use std::collections::VecDeque;
@@ -37,8 +37,8 @@ pub(crate) struct Polled {
     pub(crate) extra: CompletionInfo,
 }
 
-/// A completion queue that is being polled. A result that is found meanwhile is handed over at once, and does not wait in
-/// the ring.
+/// A completion queue that is being polled. A result that is found during the poll is handed over at once, and does not
+/// wait in the ring.
 #[cfg_attr(
     not(any(feature = "verbs", tokio_rdma_model)),
     expect(dead_code, reason = "soft completes into the ring when it is polled")
@@ -87,16 +87,16 @@ impl Polling<'_> {
     }
 }
 
-/// Hands the completion of a request to its future, and what there is to say of it to who polls.
+/// Hands the completion of a request to its future, and returns the report of it for the caller of `poll`.
 pub(super) fn hand_over(table: &Table, ticket: Ticket, completed: Completed, wakes: &mut WakeList) -> Polled {
     let Completed { status, bytes, extra, .. } = completed;
     let label = table.complete(ticket, completed, wakes);
     Polled { label, status, bytes, extra }
 }
 
-/// Something that cannot go on when results are lost.
+/// An object that ends when results are lost.
 pub(crate) trait OverrunListener: Send + Sync {
-    /// The completion queue is full, and a result has been lost to it.
+    /// Ends the object, because the completion queue was full and has lost a result.
     fn overrun(&self);
 }
 
@@ -128,7 +128,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Returns whether there is no result, nobody to be notified of one, and nothing wrong.
+    /// Returns whether the ring has no result, no task waits for one, and the ring is open.
     fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.closed.is_none() && self.waiting.interests().next().is_none()
     }
@@ -178,7 +178,7 @@ impl Drop for Guard<'_> {
 }
 
 impl CompletionRing {
-    /// An empty one with room for so many results.
+    /// Creates an empty ring with room for `depth` results.
     pub(crate) fn new(depth: usize) -> Arc<Self> {
         let inner = Inner {
             entries: VecDeque::new(),
@@ -195,7 +195,8 @@ impl CompletionRing {
         Guard { inner: self.inner.lock(), idle: &self.idle }
     }
 
-    /// Returns whether a result need not be kept here to be polled. Without the lock: those of other threads may be on their way.
+    /// Returns whether a result need not be kept here to be polled. Takes no lock: results of other threads may be on
+    /// their way.
     fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Acquire)
     }
@@ -292,12 +293,12 @@ impl CompletionRing {
         self.lock().depth
     }
 
-    /// The status with which the ring was closed, if it is closed.
+    /// Returns the status with which the ring was closed, if it is closed.
     pub(crate) fn closed(&self) -> Option<Status> {
         self.lock().closed
     }
 
-    /// Makes room for so many results.
+    /// Makes room for `depth` results.
     ///
     /// # Errors
     /// The number of results, if it is larger than `depth`.
@@ -311,7 +312,7 @@ impl CompletionRing {
         Ok(())
     }
 
-    /// The adapter is gone: what is there can be polled, and nobody waits any more.
+    /// Closes the ring and notifies every task that waits. Results in the ring can still be polled.
     pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
         let mut inner = self.lock();
@@ -334,7 +335,7 @@ impl CompletionRing {
 }
 
 impl Drop for CompletionRing {
-    /// Nobody polls any more: the results that are left are given to their futures.
+    /// Hands the results that were not polled to their futures.
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
         let entries = std::mem::take(&mut self.lock().entries);
@@ -367,7 +368,7 @@ pub(crate) struct Notified {
 }
 
 impl Notified {
-    /// Ready with the reason why the queue is closed, if it is.
+    /// Resolves when the task is notified: to the status with which the queue was closed, if it was.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
         let mut inner = self.ring.lock();
         let (polled, replaced) = inner.waiting.poll(self.key, cx);
@@ -380,7 +381,7 @@ impl Notified {
 }
 
 impl Drop for Notified {
-    /// A notification that was not consumed goes to the next task that asks.
+    /// Passes a notification that was not consumed to the next task that asks.
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
         let mut inner = self.ring.lock();

@@ -20,34 +20,34 @@ pub(crate) struct CompletionSink {
 }
 
 impl CompletionSink {
-    /// Straight to the futures of this table.
+    /// Creates a sink that delivers straight to the futures of this table.
     pub(crate) fn to_futures(table: Arc<Table>) -> Self {
         Self { table, ring: None, queue_pair: 0, count: None }
     }
 
-    /// To a completion queue that is polled, and from there to the futures.
+    /// Creates a sink that delivers to a completion queue that is polled, and from there to the futures.
     pub(crate) fn to_ring(table: Arc<Table>, ring: Arc<CompletionRing>) -> Self {
         Self { table, ring: Some(ring), queue_pair: 0, count: None }
     }
 
-    /// Completions name the queue pair by this context.
+    /// Sets the context by which completions name the queue pair.
     pub(crate) fn of_queue_pair(self, context: u64) -> Self {
         Self { queue_pair: context, ..self }
     }
 
-    /// Every request is counted as taken when it completes.
+    /// Counts every request as taken when it completes.
     pub(crate) fn counted(self, count: Arc<ReceiveCounter>) -> Self {
         Self { count: Some(count), ..self }
     }
 
-    /// Returns whether completions go straight to the futures, and nobody counts them.
+    /// Returns whether completions go straight to the futures and are not counted.
     #[cfg(feature = "soft")]
     pub(crate) fn is_direct(&self) -> bool {
         self.ring.is_none() && self.count.is_none()
     }
 
-    /// As [`complete`](Self::complete), for a provider that looks for completions because somebody polls. The lock of the
-    /// queue pair is held.
+    /// Completes a request like [`complete`](Self::complete), for a provider that looks for completions during a poll
+    /// of a completion queue. The caller holds the lock of the queue pair.
     #[cfg(any(feature = "verbs", tokio_rdma_model))]
     pub(crate) fn complete_polled(
         &self,
@@ -69,7 +69,7 @@ impl CompletionSink {
         polling.take(hand_over(&self.table, ticket, completed, wakes));
     }
 
-    /// The provider is done with a request, see [`Table::complete`].
+    /// Completes a request that the provider is done with, see [`Table::complete`].
     pub(crate) fn complete(&self, ticket: Ticket, mut completed: Completed, wakes: &mut WakeList) {
         completed.extra.queue_pair = self.queue_pair;
         if let Some(count) = &self.count {

@@ -31,12 +31,12 @@ use crate::memory::Slice;
 /// The scatter-gather list of a work request.
 pub(crate) type Payload = SmallVec<[Slice; 1]>;
 
-/// The bytes that a scatter-gather list holds.
+/// Returns the number of bytes of a scatter-gather list.
 pub(crate) fn length(payload: &Payload) -> usize {
     payload.iter().map(Slice::len).sum()
 }
 
-/// The parts of `payload` that hold the bytes from `from` on, at most `length` of them.
+/// Returns the parts of `payload` that hold the bytes from `from` on, at most `length` of them.
 #[cfg(feature = "soft")]
 pub(crate) fn range(payload: &Payload, mut from: usize, mut length: usize) -> Payload {
     // Nearly always there is one.

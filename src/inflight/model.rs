@@ -28,7 +28,7 @@ fn collect(table: &Table, ticket: Ticket) -> Option<Completed> {
     block_on(poll_fn(|cx| table.poll(ticket, cx)))
 }
 
-// CAN-07
+// A completion between two polls of the future wakes its task (CAN-07).
 #[test]
 fn a_request_that_is_awaited_is_always_woken() {
     loom::model(|| {
@@ -42,7 +42,7 @@ fn a_request_that_is_awaited_is_always_woken() {
     });
 }
 
-// CAN-09
+// An abandoned request frees its slot, before or after its completion (CAN-09).
 #[test]
 fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
     loom::model(|| {
@@ -59,7 +59,7 @@ fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
     });
 }
 
-// CQ-02
+// A task that polls, and sleeps when it finds none, misses no result (CQ-02).
 #[test]
 fn every_result_is_polled_by_who_sleeps_in_between() {
     loom::model(|| {
@@ -89,7 +89,7 @@ fn every_result_is_polled_by_who_sleeps_in_between() {
     });
 }
 
-// CQ-02, CQ-03
+// A notification whose future is dropped goes to the other task that waits (CQ-02, CQ-03).
 #[test]
 fn a_missed_wakeup_reaches_the_other_waiter() {
     loom::model(|| {
@@ -108,7 +108,7 @@ fn a_missed_wakeup_reaches_the_other_waiter() {
     });
 }
 
-// CQ-05
+// A result that finds no room closes the queue, and still reaches its future (CQ-05).
 #[test]
 fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
     loom::model(|| {
@@ -133,7 +133,7 @@ fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
     });
 }
 
-// SRQ-03
+// Receives that are taken while a task begins to wait are counted (SRQ-03).
 #[test]
 fn a_wait_below_the_threshold_resolves() {
     loom::model(|| {

@@ -62,14 +62,14 @@ pub(crate) mod sealed {
         fn allows(&self, domain: u64, access: Access) -> bool;
         /// Returns the number of bytes that it lends.
         fn length(&self) -> usize;
-        /// Takes it apart.
+        /// Splits the buffer into the memory for the provider and the state that stays with the future.
         fn lend(self) -> LentList<Self::State>;
-        /// Puts it together again.
+        /// Joins the memory and the state to the buffer again.
         fn reclaim(list: LentList<Self::State>) -> Self;
     }
 }
 
-/// The reason why a buffer may not be used for a request of an adapter that needs these rights.
+/// Returns the error of a request that needs these rights, with a buffer that its adapter may not use so.
 #[cold]
 pub(crate) fn not_allowed<B: WorkBuffer>(buffer: &B, domain: u64, needed: Access) -> PostErrorKind {
     // Without any right asked for, only the adapter can be wrong.
@@ -119,7 +119,7 @@ impl Progress {
         *kind
     }
 
-    /// The completion, once.
+    /// Polls for the completion, which is returned once.
     #[inline]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
         match self {
@@ -132,12 +132,12 @@ impl Progress {
 }
 
 impl<B: WorkBuffer> Op<B> {
-    /// The future of a request that was posted with this ticket.
+    /// Creates the future of a request that was posted with this ticket.
     pub(crate) fn new(table: Arc<Table>, ticket: Ticket, kind: OpKind, state: B::State) -> Self {
         Self { progress: Progress::Posted { table, ticket, kind }, state: Some(state) }
     }
 
-    /// The future of a request that has completed already, of a queue pair with this context.
+    /// Creates the future of a request that has completed already, of a queue pair with this context.
     pub(crate) fn completed(
         (bytes, queue_pair): (usize, u64),
         payload: Payload,
@@ -187,7 +187,7 @@ impl<B: WorkBuffer> Op<B> {
         }
     }
 
-    /// The output, once.
+    /// Makes the output of the future from the completion. Is called once.
     fn resolve(&mut self, completed: Completed) -> (Result<Completion, CompletionError>, B) {
         let Some(state) = self.state.take() else {
             unreachable!("the callers have checked that the output was not given");
@@ -208,7 +208,7 @@ impl<B: WorkBuffer> Op<B> {
     }
 }
 
-/// The completion of a request that the posting call has executed.
+/// Returns the completion of a request that the posting call has executed.
 fn done(bytes: u32, queue_pair: u64, payload: Payload) -> Completed {
     let mut completed = Completed::done(bytes as usize, payload);
     completed.extra.queue_pair = queue_pair;
@@ -218,6 +218,8 @@ fn done(bytes: u32, queue_pair: u64, payload: Payload) -> Completed {
 impl<B: WorkBuffer> Future for Op<B> {
     type Output = (Result<Completion, CompletionError>, B);
 
+    /// Resolves to the result and the buffer of the request.
+    ///
     /// # Panics
     /// If polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

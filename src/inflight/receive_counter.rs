@@ -31,13 +31,13 @@ impl Inner {
 pub(crate) struct ReceiveCounter(Mutex<Inner>);
 
 impl ReceiveCounter {
-    /// One that counts up to `depth`; fewer than `threshold` are few.
+    /// Creates a counter that counts up to `depth`; fewer than `threshold` are few.
     pub(crate) fn new(depth: usize, threshold: usize) -> Self {
         let waiting = WaitSet::default();
         Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, closed: None }))
     }
 
-    /// A receive is about to be posted: whether there is room.
+    /// Counts a receive that is about to be posted. Returns `false` if there is no room for it.
     pub(crate) fn reserve(&self) -> bool {
         let mut inner = self.0.lock();
         let room = inner.held < inner.depth;
@@ -45,7 +45,7 @@ impl ReceiveCounter {
         room
     }
 
-    /// A message has taken a receive, or one that was reserved was not posted.
+    /// Takes a receive off the count: a message has taken it, or it was reserved and not posted.
     pub(crate) fn taken(&self, wakes: &mut WakeList) {
         let mut inner = self.0.lock();
         inner.held = inner.held.saturating_sub(1);
@@ -82,7 +82,7 @@ impl ReceiveCounter {
         Ok(())
     }
 
-    /// Closes the counter: no task waits any more.
+    /// Closes the counter and notifies every task that waits.
     pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
         let mut inner = self.0.lock();
@@ -111,7 +111,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Ready with the reason why the queue is closed, if it is.
+    /// Resolves when there are few receives or the queue is closed: to the status with which it was closed, if it was.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
         let mut inner = self.count.0.lock();
         let (polled, replaced) = inner.waiting.poll(self.key, cx);

@@ -28,12 +28,12 @@ pub(crate) struct Completed {
 }
 
 impl Completed {
-    /// One that did not succeed.
+    /// Creates the result of a request that failed with `status`.
     pub(crate) fn failed(status: Status, payload: Payload) -> Self {
         Self { status, bytes: 0, payload, extra: CompletionInfo::default() }
     }
 
-    /// One that did. No provider transfers more than 4 GiB at once.
+    /// Creates the result of a request that succeeded. No provider transfers more than 4 GiB at once.
     pub(crate) fn done(bytes: usize, payload: Payload) -> Self {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         Self { status: Status::SUCCESS, bytes, payload, extra: CompletionInfo::default() }
@@ -102,7 +102,7 @@ struct Slot {
 enum State {
     /// The provider has the payload; the future may be waiting.
     Pending(Option<Waker>),
-    /// The provider has the payload, and nobody waits any more.
+    /// The provider has the payload, and the future was dropped.
     Orphaned,
     /// The provider is done; the future has not looked yet.
     Done(Completed),
@@ -117,12 +117,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A slot for a request about to be posted.
+    /// Opens a slot for a request about to be posted.
     pub(crate) fn open(&self, label: RequestMeta) -> Ticket {
         Ticket(self.slots.lock().insert(Slot { label, state: State::Pending(None) }))
     }
 
-    /// Gives the slot back unused: the post failed inline.
+    /// Closes the unused slot of a post that failed inline.
     pub(crate) fn close(&self, ticket: Ticket) {
         let slot = self.slots.lock().try_remove(ticket.0);
         drop(slot);
@@ -158,7 +158,7 @@ impl Table {
         Some(label)
     }
 
-    /// The completion, once: afterwards the ticket is void.
+    /// Polls for the completion, which is returned once: afterwards the ticket is void.
     pub(crate) fn poll(&self, ticket: Ticket, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
         let mut slots = self.slots.lock();
         let replaced = match slots.get_mut(ticket.0) {
@@ -221,7 +221,7 @@ impl Table {
     }
 }
 
-/// Gives back what many requests at once have left behind.
+/// Frees the slots that many requests at once have allocated, if none is in use.
 fn trim(slots: &mut Slab<Slot>) {
     if slots.is_empty() && slots.capacity() > KEEP {
         *slots = Slab::new();
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    // CAN-07
+    // A completion wakes its task once, and the ticket is void after it was collected (CAN-07).
     #[test]
     fn a_completion_wakes_once_and_is_collected_once() {
         let (table, count) = (Table::default(), Arc::new(Count::default()));
@@ -279,7 +279,7 @@ mod tests {
         assert!(table.take(ticket).is_none() && table.slots.lock().is_empty());
     }
 
-    // CAN-09
+    // The slot of a future that was dropped stays until the provider is done with the memory (CAN-09).
     #[test]
     fn an_orphan_keeps_its_place_until_the_provider_is_done() {
         let table = Table::default();
@@ -292,7 +292,7 @@ mod tests {
         assert!(table.slots.lock().is_empty());
     }
 
-    // CAN-08
+    // A post that failed leaves no slot (CAN-08).
     #[test]
     fn a_post_that_failed_leaves_nothing() {
         let table = Table::default();

@@ -49,7 +49,7 @@ impl WakeList {
         self.wake();
     }
 
-    /// Like [`wake_all`](Self::wake_all), and leaves an empty list.
+    /// Wakes, frees and calls like [`wake_all`](Self::wake_all), and leaves an empty list.
     #[inline]
     pub(crate) fn wake(&mut self) {
         if !self.0.is_empty() {
@@ -57,7 +57,7 @@ impl WakeList {
         }
     }
 
-    /// Not by value, which would move the list.
+    /// Runs all that was collected. Does not take the list by value, which would move it.
     fn run_all(&mut self) {
         for after in self.0.drain(..) {
             match after {
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    // CAN-07
+    // Wakes happen after the lock was released, in the order of their events (CAN-07).
     #[test]
     fn runs_in_the_order_of_collection() {
         let (sender, said) = channel();
