@@ -41,7 +41,7 @@ impl Shared {
 
 #[cfg(feature = "soft")]
 impl Slice {
-    /// Atomically replaces the first eight bytes, a number in host byte order, by the result of `change`, and returns
+    /// Replaces the first eight bytes, a number in host byte order, atomically by the result of `change`, and returns
     /// the old number. `None` if the slice is shorter or not aligned to eight, or if [`Shared::word`] returns `None`.
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let word = self.memory.word(self.offset).filter(|_| self.length >= WORD)?;
@@ -55,7 +55,7 @@ mod tests {
 
     use super::super::Owned;
 
-    // QP-23
+    // An atomic of the peer needs eight bytes at a multiple of eight (QP-23).
     #[cfg(feature = "soft")]
     #[test]
     fn updates_need_eight_aligned_bytes() {

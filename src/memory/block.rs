@@ -92,11 +92,11 @@ impl Block {
         }
     }
 
-    /// Gives the pages that lie in the range back to the system: their bytes are 0 from then on. Nothing happens to a block without
-    /// pages of its own.
+    /// Returns the pages that lie in the range to the system: their bytes are 0 from then on. A block without pages of
+    /// its own keeps its bytes.
     ///
     /// # Safety
-    /// Nobody has a reference to these bytes.
+    /// There is no reference to these bytes.
     pub(super) unsafe fn discard(&self, range: Range<usize>) {
         if !matches!(self.origin, Origin::Pages) {
             return;
@@ -107,13 +107,14 @@ impl Block {
         if first < end {
             // SAFETY: the range is within the block.
             let start = unsafe { self.start.add(first) };
-            // SAFETY: these are whole pages of a private mapping, and the caller says that nobody refers to them.
+            // SAFETY: these are whole pages of a private mapping, to whose bytes no reference exists, by the caller's
+            // promise.
             unsafe { pages::discard(start, end - first) };
         }
     }
 
-    /// The layout of the allocation in which a block of the heap lies. The alignment of a word lets calloc(3) do it, which
-    /// need not clear memory that is new.
+    /// Returns the layout of the allocation of a block of the heap. The alignment of a word lets calloc(3) allocate it,
+    /// which need not clear memory that is new.
     fn layout(length: usize) -> Option<Layout> {
         let length = length.checked_next_multiple_of(WORD)?.checked_add(ALIGNMENT - WORD)?;
         Layout::from_size_align(length, WORD).ok()
@@ -150,9 +151,10 @@ impl Drop for Block {
                     unsafe { alloc::dealloc(base.as_ptr(), layout) }
                 }
             }
-            // SAFETY: `start` and `length` are those of the mapping, which nobody uses any more.
+            // SAFETY: `start` and `length` are those of the mapping, which no handle uses, since none to the block is
+            // left.
             Origin::Pages => unsafe { pages::unmap(self.start, self.length) },
-            // SAFETY: nobody uses the memory any more, since no handle to the block is left.
+            // SAFETY: the memory is not used after this, since no handle to the block is left.
             Origin::Program(loan) => unsafe { loan.end() },
         }
     }
@@ -182,7 +184,7 @@ pub(super) mod pages {
     /// Removes a mapping.
     ///
     /// # Safety
-    /// The range is a whole mapping of [`map`], which nobody uses any more.
+    /// The range is a whole mapping of [`map`], which is not used after this call.
     pub(in crate::memory) unsafe fn unmap(start: NonNull<u8>, length: usize) {
         // It cannot fail: a mapping that is removed as a whole needs no further one.
         // SAFETY: the caller's.
@@ -200,7 +202,7 @@ pub(super) mod pages {
     /// Replaces pages by ones that are 0, and that are there once they are used (`MADV_DONTNEED`).
     ///
     /// # Safety
-    /// The range is whole pages of a mapping of [`map`], to whose bytes nobody has a reference.
+    /// The range is whole pages of a mapping of [`map`], to whose bytes there is no reference.
     pub(in crate::memory) unsafe fn discard(start: NonNull<u8>, length: usize) {
         // If it fails, since the program has locked its memory, the bytes stay as they are.
         // SAFETY: the caller's.

@@ -1,8 +1,9 @@
 //! Copies of whole lines of shared memory, by accesses of two words at a time.
 //!
-//! A compiler copies atomics one by one, which takes half as long again as the processor needs. So on x86-64 a few instructions
-//! do it. A processor with AVX loads and stores 16 aligned bytes at once (AMD64 manual volume 2 section 7.3.2, Intel's volume 3
-//! section 9.1.1): nobody sees a part of a word, which is all that relaxed atomic accesses to the two words would promise.
+//! A compiler copies atomics one by one, which takes half as long again as the processor needs. So on x86-64 a few
+//! instructions do it. A processor with AVX loads and stores 16 aligned bytes at once (AMD64 manual volume 2 section
+//! 7.3.2, Intel's volume 3 section 9.1.1): no access sees a part of a word, which is all that relaxed atomic accesses
+//! to the two words would promise.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU64;
@@ -93,7 +94,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
-/// There are no lines.
+/// Does nothing: [`split`] finds no lines on this target.
 ///
 /// # Safety
 /// Always safe.

@@ -29,7 +29,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// The flags of mmap(2), and the number that lengths are multiples of.
+    /// Returns the flags of mmap(2), and the number that lengths are multiples of.
     fn kind(self) -> (c_int, usize) {
         match self {
             Self::Base | Self::Transparent => (0, 1),
@@ -175,7 +175,7 @@ unsafe impl sealed::Allocation for Mapping {
 mod tests {
     use super::*;
 
-    // HW-11
+    // A failure to map names the kind of pages that the system lacks (HW-11).
     #[test]
     fn errors_name_the_pages() {
         let error = |number, huge| map_error(io::Error::from_raw_os_error(number), huge, 7);

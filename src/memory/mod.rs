@@ -66,7 +66,7 @@ pub(crate) trait Recycler: Send + Sync {
     /// Takes the memory back. No handle is left, and no provider uses it.
     fn recycle(&self, memory: Owned);
 
-    /// Called when the memory is frozen. Until the memory is returned, `memory` is a weak handle to `bytes`.
+    /// Receives a weak handle to `bytes` when the memory is frozen. It is valid until the memory is returned.
     fn frozen(&self, bytes: &[u8], memory: WeakFrozen);
 }
 
@@ -237,8 +237,8 @@ impl Deref for Owned {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         let block = &self.0.memory.block;
-        // SAFETY: the range is one live, initialised allocation, and by the invariant nobody else has a handle,
-        // so nobody writes it while `self` is borrowed.
+        // SAFETY: the range is one live, initialised allocation, and by the invariant there is no other handle, so it
+        // is not written while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(block.start().as_ptr(), block.len()) }
     }
 }
@@ -262,7 +262,7 @@ impl Deref for Frozen {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         let block = &self.0.memory.block;
-        // SAFETY: the range is one live, initialised allocation, which by the invariant nobody writes.
+        // SAFETY: the range is one live, initialised allocation, which by the invariant is not written.
         unsafe { std::slice::from_raw_parts(block.start().as_ptr(), block.len()) }
     }
 }
@@ -481,7 +481,7 @@ impl Slice {
         }
     }
 
-    /// The bytes of a range outside of the block's whole words.
+    /// Returns the bytes of a range outside of the block's whole words.
     fn bytes(&self, first: *mut u8, length: usize) -> &[AtomicU8] {
         // SAFETY: the range lies within the slice, so within one live, initialised allocation, which lives as long as the slice
         // is borrowed. While there is a `Slice`, these bytes are only accessed one by one by atomics, or by the kernel or a
@@ -489,7 +489,7 @@ impl Slice {
         unsafe { std::slice::from_raw_parts(first.cast::<AtomicU8>(), length) }
     }
 
-    /// A range within the block's whole words.
+    /// Returns the words of a range within the block's whole words.
     fn words(&self, first: *mut u8, length: usize) -> Words<'_> {
         if length == 0 {
             return Words { words: &[], before: 0, length };

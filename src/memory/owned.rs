@@ -45,7 +45,7 @@ pub(super) mod sealed {
         /// Puts the allocation together again.
         ///
         /// # Safety
-        /// The parts are those that `into_parts` returned, and are used once. The pointer is not used any more.
+        /// The parts are those that `into_parts` returned, and are used once. The pointer is not used after this call.
         unsafe fn from_parts(start: NonNull<u8>, length: usize, rest: Self::Rest) -> Self;
     }
 }
@@ -84,7 +84,7 @@ unsafe impl sealed::Allocation for Box<[u8]> {
 }
 
 // SAFETY: the handle has its bytes to itself; its neighbours in the same allocation have others. The handle is kept, and is not
-// used meanwhile; it contains a pointer, not a reference.
+// used until the parts are joined again; it contains a pointer, not a reference.
 unsafe impl sealed::Allocation for BytesMut {
     type Rest = ManuallyDrop<Self>;
 
@@ -195,7 +195,7 @@ pub(super) trait Loan: Send {
     /// Returns the memory to the program, or frees it if the program does not wait for it.
     ///
     /// # Safety
-    /// Nobody uses the memory any more.
+    /// From this call on, nothing but the program uses the memory.
     unsafe fn end(self: Box<Self>);
 }
 
@@ -213,7 +213,7 @@ unsafe impl<M: OwnedMemory> Send for Parts<M> {}
 impl<M: OwnedMemory> Loan for Parts<M> {
     unsafe fn end(self: Box<Self>) {
         let Self { start, length, rest, owner } = *self;
-        // SAFETY: the parts are used this once, and by the caller's promise nobody uses the memory any more.
+        // SAFETY: the parts are used this once, and the pointer is not used after this, by the caller's promise.
         let memory = unsafe { M::from_parts(start, length, rest) };
         // If the program does not wait for the memory, it is freed here.
         let _ = owner.send(memory);
@@ -244,7 +244,7 @@ mod tests {
         (slice, returned)
     }
 
-    /// The memory comes back with the last handle, with its bytes.
+    /// Checks that the memory and its bytes are returned when the last handle is dropped.
     fn round_trip<M: OwnedMemory + AsRef<[u8]>>(memory: M) {
         let (address, length) = (memory.as_ref().as_ptr().addr(), memory.as_ref().len());
         let (slice, mut returned) = filled(memory);
@@ -271,7 +271,7 @@ mod tests {
         assert!(shared.is_exposed());
     }
 
-    // MR-09
+    // Memory of every kind is returned to the program, or freed if the program does not wait for it (MR-09).
     #[test]
     fn an_allocation_comes_back_with_the_last_handle() {
         let mut vector = Vec::with_capacity(100);
@@ -283,7 +283,7 @@ mod tests {
         drop(filled(BytesMut::zeroed(5)));
     }
 
-    // MR-09: the bytes beside an allocation belong to somebody else, so the words that it shares are not accessed as words.
+    // MR-09: the bytes beside an allocation have another owner, so the words that it shares are not accessed as words.
     #[test]
     fn nothing_beside_an_allocation_is_accessed() {
         const LENGTH: usize = 4 * WORD;

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// The number of bytes that were written to this TCP socket and not acknowledged by the peer's kernel (`SIOCOUTQ`,
-/// tcp(7)). An end of the stream that was sent and not acknowledged counts as one byte.
+/// Returns the number of bytes that were written to this TCP socket and not acknowledged by the peer's kernel
+/// (`SIOCOUTQ`, tcp(7)). An end of the stream that was sent and not acknowledged counts as one byte.
 ///
 /// # Errors
 /// The error of ioctl(2).
@@ -21,8 +21,8 @@ pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(queued).unwrap_or(0))
 }
 
-/// The time since the peer's kernel was last heard on this TCP socket, with an acknowledgement or with data; `None` unless the
-/// kernel repeats what it sent since: segments, or the probes of a peer that has no room (`TCP_INFO`, tcp(7)).
+/// Returns the time since the last acknowledgement or data from the peer's kernel on this TCP socket; `None` unless
+/// this kernel repeats what it sent since: segments, or the probes of a peer that has no room (`TCP_INFO`, tcp(7)).
 ///
 /// # Errors
 /// The error of getsockopt(2).

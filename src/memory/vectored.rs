@@ -24,7 +24,7 @@ pub(crate) enum Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The next bytes of a buffer, at most `most`. What is received there is appended to it.
+    /// Creates a target of the next bytes of a buffer, at most `most`. Received bytes are appended to the buffer.
     pub(crate) fn append(buffer: &'a mut (dyn BufMut + 'a), most: usize) -> Self {
         let length = most.min(buffer.chunk_mut().len());
         Self::Append(buffer, length)
@@ -51,7 +51,7 @@ fn check(targets: &[Target<'_>]) -> io::Result<()> {
     if targets.iter().any(forbidden) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
 
-/// The number of bytes that the targets have room for.
+/// Returns the number of bytes that the targets have room for.
 pub(crate) fn room(targets: &[Target<'_>]) -> usize {
     let lengths = targets.iter().map(|target| match target {
         Target::Memory(slice) => slice.length,
@@ -61,7 +61,8 @@ pub(crate) fn room(targets: &[Target<'_>]) -> usize {
     lengths.sum()
 }
 
-/// Copies bytes into the targets, in order: how many had room. [`receive`] does so with the bytes of a socket.
+/// Copies bytes into the targets, in order, and returns how many had room. [`receive`] does so with the bytes of a
+/// socket.
 ///
 /// # Errors
 /// `PermissionDenied` for memory that may not be written.
@@ -87,7 +88,7 @@ pub(crate) fn scatter(bytes: &[u8], targets: &mut [Target<'_>]) -> io::Result<us
     Ok(bytes.len() - rest.len())
 }
 
-/// Appends the pieces, in order, to at most `room` bytes: how many these were. [`send`] does so for a socket.
+/// Appends at most `room` bytes of the pieces, in order, and returns how many. [`send`] does so for a socket.
 ///
 /// # Errors
 /// `EFAULT` if not even the first piece is in host memory.
@@ -116,7 +117,7 @@ pub(crate) fn gather<'a>(
     Ok(done)
 }
 
-/// `readv(2)` into the targets, in order; 0 is the end of the stream.
+/// Receives into the targets, in order, by readv(2); 0 is the end of the stream.
 ///
 /// # Errors
 /// The errors of the system call, including `WouldBlock`; `PermissionDenied` for memory that may not be written.
@@ -152,7 +153,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io:
     Ok(received)
 }
 
-/// `sendmsg(2)` of the pieces, in order, without SIGPIPE; returns how many bytes the socket took.
+/// Sends the pieces, in order, by sendmsg(2) without SIGPIPE; returns how many bytes the socket took.
 ///
 /// # Errors
 /// The errors of the system call, including `WouldBlock`.

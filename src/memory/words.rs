@@ -1,20 +1,21 @@
 //! Copies between memory that others may access at the same time and ordinary bytes.
 //!
-//! Rust defines a race between atomic accesses of one size, and leaves one between accesses of different sizes undefined. So
-//! there is one size: every access to shared memory is an atomic one to a whole, aligned word of eight bytes. The bytes at
-//! the ends of a range share their words with bytes that are not part of it. They are read by reading the word, and written
-//! by replacing the word, as long as nobody has changed it, by one in which only they differ. A block of memory that is
-//! allocated here has all of the words that it begins, see [`Block`](super::block::Block). Whole lines of words are copied by
-//! accesses that do the same to two words at a time, see [`lines`].
+//! Rust defines a race between atomic accesses of one size, and leaves one between accesses of different sizes
+//! undefined. So there is one size: every access to shared memory is an atomic one to a whole, aligned word of eight
+//! bytes. The bytes at the ends of a range share their words with bytes that are not part of it. They are read by
+//! reading the word, and written by replacing the word, as long as no other access has changed it, by one in which only
+//! they differ. A block of memory that is allocated here has all of the words that it begins, see
+//! [`Block`](super::block::Block). Whole lines of words are copied by accesses that do the same to two words at a time,
+//! see [`lines`].
 //!
-//! An allocation of the program may begin and end within a word, whose other bytes belong to somebody else. Its first and last
-//! bytes, up to seven each, are accessed one by one, always. So each byte of a block has one size of access, and no byte
-//! beside the block is touched.
+//! An allocation of the program may begin and end within a word, whose other bytes have another owner. Its first and
+//! last bytes, up to seven each, are accessed one by one, always. So each byte of a block has one size of access, and
+//! no byte beside the block is touched.
 //!
 //! Three kinds of access are no atomic ones of this program, and race with none that matters:
 //!
-//! * Ordinary references exist to memory that nobody else has ([`Owned`](super::Owned)), and to memory that is only read
-//!   ([`Frozen`](super::Frozen)).
+//! * Ordinary references exist to memory without another handle ([`Owned`](super::Owned)), and to memory that is only
+//!   read ([`Frozen`](super::Frozen)).
 //! * The kernel, and a device, are outside of the program. To it, they are other threads that access words atomically in some
 //!   order: hardware keeps them coherent with the processor, and a word of which they have changed a byte is not replaced.
 
@@ -36,7 +37,7 @@ pub(super) struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.body.length + self.tail.len()
     }
@@ -73,7 +74,8 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// The number of bytes in the first word if they are not all of it, the words behind it, and whether there are any before.
+    /// Returns the number of bytes in the first word if the range begins within it, and otherwise 0; and the words
+    /// behind those bytes.
     fn split(&self) -> (usize, &'a [AtomicU64]) {
         if self.before == 0 {
             return (0, self.words);
@@ -158,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Every byte is the number of its place.
+    /// Makes words in which every byte is the number of its place.
     fn numbered(words: u64) -> Vec<AtomicU64> {
         let word =
             |number: u64| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| number as u8 * 8 + byte));
@@ -174,7 +176,7 @@ mod tests {
         Words { words, before: from % WORD, length }
     }
 
-    // SEC-13
+    // Reads and writes of a range leave the bytes beside it as they are (SEC-13).
     #[test]
     fn every_range_is_copied_and_nothing_beside_it() {
         const WORDS: usize = 2 + 2 * BLOCK + 3;
