@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(crc32c(b""), 0);
     }
 
-    /// The iSCSI examples of RFC 3720 appendix B.4, which use the same polynomial.
+    /// Computes the iSCSI examples of RFC 3720 appendix B.4, which use the same polynomial.
     #[test]
     fn iscsi_vectors() {
         assert_eq!(to_wire(crc32c(&[0; 32])), [0xaa, 0x36, 0x91, 0x8a]);

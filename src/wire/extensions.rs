@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(AtomicRequest::decode(&bytes), AtomicRequest::decode(&ADD));
     }
 
-    /// Bit by bit, as a half adder with its carry.
+    /// Adds bit by bit, as a full adder with its carry.
     fn slow_add(value: u64, add: u64, mask: u64) -> u64 {
         let (mut sum, mut carry) = (0, 0);
         for bit in 0..64 {
@@ -295,7 +295,7 @@ mod tests {
         sum
     }
 
-    // QP-23
+    // A masked compare and swap compares and replaces the bits of its masks alone (QP-23).
     #[test]
     fn swaps_compare_only_what_is_masked() {
         assert_eq!(Atomic::compare_swap(7, 9).apply(7), 9);
@@ -332,7 +332,7 @@ mod tests {
             prop_assert_eq!(Immediate::decode(&Immediate(value).encode()), Ok(Immediate(value)));
         }
 
-        // QP-23
+        // A masked fetch and add stops the carry at the end of a field (QP-23).
         #[test]
         fn fields_do_not_carry(value: u64, add: u64, mask: u64) {
             prop_assert_eq!(Atomic::FetchAdd { add, mask }.apply(value), slow_add(value, add, mask));

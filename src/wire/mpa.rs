@@ -214,7 +214,7 @@ mod tests {
         out
     }
 
-    /// A frame from its flag word, as siw's own logs write it, and its private data.
+    /// Composes a frame from its flag word, as siw's own logs write it, and its private data.
     fn raw(kind: StartKind, word: u16, private_data: &[u8]) -> Vec<u8> {
         let mut bytes = kind.key().to_vec();
         bytes.put_u16(word);

@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// Every violation, in RFC order, is read back as itself, except where the phase says siw.
+    /// Reads every violation back as itself: in RFC order, in the phase that it belongs to, and in siw's order.
     #[test]
     fn rfc_control_words() {
         for terminate in Terminate::ALL {
@@ -555,7 +555,7 @@ mod tests {
         }
     }
 
-    /// siw's Terminate for a Read of an unknown STag: flags 07 and 48 bytes.
+    /// Reads siw's Terminate for a Read of an unknown STag: flags 07 and 48 bytes.
     #[test]
     fn siw_offending_header() {
         let bytes = [&[0x10, 0, 0x07, 0][..], &read_fpdu()].concat();
