@@ -77,7 +77,7 @@ where
     check_with(&CheckConfig::default(), seeds, test);
 }
 
-/// Like [`check`], with settings.
+/// Runs a test once for each seed like [`check`], with settings.
 ///
 /// # Examples
 /// ```
@@ -140,7 +140,7 @@ where
     }
 }
 
-/// The command that repeats this test with this seed.
+/// Returns the command that repeats this test with this seed.
 fn command(seed: u64) -> String {
     let thread = std::thread::current();
     // The test harness names a thread after its test.

@@ -132,7 +132,7 @@ impl Faults {
         if hosts.is_empty() || kinds.is_empty() {
             return;
         }
-        // All at once, so that nothing that happens meanwhile changes what is drawn.
+        // All are drawn before the first begins, so that no event of the network changes the draws.
         let drawn: Vec<_> = (0..network.random(count.clone())).map(|_| self.draw()).collect();
         join_all(drawn.into_iter().map(Drawn::happen)).await;
     }
@@ -184,7 +184,7 @@ struct Drawn {
     before: [Settings; 2],
 }
 
-/// The two directions of a link.
+/// Returns the two directions of a link.
 fn directions(first: &Host, second: &Host) -> [(usize, usize); 2] {
     [(first.number(), second.number()), (second.number(), first.number())]
 }

@@ -64,7 +64,8 @@ impl Host {
         self.provider().open(self.address())
     }
 
-    /// Stops the host. Its peers are told nothing: no segment leaves it any more, and those that arrive are lost.
+    /// Stops the host without a message to its peers: from then on no segment leaves it, and segments that arrive are
+    /// lost.
     ///
     /// The adapters of the host are removed, so what its programs wait for completes with `DEVICE_REMOVED`.
     pub fn crash(&self) {

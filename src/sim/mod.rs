@@ -7,7 +7,8 @@
 //! * **Virtual time.** [`check`] runs each test in a runtime with tokio's paused clock, which moves when every task waits. An
 //!   hour of silence takes no time.
 //! * **From a seed.** Latencies, the sizes of segments, ports and keys are drawn from the seed of the network. The same seed
-//!   repeats the same run, and [`Network::trace_hash`] tells whether it did. [`Network::random`] draws for the test itself.
+//!   repeats the same run, and [`Network::trace_hash`] shows whether it did. [`Network::random`] draws for the test
+//! itself.
 //!   [`Network::capture`] records the wire for Wireshark.
 //! * **Faults**, when they are called, [at a set time](Network::at), or [drawn from the seed](Network::faults). Links are [cut](Network::partition), [stall](Network::stall) and [forget](Link::idle_limit) idle connections;
 //!   connections are [reset](Network::reset); hosts [crash](Host::crash), [freeze](Host::freeze), [restart](Host::restart)

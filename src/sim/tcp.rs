@@ -20,8 +20,9 @@ impl Host {
     /// protocol, or that is not this crate.
     ///
     /// # Errors
-    /// `ConnectionRefused` if nobody listens at the address, `TimedOut` if its host does not answer, `NetworkUnreachable` if
-    /// the network has no such host, `AddrNotAvailable` if this host has crashed or has lost its interface.
+    /// `ConnectionRefused` without a listener at the address, `TimedOut` if its host does not answer,
+    /// `NetworkUnreachable` if the network has no such host, `AddrNotAvailable` if this host has crashed or has lost
+    /// its interface.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt.
@@ -49,7 +50,7 @@ impl Host {
 /// A plain stream of bytes on the simulated network: what tokio's `TcpStream` is on the kernel's.
 ///
 /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction; the other one goes on. Dropping the stream closes it: by
-/// an orderly end, or by a reset if bytes have arrived that nobody has read, as Linux does it.
+/// an orderly end, or by a reset if bytes have arrived that were not read, as Linux does it.
 #[derive(Debug)]
 pub struct TcpStream {
     stream: sim::Stream,
@@ -117,7 +118,7 @@ impl AsyncWrite for TcpStream {
 
 /// A listener for plain streams of bytes on the simulated network: what tokio's `TcpListener` is on the kernel's.
 ///
-/// Dropping it resets the connections that nobody has accepted.
+/// Dropping it resets the connections that were not accepted.
 #[derive(Debug)]
 pub struct TcpListener {
     listener: sim::Listener,
