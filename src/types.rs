@@ -210,7 +210,7 @@ bitflags! {
 }
 
 impl Access {
-    /// The rights of the peer among these.
+    /// Returns the rights of the peer among these.
     pub(crate) fn remote(self) -> Self {
         let remote = [Self::REMOTE_READ, Self::REMOTE_WRITE, Self::REMOTE_ATOMIC];
         remote.into_iter().filter(|right| self.contains(*right)).collect()
@@ -248,7 +248,7 @@ pub enum DisconnectReason {
 }
 
 impl DisconnectReason {
-    /// The ND status: the status of NotifyDisconnect for an orderly end, otherwise the status of the failure.
+    /// Returns the ND status: the status of NotifyDisconnect for an orderly end, otherwise the status of the failure.
     pub fn status(&self) -> Status {
         match self {
             Self::Peer | Self::Local => Status::SUCCESS,
