@@ -25,7 +25,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer of `length` zeroes.
+    /// Creates a buffer of `length` zeroes.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -34,7 +34,7 @@ impl Buffer {
         Ok(Self::of(memory, adapter.domain()))
     }
 
-    /// A buffer in memory of the adapter with this domain.
+    /// Creates a buffer in memory of the adapter with this domain.
     pub(super) fn of(memory: Owned, domain: u64) -> Self {
         Self { memory, domain }
     }
@@ -119,7 +119,7 @@ impl Deref for BufferPart {
     }
 }
 
-/// Exclusive again: the provider has given its handles up before it completes a request.
+/// Makes memory exclusive again: the provider has dropped its handles before it completes a request.
 fn reclaim(memory: Shared) -> Owned {
     memory.try_own().unwrap_or_else(|still_shared| {
         debug_assert!(false, "a provider completed a request whose memory it still uses");
@@ -175,7 +175,7 @@ impl SgEntry for BufferPart {
 mod tests {
     use super::*;
 
-    // MR-06: bytes that a peer can write are nobody's to borrow.
+    // MR-06: there are no references to bytes that a peer can write.
     #[test]
     fn a_buffer_is_no_sink_where_peers_write_sinks() {
         let buffer = Buffer::of(Owned::empty(), 5);

@@ -25,7 +25,8 @@ use crate::types::{Access, RemoteKey, TooShort};
 /// address is not one of this program here. Have the peer write to the memory instead, or read from the peer.
 ///
 /// `DmaBufRegion` is a cheap handle; clones refer to the same region. Dropping the last handle deregisters the memory
-/// when no request uses it any more. Created by [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
+/// when the last request that uses it has completed. Created by
+/// [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
 #[derive(Clone)]
 pub struct DmaBufRegion {
     region: Region,

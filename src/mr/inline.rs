@@ -25,7 +25,7 @@ impl sealed::WorkBuffer for Inline {
     }
 
     fn reclaim(_list: LentList<()>) -> Self {
-        // The memory of a copy is of no use any more.
+        // The memory of a copy has no further use.
         Self { _private: () }
     }
 }

@@ -17,10 +17,10 @@ pub trait SgEntry: Sized + Send + 'static {
     /// Returns the number of bytes that it lends.
     fn length(&self) -> usize;
 
-    /// Takes it apart.
+    /// Splits the entry into the memory for the provider and the state that stays with the future.
     fn lend(self) -> Lent<Self::State>;
 
-    /// Puts it together again.
+    /// Joins the memory and the state to the entry again.
     fn reclaim(lent: Lent<Self::State>) -> Self;
 }
 
@@ -30,7 +30,8 @@ pub struct Lent<T> {
     pub(super) state: T,
 }
 
-/// One piece of a list that came back with fewer than were lent: a device that may still write to the memory keeps it.
+/// Returns an empty slice, for each piece that is missing in a list that came back: a device that may still write to
+/// the memory keeps it.
 fn nothing() -> Slice {
     Owned::empty().share().whole()
 }

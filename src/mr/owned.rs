@@ -17,9 +17,9 @@ use crate::types::Access;
 /// Dereferences to [`Region`], whose clones and slices refer to the same memory. While it is registered, the program reads and
 /// writes the allocation through the region only, because a peer may write it at any time.
 ///
-/// [`into_inner`](Self::into_inner) returns the allocation. If this value is dropped instead, the allocation is dropped when
-/// no clone, no slice and no request uses it any more and it is deregistered. If the device cannot deregister it, it is never
-/// freed.
+/// [`into_inner`](Self::into_inner) returns the allocation. If this value is dropped instead, the allocation is dropped
+/// when the last clone, slice and request of it is gone and it is deregistered. If the device cannot deregister it, it
+/// is never freed.
 pub struct OwnedRegion<M> {
     region: Region,
     returned: Returned<M>,

@@ -115,7 +115,7 @@ impl Inner {
         drop(idle);
     }
 
-    /// The bytes as a part of a frozen buffer, if that is what they are.
+    /// Finds the frozen buffer that the bytes are a part of, and returns that part; `None` for bytes of other memory.
     fn find(&self, bytes: &Bytes) -> Option<Slice> {
         if bytes.is_empty() {
             return Some(Owned::empty().share().whole());
@@ -169,13 +169,13 @@ impl Claim {
         Self(Some(inner.clone()))
     }
 
-    /// One that is there.
+    /// Takes an idle buffer, if there is one.
     fn idle(&mut self) -> Option<Buffer> {
         let memory = self.0.as_ref()?.state.lock().idle.pop()?;
         self.take(memory)
     }
 
-    /// A new one.
+    /// Allocates a buffer.
     fn make(mut self) -> Result<Buffer, RegisterError> {
         let inner = self.0.as_ref().ok_or(RegisterError::DeviceRemoved)?;
         let memory = inner.adapter.allocate(inner.config.length)?;
@@ -183,7 +183,7 @@ impl Claim {
         self.take(memory).ok_or(RegisterError::DeviceRemoved)
     }
 
-    /// The permit is back when the memory is.
+    /// Makes a buffer of the memory. The permit is returned when the memory is.
     fn take(&mut self, memory: Owned) -> Option<Buffer> {
         let inner = self.0.take()?;
         let domain = inner.adapter.domain();
@@ -200,7 +200,7 @@ impl Drop for Claim {
 }
 
 impl Pool {
-    /// A pool of no buffers yet.
+    /// Creates a pool without buffers.
     ///
     /// # Errors
     /// See [`RegisterError`].

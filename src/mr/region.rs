@@ -42,7 +42,7 @@ use crate::types::{Access, RemoteKey, TooShort};
 /// [`AdapterInfo::global_atomics`]: crate::AdapterInfo::global_atomics
 ///
 /// `Region` is a cheap handle; clones refer to the same memory. Dropping the last handle deregisters it. With a device,
-/// this happens when no request uses the memory any more.
+/// this happens when the last request that uses the memory has completed.
 ///
 /// [`deregister`](Self::deregister) invalidates the key and keeps the memory. [`register_again`](Self::register_again)
 /// registers the same memory under a new key. Both affect all handles.
@@ -56,13 +56,13 @@ struct Inner {
     memory: Shared,
     /// The registration of the moment, or the last one.
     current: RwLock<Registration>,
-    /// Held by whoever changes that, on whichever thread.
+    /// Held by the task or thread that changes `current`.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Inner {
     fn deregister(&self) -> Result<(), RegisterError> {
-        // Not under the lock: it takes long, and others look.
+        // Not under the lock: it takes long, and other tasks read the registration.
         let registration = self.current.read().clone();
         self.adapter.deregister(&registration)
     }
@@ -107,14 +107,14 @@ impl Region {
         access: Access,
     ) -> Result<Self, RegisterError> {
         let worker = adapter.clone();
-        // If nobody waits for it any more, it ends by being dropped.
+        // If this future was dropped, dropping the region deregisters the memory.
         let made = maybe_blocking(adapter, move || {
             worker.register(memory, access).map(|registered| Self::of(worker, registered))
         });
         made.await?
     }
 
-    /// The region of a registration and its memory.
+    /// Creates the region of a registration and its memory.
     pub(super) fn of(adapter: Adapter, (registration, memory): (Registration, Shared)) -> Self {
         let turn = Arc::default();
         Self { inner: Arc::new(Inner { adapter, memory, current: RwLock::new(registration), turn }) }
@@ -342,7 +342,7 @@ impl Region {
         self.inner.adapter.domain() == domain
     }
 
-    /// The registration of the moment, or the last one.
+    /// Returns the registration of the moment, or the last one.
     pub(crate) fn registration(&self) -> Registration {
         self.inner.current.read().clone()
     }

@@ -20,7 +20,7 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// A window that is not bound.
+    /// Creates a window that is not bound.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -28,12 +28,12 @@ impl MemoryWindow {
         Ok(Self { provider: adapter.window()?, domain: adapter.domain() })
     }
 
-    /// The window of the provider.
+    /// Returns the window of the provider.
     pub(crate) fn provider(&self) -> &provider::Window {
         &self.provider
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }
