@@ -30,7 +30,7 @@ pub struct CompletionQueueConfig {
 }
 
 impl Default for CompletionQueueConfig {
-    /// A depth of 256, no affinity and no spinning.
+    /// Returns a depth of 256, no affinity and no spinning.
     fn default() -> Self {
         Self { depth: 256, affinity: None, spin: Duration::ZERO, busy_poll: false }
     }
@@ -70,7 +70,7 @@ impl CompletionQueueConfig {
     /// Sets whether the program polls the queue all the time, to run each completion to its end where it finds it. Default:
     /// `false`.
     ///
-    /// A device then interrupts nobody, except while a program waits with [`notify`](CompletionQueue::notify) or
+    /// A device then raises no interrupts, except while a program waits with [`notify`](CompletionQueue::notify) or
     /// [`wait`](CompletionQueue::wait). In return the program has to poll. What it does not poll is noticed ten times in a
     /// `VerbsConfig::path_timeout`, and without one never: the completion of a request, and the loss of a connection that only a failed
     /// request shows. The soft provider ignores this setting: requests that are not polled complete there as without it.
@@ -188,7 +188,7 @@ impl Member for Inner {
 }
 
 impl CompletionQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -198,7 +198,7 @@ impl CompletionQueue {
         Ok(Self::with(adapter, device, config))
     }
 
-    /// An empty queue over one of the device that others use, too.
+    /// Creates an empty queue over a queue of the device that other queues share.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -227,17 +227,17 @@ impl CompletionQueue {
         Self { inner }
     }
 
-    /// The queue of the device.
+    /// Returns the queue of the device.
     pub(super) fn device(&self) -> &provider::CompletionQueue {
         &self.inner.device
     }
 
-    /// The completions that wait to be polled.
+    /// Returns the completions that wait to be polled.
     pub(super) fn results(&self) -> &Arc<CompletionRing> {
         &self.inner.results
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.inner.adapter.domain()
     }
@@ -264,7 +264,7 @@ impl CompletionQueue {
         self.inner.device.progress();
     }
 
-    /// Like [`poll`](Self::poll), but does not poll the device.
+    /// Removes completions like [`poll`](Self::poll), but does not poll the device.
     pub(crate) fn take(&self, most: usize, results: &mut Vec<WorkCompletion>) -> usize {
         self.inner.results.poll(most, |polled| results.push(WorkCompletion::from(polled)), |_| {})
     }
@@ -289,7 +289,7 @@ impl CompletionQueue {
         let mut spin = Spin::new(self.inner.config.spin);
         spin.start();
         let notified = self.inner.results.notify(kind);
-        // Behind the registration: what it finds is told.
+        // Behind the registration, so that a completion that it finds is notified of.
         self.inner.device.begin_wait();
         Notify { notified, inner: self.inner.clone(), spin }
     }

@@ -29,7 +29,8 @@ pub struct QueuePairConfig {
 }
 
 impl Default for QueuePairConfig {
-    /// 128 requests and 4 scatter-gather entries in each queue, and 64 bytes inline if the adapter supports that.
+    /// Returns 128 requests and 4 scatter-gather entries in each queue, and 64 bytes inline if the adapter supports
+    /// that.
     fn default() -> Self {
         Self {
             receive_depth: 128,

@@ -17,7 +17,7 @@ bitflags! {
 }
 
 impl Asked {
-    /// The name of the first of these options, which a request of this kind does not accept.
+    /// Returns the name of the first of these options, which a request of this kind does not accept.
     #[cold]
     fn refused(self, kind: OpKind) -> &'static str {
         match (self, kind) {

@@ -95,7 +95,7 @@ impl Handle {
 pub(crate) struct WeakQueuePair(Weak<Handle>);
 
 impl WeakQueuePair {
-    /// A handle, unless all have been dropped.
+    /// Returns a handle, unless all have been dropped.
     pub(crate) fn upgrade(&self) -> Option<QueuePair> {
         Some(QueuePair { handle: self.0.upgrade()?, defer: false })
     }
@@ -128,6 +128,8 @@ impl Clone for QueuePair {
 }
 
 impl QueuePair {
+    /// Creates a queue pair.
+    ///
     /// # Errors
     /// See [`OpenError`].
     pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
@@ -185,7 +187,7 @@ impl QueuePair {
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
         let _ = handle.joined.set(places.collect());
-        // One that overran before it knew of this queue pair does not tell it.
+        // A queue that overran before this queue pair joined it does not report that.
         let queues = [&handle.config.send_completions, &handle.config.receive_completions];
         if queues.into_iter().flatten().any(|queue| queue.results().closed() == Some(Status::BUFFER_OVERFLOW))
         {
@@ -194,12 +196,12 @@ impl QueuePair {
         Ok(Self { handle, defer: false })
     }
 
-    /// A reference that does not keep it.
+    /// Returns a reference that does not keep the queue pair.
     pub(crate) fn downgrade(&self) -> WeakQueuePair {
         WeakQueuePair(Arc::downgrade(&self.handle))
     }
 
-    /// The queue pair of the provider.
+    /// Returns the queue pair of the provider.
     pub(crate) fn provider(&self) -> &provider::QueuePair {
         &self.handle.provider
     }

@@ -364,7 +364,7 @@ impl QueuePair {
     }
 }
 
-/// The error of an atomic with a buffer of this length.
+/// Returns the error of an atomic with a buffer of this length.
 #[cold]
 fn not_atomic(length: usize, remote: Option<&RemoteRegion>) -> PostErrorKind {
     let (there, address) = remote.map_or((0, 0), |remote| (remote.len() as usize, remote.address()));

@@ -27,7 +27,7 @@ pub struct SharedReceiveConfig {
 }
 
 impl Default for SharedReceiveConfig {
-    /// 256 receives of up to 4 scatter-gather entries, and no threshold.
+    /// Returns 256 receives of up to 4 scatter-gather entries, and no threshold.
     fn default() -> Self {
         Self { depth: 256, entries: USUAL_ENTRIES, threshold: 0 }
     }
@@ -120,7 +120,7 @@ impl Drop for Inner {
 }
 
 impl SharedReceiveQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -141,22 +141,22 @@ impl SharedReceiveQueue {
         Ok(Self { inner })
     }
 
-    /// The queue of the provider.
+    /// Returns the queue of the provider.
     pub(super) fn provider(&self) -> &provider::SharedReceives {
         &self.inner.provider
     }
 
-    /// The slots of its receives.
+    /// Returns the slots of its receives.
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.inner.table
     }
 
-    /// The counter of its receives.
+    /// Returns the counter of its receives.
     pub(super) fn count(&self) -> &Arc<ReceiveCounter> {
         &self.inner.count
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.inner.adapter.domain()
     }

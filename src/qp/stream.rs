@@ -20,9 +20,9 @@ impl QueuePair {
         self.handle.provider.write_message(message, waker)
     }
 
-    /// Reads what has come. Payload for the place that is read next goes to the room, and the rest to where it belongs. Without a
-    /// room, it looks for what is small. If the stream spins, it does not wait for the runtime to say that something has come. The
-    /// waker is woken when there may be more; `wakes` is for the caller to wake without its locks.
+    /// Reads what has come. Payload for the place that is read next goes to the room, and the rest to where it belongs.
+    /// Without a room, it looks for what is small. If the stream spins, it does not wait for the runtime to report that
+    /// bytes have come. The waker is woken when there may be more; `wakes` is for the caller to wake without its locks.
     pub(crate) fn read_stream(
         &self,
         room: Option<&mut StreamRoom<'_>>,
@@ -33,7 +33,8 @@ impl QueuePair {
         self.handle.provider.read_stream(room, waker, spins, wakes);
     }
 
-    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed meanwhile.
+    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed during
+    /// the call.
     pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         self.handle.provider.if_quiet(act);
     }
