@@ -54,7 +54,7 @@ pub struct AcceptorConfig {
 }
 
 impl Default for AcceptorConfig {
-    /// 10 seconds for a handshake, 256 handshakes at the same time, and 2048 peers that wait for one.
+    /// Returns 10 seconds for a handshake, 256 handshakes at the same time, and 2048 peers that wait for one.
     fn default() -> Self {
         Self { handshake_timeout: Duration::from_secs(10), handshakes: 256, waiting: 2048 }
     }
@@ -102,11 +102,11 @@ impl AcceptorConfig {
 /// silent peer delays no other. The number of handshakes is limited by [`AcceptorConfig`]. A peer whose handshake fails is
 /// dropped and logged by `tracing`.
 ///
-/// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned. The end of the runtime
-/// in which the `Acceptor` was created closes the listener, too.
-/// [`Listener::cancel`] of another handle cancels the wait for requests, which ends the `Acceptor` and closes the listener. Like
-/// any cancel it does nothing if nobody waits at that moment: the task of the `Acceptor` may be taking a request, or may not have
-/// run yet. Drop the `Acceptor` to end it.
+/// Dropping the `Acceptor` closes the listener, and drops the connections that were not yet returned. The end of the
+/// runtime in which the `Acceptor` was created closes the listener, too. [`Listener::cancel`] of another handle cancels
+/// the wait for requests, which ends the `Acceptor` and closes the listener. Like any cancel it does nothing if no call
+/// waits at that moment: the task of the `Acceptor` may be taking a request, or may not have run yet. Drop the
+/// `Acceptor` to end it.
 ///
 /// `Acceptor` is a [`Stream`] of connections. If the listener fails, it yields one error and then `None`.
 #[must_use = "streams do nothing unless polled"]
@@ -233,7 +233,7 @@ impl<T: Send + 'static> Acceptor<T> {
 }
 
 impl<T> Acceptor<T> {
-    /// Returns the end of the pause before an error after the end. It is that of calls that were dropped meanwhile, too.
+    /// Returns the end of the pause before an error after the end. Calls that are dropped during the pause share it.
     fn next_error(&self) -> Instant {
         *self.next_error.lock().get_or_insert_with(|| Instant::now() + END_PAUSE)
     }
@@ -264,7 +264,7 @@ impl<T> Acceptor<T> {
     }
 }
 
-/// The error after the last connection of a listener.
+/// Returns the error after the last connection of a listener.
 fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the listener has ended")
 }
@@ -480,7 +480,7 @@ where
         tokio::task::yield_now().await;
     }
 
-    /// A request has arrived, or a listener has ended.
+    /// Takes a request that has arrived, or the error of a listener that has ended.
     fn take(&mut self, with: A, request: Result<Request, AcceptError>, maker: &mut Maker<T>) {
         let mut is_short = false;
         match request {
@@ -508,7 +508,7 @@ where
         }
     }
 
-    /// A handshake has ended, and given its place back or passed it on.
+    /// Removes a handshake that has ended, and has returned its place or passed it on.
     fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
         self.handshakes.remove(id);
@@ -541,7 +541,7 @@ where
     /// Drops handshakes while requests wait for their places: the oldest of the address that has most. Returns when the
     /// next one may be dropped, if there is need.
     fn replace(&mut self) -> Option<Instant> {
-        // Those who were told to leave have not given their places back yet.
+        // Handshakes that were dropped have not returned their places yet.
         while self.handshakes.leaving() < self.waiting.len() {
             if let Err(expendable) = self.handshakes.drop_oldest() {
                 return expendable;
@@ -604,7 +604,7 @@ async fn answer<A, T, F, H, E>(
     metrics.count(outcome);
 }
 
-/// No listeners are added.
+/// Returns a stream that adds no listeners.
 pub(crate) fn none_later<A: Send + 'static>() -> BoxStream<'static, (A, Listener)> {
     stream::empty().boxed()
 }

@@ -43,7 +43,7 @@ impl WeakAdapter {
 }
 
 impl Adapter {
-    /// The handle of an adapter that a provider has opened.
+    /// Creates the handle of an adapter that a provider has opened.
     pub(crate) fn new(provider: provider::Adapter) -> Self {
         Self { provider }
     }

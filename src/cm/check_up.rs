@@ -134,7 +134,7 @@ impl CheckUp {
     }
 }
 
-/// Why an adapter of this provider serves an address.
+/// Returns the reason why an adapter of this provider serves an address.
 fn reason(address: IpAddr, provider: ProviderKind) -> String {
     match (provider, Provider::verbs().and_then(|verbs| verbs.resolve(address))) {
         (ProviderKind::Verbs, _) => "rdma_cm finds this device for the address".to_owned(),

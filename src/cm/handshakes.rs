@@ -48,7 +48,7 @@ struct Handshake {
 }
 
 impl Handshakes {
-    /// No handshakes, and so many places for them.
+    /// Creates a table without handshakes, with `most` places for them.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,

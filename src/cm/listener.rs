@@ -91,10 +91,11 @@ impl Listener {
     ///
     /// Several futures may be pending. They receive requests in the order in which they were first polled.
     ///
-    /// A peer may be slow to complete the connection after [`Request::accept`], or never do so. So a server accepts each
-    /// request in a task of its own with a time limit, and waits for the next request meanwhile. It limits the number of
-    /// such tasks: the `Request` of the soft provider holds a descriptor, which counts as the program's own.
-    /// [`acceptor`](Self::acceptor) does this, and drops old handshakes if others need their places. By hand:
+    /// A peer may be slow to complete the connection after [`Request::accept`], or never do so. So a server accepts
+    /// each request in a task of its own with a time limit, and waits for the next request without waiting for that
+    /// task. It limits the number of such tasks: the `Request` of the soft provider holds a descriptor, which counts as
+    /// the program's own. [`acceptor`](Self::acceptor) does this, and drops old handshakes if others need their places.
+    /// By hand:
     ///
     /// ```
     #[doc = include_str!("../../docs/snippets/request_loop.rs")]
@@ -248,12 +249,12 @@ impl fmt::Debug for Requests {
 #[must_use = "dropping it rejects the peer"]
 pub struct Request {
     attempt: Attempt,
-    /// When the reply was sent, for the one who limits the time of the peer.
+    /// The time of the reply, for an acceptor, which limits the time of the peer.
     replied: Option<Arc<OnceLock<Instant>>>,
 }
 
 impl Request {
-    /// The request of a connector that has one.
+    /// Creates the request of a connector that has one.
     ///
     /// # Errors
     /// `DeviceRemoved` if the adapter was removed in this very moment.
@@ -265,7 +266,7 @@ impl Request {
         Ok(Self { attempt: attempt?, replied: None })
     }
 
-    /// The request of a connector, which the program has from now on, with its descriptor.
+    /// Creates the request of a connector, which the program has from now on, with its descriptor.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).

@@ -41,6 +41,8 @@ pub(super) mod sealed {
 
     /// The way from a choice to the id.
     pub trait Choice {
+        /// Returns the id of the adapter.
+        ///
         /// # Errors
         /// `InvalidAddress` if no adapter of the provider has the address, and those of the address.
         #[doc(hidden)]

@@ -171,8 +171,8 @@ impl Provider {
     /// Opens the adapter with an id, or with a local address (`IND2Provider::OpenAdapter`).
     ///
     /// Each open adapter is its own protection domain. The tasks of the adapter run on the tokio runtime of the caller,
-    /// which must have I/O and time enabled. tokio tells that it lacks one of them only by a panic, which is caught here: the
-    /// panic hook still reports it, and with `panic = "abort"` the process ends.
+    /// which must have I/O and time enabled. tokio reports that it lacks one of them only by a panic, which is caught
+    /// here: the panic hook still reports it, and with `panic = "abort"` the process ends.
     ///
     /// A host name in place of an address blocks the thread until it is resolved, see [`LocalAddress`].
     ///
