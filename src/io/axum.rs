@@ -19,7 +19,7 @@ use super::tls::TlsListener;
 /// `axum::serve` takes the listener as it takes tokio's `TcpListener`.
 ///
 /// `accept` has no error in axum: if the listener ends, because its last adapter was removed, the error is logged, and
-/// `accept` does not resolve any more.
+/// `accept` never resolves.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/axum.md"))]
 impl Listener for RdmaListener {
@@ -56,7 +56,7 @@ impl Listener for TlsListener {
     }
 }
 
-/// No peer comes any more. Requests in progress continue, and so does a graceful shutdown.
+/// Logs the end of the listener and never resolves. Requests in progress continue, and so does a graceful shutdown.
 async fn ended<T>(error: &io::Error) -> T {
     error!(%error, "listener closed");
     pending().await

@@ -88,7 +88,7 @@ enum Hold {
         life: JoinHandle<()>,
     },
     /// Its streams keep it open. A task like that of `Open` would outlive the last of them. It is not needed: if the runtime has
-    /// ended, the adapter is not found any more, because no later runtime has the same id.
+    /// ended, the adapter is never found again, because no later runtime has the same id.
     Streams(WeakAdapter),
 }
 
@@ -169,7 +169,8 @@ impl RdmaConnector {
         Self::default()
     }
 
-    /// The connector of [`RdmaStream::connect`]. All of its kind share the adapters that their streams keep open.
+    /// Creates the connector of [`RdmaStream::connect`]. All such connectors share the adapters that their streams keep
+    /// open.
     fn shared() -> Self {
         Self { source: Source::Providers(None, SHARED.clone()), ..Self::default() }
     }
@@ -388,7 +389,7 @@ mod tests {
         }
     }
 
-    /// An attempt that is over when it has an adapter.
+    /// Ends an attempt with the adapter that it has.
     async fn given(adapter: Adapter, _peer: SocketAddr) -> Result<Adapter, StreamError> {
         Ok(adapter)
     }
@@ -510,7 +511,7 @@ mod tests {
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
         let error = connector.connect_with("host.invalid:7", refuse).await.expect_err("no such name");
         assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
-        // An address that is nobody's peer: no adapter leads there, and no attempt is made.
+        // An address that no peer can have: no adapter leads there, and no attempt is made.
         let error = connector.connect_with("224.0.0.1:7", refuse).await.expect_err("multicast");
         assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
     }

@@ -38,7 +38,7 @@ const RESULTS: usize = 64;
 const TURNS: usize = 16;
 
 /// The kinds of requests of the send queue: the low bits of their contexts in the completion queue. The other bits are the
-/// number of transfers of which the completion tells.
+/// number of transfers that the completion covers.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 const CONFIRMATION: u64 = 2;
@@ -102,8 +102,8 @@ enum Confirmation {
     Given,
 }
 
-/// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped. Only the provider
-/// traces frames meanwhile.
+/// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
+/// Only the provider traces frames under the lock.
 struct Held<'a> {
     end: &'a StreamInner,
     guard: Option<MutexGuard<'a, State>>,
@@ -148,8 +148,8 @@ enum Source<'a> {
 }
 
 impl StreamInner {
-    /// The end of a connection that is established, with a peer that said this. `speaks`: whether this end may be the
-    /// first to send.
+    /// Creates the end of an established connection whose peer has sent the hello `peer`. `speaks` is whether this end
+    /// may be the first to send.
     pub(super) fn new(prepared: StreamResources, connection: Connection, peer: Hello, speaks: bool) -> Self {
         let StreamResources { settings, config, memory, queues, queue_pair, inline, frames } = prepared;
         let state = State {
@@ -241,7 +241,7 @@ impl StreamInner {
         self.poll_registered(cx, side, attempt)
     }
 
-    /// Like [`poll_for`](Self::poll_for), for a task that is woken in this direction already.
+    /// Resolves like [`poll_for`](Self::poll_for), for a task that is woken in this direction already.
     fn poll_registered<T>(
         &self,
         cx: &mut Context<'_>,
@@ -251,7 +251,7 @@ impl StreamInner {
         self.queues.incoming.progress();
         let mut state = self.hold();
         if self.frames && state.spins[side as usize - 1].is_spinning() {
-            // While this task spins, the runtime may not see for a while that something has come.
+            // While this task spins, the runtime may not see for a while that bytes have come.
             self.queue_pair.read_stream(None, &self.reading, true, &mut state.wakes);
         }
         for _ in 0..TURNS {
@@ -363,7 +363,7 @@ impl StreamInner {
         }
     }
 
-    /// Takes all results there are that matter to this side, and whether there were any.
+    /// Takes all results that concern this side. Returns whether there were any.
     fn collect(&self, state: &mut State, side: Side) -> bool {
         let mut any = self.collect_incoming(state);
         if side == Side::Writer || state.machine.is_control_blocked() {
@@ -375,7 +375,7 @@ impl StreamInner {
         any
     }
 
-    /// Takes the messages of the peer that there are, and whether there were any.
+    /// Takes the messages of the peer that have arrived. Returns whether there were any.
     fn collect_incoming(&self, state: &mut State) -> bool {
         let inbox = match &self.queues.incoming {
             Incoming::Receives(queue) => return self.collect_from(state, queue),
@@ -394,12 +394,12 @@ impl StreamInner {
         any
     }
 
-    /// Gives the pages of the ring back if there is nothing in them.
+    /// Returns the pages of the ring to the system if there is nothing in them.
     fn rest(&self, state: &State, inbox: &StreamInbox) {
         if state.machine.unread().is_empty() {
             self.queue_pair.if_quiet(&mut |written| {
-                // A message in the inbox may tell of data that lies there, and one for all of it may be yet to come: not every
-                // Send tells of data.
+                // A message in the inbox may announce data in these pages, and the message for data that has been
+                // written may be yet to come: not every Send announces data.
                 if inbox.is_empty() && written.is_none_or(|end| state.machine.is_told(end)) {
                     self.memory.exposed.discard(RING..self.memory.exposed.len());
                 }
@@ -426,13 +426,13 @@ impl StreamInner {
 
     fn handle(&self, state: &mut State, result: WorkCompletion) {
         match (result.status, result.kind) {
-            // Nothing that it says counts any more.
+            // After a violation of the protocol, messages of the peer are ignored.
             (_, OpKind::Receive) if matches!(state.ended, Some(StreamBroken::Protocol(_))) => {}
             (Status::SUCCESS, OpKind::Receive) => {
                 // The number of a receive is that of its slot.
                 let slot = usize::try_from(result.context).unwrap_or_default();
                 let message = self.message(state, slot, &result);
-                // If it can not be posted, the others end soon and say why.
+                // If it cannot be posted, the other receives complete soon, with the reason.
                 let _ = self.memory.post_receive(&self.queue_pair, self.carrier, slot);
                 self.receive(state, message);
             }
@@ -462,7 +462,7 @@ impl StreamInner {
 
     /// Handles a Send that the provider has put into the inbox.
     fn delivered(&self, state: &mut State, send: StreamSend) {
-        // Nothing that it says counts any more.
+        // After a violation of the protocol, messages of the peer are ignored.
         if matches!(state.ended, Some(StreamBroken::Protocol(_))) {
             return;
         }
@@ -473,7 +473,7 @@ impl StreamInner {
         self.receive(state, message);
     }
 
-    /// Handles a message of the peer, which cannot be trusted any more if that is wrong.
+    /// Handles a message of the peer. One that violates the protocol ends the stream.
     fn receive(&self, state: &mut State, message: Result<Message, ProtocolError>) {
         if let Err(error) = message.and_then(|message| self.process(state, message)) {
             self.end_with(state, StreamBroken::Protocol(error));
@@ -509,7 +509,8 @@ impl StreamInner {
             }
             let blocked = state.machine.is_control_blocked() && state.ended.is_none();
             self.wakers.set_eager(blocked);
-            // One that is on its way may have completed: nobody else would look. Else its completion rings for everybody.
+            // A control message that is on its way may have completed, and no task would look for that. If none has,
+            // the completion of the next wakes the tasks of both directions.
             if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.ask_initiator(state)) {
                 return;
             }

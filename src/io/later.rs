@@ -62,8 +62,8 @@ pub(super) fn later(
 
 /// The moments at which the addresses of this machine are looked at.
 ///
-/// A device has an address some time after the kernel has announced it: for RoCE a work queue enters it in the GID table, and
-/// nothing tells when. So each change is looked at again, at intervals that double.
+/// A device has an address some time after the kernel has announced it: for RoCE a work queue enters it in the GID
+/// table, without a notification. So each change is looked at again, at intervals that double.
 struct Looks {
     monitor: AddressMonitor,
     /// The time until the next look without a change.
@@ -71,8 +71,8 @@ struct Looks {
 }
 
 impl Looks {
-    /// Waits for the next look. Returns whether the addresses have changed since the last; `None` if changes are not noticed
-    /// any more.
+    /// Waits for the next look. Returns whether the addresses have changed since the last; `None` if changes can no
+    /// longer be noticed.
     async fn next(&mut self) -> Option<bool> {
         let changed = match self.next {
             Some(pause) => timeout(pause, self.monitor.changed()).await.ok(),
@@ -85,8 +85,8 @@ impl Looks {
     }
 }
 
-/// The time until the next look; `None` in a process that cannot use devices, which are all that is waited for. A machine
-/// that has none now may get one, and nothing tells that either: a driver can be loaded for an interface that has its
+/// Returns the time until the next look; `None` in a process that cannot use devices, which are all that is waited for.
+/// A machine that has none now may get one without a notification: a driver can be loaded for an interface that has its
 /// address for long.
 #[cfg(feature = "verbs")]
 fn after(pause: Duration) -> Option<Duration> {

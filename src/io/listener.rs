@@ -23,10 +23,10 @@ use crate::metrics::AcceptMetrics;
 /// within [`handshake_timeout`](StreamConfig::handshake_timeout) is dropped. A request that does not use the rsocket protocol is
 /// rejected. Dropping the listener rejects peers that were not yet accepted, and frees the port.
 ///
-/// The listener answers up to 256 peers ahead of [`accept`](Self::accept) ([`handshakes`](StreamConfig::handshakes)). Each
-/// holds the buffers of one stream, because the reply tells the peer where they are. If there is no place for another peer, the
-/// oldest handshake of the address that has most is dropped, so peers that do not complete delay others only briefly. Up to
-/// 2048 further peers wait, with a socket and their request.
+/// The listener answers up to 256 peers ahead of [`accept`](Self::accept) ([`handshakes`](StreamConfig::handshakes)).
+/// Each holds the buffers of one stream, because the reply contains their addresses. If there is no place for another
+/// peer, the oldest handshake of the address that has most is dropped, so peers that do not complete delay others only
+/// briefly. Up to 2048 further peers wait, with a socket and their request.
 ///
 /// The listener is a [`Stream`] of accepted connections, for servers that take one (tonic's `serve_with_incoming`). If
 /// the listener fails, it yields one error and then `None`.

@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A race without a limit.
+    /// Runs a race without a limit.
     async fn race<T, E, F: Future<Output = Result<T, E>>>(
         addresses: &[SocketAddr],
         head_start: Duration,
@@ -142,7 +142,7 @@ mod tests {
             self.entries.borrow_mut().push((self.start.elapsed().as_millis(), address.port(), event));
         }
 
-        /// An attempt that ends after so many milliseconds; `None` never does.
+        /// Makes an attempt that ends after so many milliseconds; with `None` it never does.
         async fn attempt(
             &self,
             address: SocketAddr,

@@ -84,7 +84,7 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
-/// Every write is sent at once, so there is nothing to flush.
+/// Resolves at once: every write is sent at once, so there is nothing to flush.
 pub(super) fn poll_flush(cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     ready!(coop::poll_proceed(cx)).made_progress();
     Poll::Ready(Ok(()))

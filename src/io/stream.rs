@@ -212,7 +212,7 @@ impl RdmaStream {
         let hello = match Hello::decode(request.private_data()) {
             Ok(hello) => hello,
             Err(error) => {
-                // If the peer has gone meanwhile, there is nothing to reject.
+                // If the peer has gone, there is nothing to reject.
                 let peer = request.peer_addr();
                 let _ = request.reject(&[]).await;
                 return Err(StreamError::Protocol { peer, error });
@@ -250,7 +250,7 @@ impl RdmaStream {
         &self.shared
     }
 
-    /// The stream of the same engine, for the second of two halves.
+    /// Creates another stream of the same engine, for the second of two halves.
     pub(super) fn second(&self) -> Self {
         Self { shared: self.shared.clone() }
     }

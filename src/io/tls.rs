@@ -137,7 +137,8 @@ impl TlsListener {
     /// Begins the handshake of a stream.
     fn begin(&mut self, stream: RdmaStream) {
         let peer = stream.connection().peer_addr();
-        // A peer that is dropped may never confirm the end, and a stream that waits for it is not in its place any more.
+        // A peer that is dropped may never confirm the end, and a stream that waits for the confirmation holds no
+        // place.
         stream.set_aborts(true);
         let budget = stream.connection().connector().descriptors();
         let descriptor = budget.map(|budget| self.handshakes.holder(&budget.tls).hold());

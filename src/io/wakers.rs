@@ -72,7 +72,7 @@ impl Wakers {
         self.tasks(side).poller.register(waker);
     }
 
-    /// The waits in this direction without [`register`](Self::register), until that is dropped.
+    /// Counts a task that waits in this direction without [`register`](Self::register), until the result is dropped.
     pub(super) fn waits(&self, side: Side) -> Waits<'_> {
         let tasks = self.tasks(side);
         tasks.others.fetch_add(1, Ordering::SeqCst);
@@ -91,18 +91,18 @@ impl Wakers {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
-    /// The state has been locked: nobody is woken until [`release`](Self::release).
+    /// Defers all wakes until [`release`](Self::release), because the state has been locked.
     pub(super) fn defer(&self) {
         self.deferred.store(true, Ordering::SeqCst);
     }
 
-    /// The state is about to be unlocked; [`wake`](Self::wake) once it is.
+    /// Ends the deferral, because the state is about to be unlocked. Call [`wake`](Self::wake) once it is.
     pub(super) fn release(&self) {
         self.deferred.store(false, Ordering::SeqCst);
     }
 
     fn wake_sides(&self, sides: u8) {
-        // Either this sees that nobody has locked the state, or the holder of the lock sees this.
+        // Either this sees that the state is not locked, or the holder of the lock sees this.
         self.pending.fetch_or(sides, Ordering::SeqCst);
         if !self.deferred.load(Ordering::SeqCst) {
             self.wake();
@@ -123,17 +123,17 @@ impl Wakers {
         }
     }
 
-    /// The waker for the queue of receives: what arrives may matter to both.
+    /// Returns the waker for the queue of receives: a message may concern both directions.
     pub(super) fn for_receives(self: &Arc<Self>) -> Waker {
         Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Receive }).into()
     }
 
-    /// The waker for the queue of requests, whose completions are mostly the writer's affair.
+    /// Returns the waker for the queue of requests, whose completions mostly concern the writer.
     pub(super) fn for_completions(self: &Arc<Self>) -> Waker {
         Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Completion }).into()
     }
 
-    /// The waker for what the provider reads by itself for the reader.
+    /// Returns the waker for data that the provider reads by itself for the reader.
     pub(super) fn for_reading(self: &Arc<Self>) -> Waker {
         Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Reading }).into()
     }

@@ -59,10 +59,10 @@ impl StreamInner {
         Poll::Ready(outcome)
     }
 
-    /// Returns whether the peer's device has received what was sent, as far as that can be known. Asks for it
-    /// if nobody has.
+    /// Returns whether the peer's device has received what was sent, as far as that can be known. Posts the request for
+    /// a confirmation if that was not done before.
     fn is_confirmed(&self, state: &mut State) -> bool {
-        // A peer that has disconnected knows the end of this side, or takes nothing any more.
+        // A peer that has disconnected knows the end of this side, or no longer takes data.
         if !self.confirms || state.machine.has_peer_disconnected() {
             return true;
         }
@@ -77,8 +77,8 @@ impl StreamInner {
     }
 }
 
-/// Returns whether the connection was ended by a peer that takes nothing any more: the end takes what was on
-/// its way with it.
+/// Returns whether the connection was ended by a peer that no longer takes data: messages that were on their way are
+/// lost then.
 fn is_good_order(state: &State, ended: &StreamBroken) -> bool {
     let by_peer = *ended == StreamBroken::Connection(DisconnectReason::Peer);
     state.machine.has_peer_disconnected() || by_peer && state.machine.is_peer_gone()

@@ -69,7 +69,7 @@ impl StreamInner {
         }
         let Transfer { from, to, message } = state.machine.transfer(length);
         let source = inline.as_deref().map_or(Source::Own(from), Source::Inline);
-        // A request that fails is told of in any case.
+        // A request that fails completes visibly in any case.
         let options = match state.machine.is_silent() {
             true => WorkOptions::default().silent(),
             false => signaled(state, DATA),
@@ -92,7 +92,7 @@ impl StreamInner {
         self.post(state, target, control.message, options)
     }
 
-    /// Posts a write of nothing, whose completion tells of the transfers before it.
+    /// Posts a write of nothing, whose completion covers the transfers before it.
     pub(super) fn post_nothing(&self, state: &mut State) -> Result<(), PostErrorKind> {
         self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), signaled(state, DATA))
     }
@@ -169,12 +169,12 @@ impl StreamInner {
     }
 }
 
-/// The options of a request of this kind whose completion is told, and tells of the transfers before it.
+/// Returns the options of a signaled request of this kind, whose completion covers the unsignaled transfers before it.
 fn signaled(state: &mut State, kind: u64) -> WorkOptions {
     WorkOptions::default().context(kind | (state.machine.take_unsignaled() as u64) << KIND_BITS)
 }
 
-/// The payload of the send behind so many bytes.
+/// Returns the payload of the send behind `length` bytes.
 fn describe(length: usize) -> [u8; Message::LEN] {
     // A target is no longer than this.
     Message::Data(u32::try_from(length).unwrap_or(u32::MAX)).to_bytes()

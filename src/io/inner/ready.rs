@@ -29,7 +29,7 @@ impl StreamInner {
         }
     }
 
-    /// `collected`: all completions have been collected.
+    /// Returns the readiness. `collected` is whether all completions have been collected.
     fn ready_now(&self, state: &State, interest: Interest, collected: bool) -> Ready {
         let machine = &state.machine;
         let has_ended = collected && state.ended.is_some();

@@ -117,7 +117,8 @@ impl StreamInner {
         self.wait_for(side, |state, collected| self.is_ready(state, side, collected)).await;
     }
 
-    /// `collected`: all completions have been collected.
+    /// Reads into `into`. Returns `None` if there is nothing to be read yet. `collected` is whether all completions
+    /// have been collected.
     fn read(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {
         if self.copy_out(state, into) || collected && self.frames && self.read_now(state, into) {
             return Some(Ok(()));
@@ -169,7 +170,7 @@ impl StreamInner {
         read
     }
 
-    /// Sets `exhausted` when a write begins to wait for room.
+    /// Writes one message; `None` if it has to wait. Sets `exhausted` when a write begins to wait for room.
     fn write_parts(
         &self,
         state: &mut State,
@@ -186,7 +187,7 @@ impl StreamInner {
             return Some(Ok(0));
         }
         let room = if state.ended.is_none() { state.machine.room(wanted) } else { 0 };
-        // There may be more room, or no peer any more.
+        // A message that has not been collected may give more room, or end the stream.
         if room > 0 && (collected || room == wanted && self.queues.incoming.is_empty()) {
             let written = if self.frames {
                 self.frame(state, parts, room)
@@ -238,7 +239,7 @@ impl StreamInner {
     }
 }
 
-/// The outcome of a read if there is nothing to be read.
+/// Returns the outcome of a read if there is nothing to be read; `None` if data may still come.
 fn end_of_read(state: &mut State, collected: bool) -> Option<io::Result<()>> {
     // Data that arrived before the end counts.
     if !collected {
