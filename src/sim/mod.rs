@@ -8,8 +8,7 @@
 //!   hour of silence takes no time.
 //! * **From a seed.** Latencies, the sizes of segments, ports and keys are drawn from the seed of the network. The same seed
 //!   repeats the same run, and [`Network::trace_hash`] shows whether it did. [`Network::random`] draws for the test
-//! itself.
-//!   [`Network::capture`] records the wire for Wireshark.
+//!   itself. [`Network::capture`] records the wire for Wireshark.
 //! * **Faults**, when they are called, [at a set time](Network::at), or [drawn from the seed](Network::faults). Links are [cut](Network::partition), [stall](Network::stall) and [forget](Link::idle_limit) idle connections;
 //!   connections are [reset](Network::reset); hosts [crash](Host::crash), [freeze](Host::freeze), [restart](Host::restart)
 //!   and [lose their interface](Host::remove_interface); their [ports](Host::limit_ports), [sockets](Host::limit_sockets) and

@@ -128,9 +128,9 @@ pub(crate) struct Machine {
     receiving: Receiving,
     /// Control messages that have not completed.
     controls: usize,
-    /// This end has sent its last byte, and wants to say so.
+    /// The message that is due to the peer, because this end sends no more data.
     closes: Option<Message>,
-    /// It has said so.
+    /// The last such message that was sent.
     closed: Option<Message>,
     /// Control messages up to that one that have not completed.
     before_close: usize,
@@ -570,7 +570,7 @@ impl Machine {
     /// Ends the data of this end; the peer still may send. [`control`](Self::control) returns the message for the peer
     /// when there is room.
     pub(crate) fn shutdown(&mut self) {
-        // To a peer that has said the same there is nothing left to say.
+        // If the peer has ended its data, too, this message ends both directions.
         let message = if self.peer_closed.is_some() { Message::Disconnect } else { Message::Shutdown };
         self.closes.get_or_insert(message);
     }
@@ -585,23 +585,23 @@ impl Machine {
         self.closes.is_some()
     }
 
-    /// Returns whether this end has said the last that it has to say.
+    /// Returns whether this end has sent its `Disconnect`, its last message.
     fn is_closed(&self) -> bool {
         self.closed == Some(Message::Disconnect)
     }
 
-    /// Returns whether the peer has been sent word of the end of this one, or knows more than that.
+    /// Returns whether the message of this end's end has been sent, if one is due, or the peer is gone.
     pub(crate) fn has_said_so(&self) -> bool {
         self.closes == self.closed || self.is_peer_gone()
     }
 
-    /// Returns whether the message of the end has been sent, or the peer is gone, and all that was sent before has
-    /// completed.
+    /// Returns whether the message of this end's end has been sent, if one is due, or the peer is gone; and all that
+    /// was sent before has completed.
     pub(crate) fn is_settled(&self) -> bool {
         self.has_said_so() && self.sending.outstanding.is_empty() && self.before_close == 0
     }
 
-    /// Returns whether a peer that disconnects without a word has sent all that it had to send.
+    /// Returns whether a peer that disconnects without a message of its end has sent all that it had to send.
     pub(crate) fn is_end_silent(&self) -> bool {
         !self.peer.says_its_end
     }
@@ -611,13 +611,13 @@ impl Machine {
         self.peer_closed.is_some()
     }
 
-    /// Returns whether the peer has said that it neither sends nor receives data, in answer to the end of
-    /// this end or for good.
+    /// Returns whether the peer has sent a `Disconnect`, in answer to the end of this one or for good: it neither sends
+    /// nor receives data.
     pub(crate) fn has_peer_disconnected(&self) -> bool {
         self.peer_closed == Some(Message::Disconnect)
     }
 
-    /// Returns whether it takes none, either.
+    /// Returns whether the peer neither sends nor takes data.
     pub(crate) fn is_peer_gone(&self) -> bool {
         match self.peer_closed {
             Some(Message::Disconnect) => true,
