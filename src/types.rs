@@ -158,7 +158,7 @@ pub struct TooShort {
 }
 
 impl TooShort {
-    /// Always [`Status::BUFFER_OVERFLOW`].
+    /// Returns the ND status, which is always [`Status::BUFFER_OVERFLOW`].
     pub fn status(&self) -> Status {
         Status::BUFFER_OVERFLOW
     }

@@ -427,7 +427,7 @@ where
     H: Future<Output = Result<T, E>> + Send + 'static,
     E: Into<io::Error> + Send + 'static,
 {
-    /// Takes requests from one more listener, too.
+    /// Adds a listener whose requests are taken, too.
     fn add(&mut self, with: A, listener: Listener) {
         let mut listeners = self.listeners.lock();
         if listeners.closed {
@@ -471,7 +471,7 @@ where
         }
     }
 
-    /// Takes the requests that are there, so that none is rejected because the backlog of its listener is full.
+    /// Takes requests that have arrived, so that none is rejected because the backlog of its listener is full.
     async fn take_more(&mut self, maker: &mut Maker<T>) {
         for _ in 0..TURN {
             let Some(Some((with, request))) = self.requests.next().now_or_never() else { return };

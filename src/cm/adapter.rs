@@ -56,7 +56,8 @@ impl Adapter {
         self.provider.current_info()
     }
 
-    /// Returns the same without a question to the system, with the addresses that the adapter had when it was opened.
+    /// Returns the properties like [`info`](Self::info), without a question to the system: with the addresses that the
+    /// adapter had when it was opened.
     pub(crate) fn properties(&self) -> &AdapterInfo {
         self.provider.info()
     }

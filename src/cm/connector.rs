@@ -170,7 +170,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// Connects: see [`Connector::connect`].
+/// Connects like [`Connector::connect`].
 async fn ask(
     provider: provider::Connector,
     queue_pair: QueuePair,

@@ -280,7 +280,7 @@ impl Request {
         self.attempt.provider()
     }
 
-    /// Notes there when [`accept`](Self::accept) has sent the reply.
+    /// Has [`accept`](Self::accept) store the time of its reply in `replied`.
     pub(super) fn note_reply(&mut self, replied: Arc<OnceLock<Instant>>) {
         self.replied = Some(replied);
     }

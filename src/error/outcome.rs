@@ -21,7 +21,7 @@ impl Reason {
                 let unheard = event == CmEvent::REJECTED && status == -crate::status::ECONNREFUSED;
                 match outcome {
                     None if unheard => Outcome::NoListener,
-                    // Without data nothing says that it was the application.
+                    // Without data nothing shows that the application rejected.
                     None | Some(Outcome::PeerRejected) => Outcome::PeerUnable,
                     Some(outcome) => outcome,
                 }

@@ -16,8 +16,8 @@ pub enum Reason {
     MpaReject,
     /// The peer closed the TCP connection before it responded.
     PeerClosed,
-    /// The peer cannot take the connection for now, or has not decided about it: what this crate says over InfiniBand and RoCE
-    /// in place of a reject of the application.
+    /// The peer cannot take the connection for now, or has not decided about it: this crate sends that over InfiniBand
+    /// and RoCE in place of a reject of the application.
     NotNow,
     /// An RDMAP Terminate message, received or sent (RFC 5040 section 4.8).
     Terminate {

@@ -236,8 +236,8 @@ impl CompletionRing {
         }
     }
 
-    /// Takes up to `most` results, oldest first, and hands the completion of each to its future. `look` looks for others, also when
-    /// there is no room for them.
+    /// Takes up to `most` results, oldest first, and hands the completion of each to its future. `look` searches for
+    /// others, also when there is no room for them.
     pub(crate) fn poll(
         &self,
         most: usize,
@@ -322,7 +322,7 @@ impl CompletionRing {
         wakes.wake_all();
     }
 
-    /// Asks to be notified.
+    /// Requests a notification.
     pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
         let mut wakes = WakeList::default();
         let mut inner = self.lock();

@@ -62,7 +62,7 @@ impl ReceiveCounter {
         self.0.lock().depth
     }
 
-    /// Sets what is given. The threshold is at most the depth.
+    /// Sets the depth and the threshold that are given. The threshold is at most the depth.
     ///
     /// # Errors
     /// The number of receives, if it is larger than `depth`. Nothing has changed then.
@@ -104,7 +104,7 @@ impl ReceiveCounter {
     }
 }
 
-/// A place among those who wait.
+/// The place of a task that waits for few receives.
 pub(crate) struct Watch {
     count: Arc<ReceiveCounter>,
     key: WaitKey,

@@ -39,7 +39,7 @@ impl Completed {
         Self { status: Status::SUCCESS, bytes, payload, extra: CompletionInfo::default() }
     }
 
-    /// Returns whether it is not to be reported: failures always are.
+    /// Returns whether the result is not to be reported: failures always are.
     pub(super) fn is_silent(&self) -> bool {
         self.extra.silent && self.status == Status::SUCCESS
     }

@@ -47,7 +47,7 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// Buffers of 128 KiB in each direction, or on the soft provider 2 MiB to receive and messages of up to
+    /// Returns buffers of 128 KiB in each direction, or on the soft provider 2 MiB to receive and messages of up to
     /// 1 MiB; 384 messages in each direction; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds
     /// to close.
     fn default() -> Self {

@@ -86,7 +86,7 @@ where
     Err(addresses.iter().copied().zip(errors).collect())
 }
 
-/// Resolves at this instant, without one never.
+/// Resolves at this instant; without an instant it never resolves.
 async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(diary.entries.into_inner(), [(0, 1, Event::Begun), (249, 1, Event::Won)]);
     }
 
-    // IO-07: a head start each, and those who lose are dropped.
+    // IO-07: each attempt has a head start, and those that lose are dropped.
     #[tokio::test(start_paused = true)]
     async fn silence_gives_the_next_address_its_turn() {
         let diary = Diary::new();

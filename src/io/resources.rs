@@ -197,7 +197,7 @@ impl Incoming {
         }
     }
 
-    /// Has the device look for what has come.
+    /// Polls the device for messages that have arrived.
     pub(super) fn progress(&self) {
         match self {
             Self::Receives(queue) => queue.progress(),

@@ -35,7 +35,7 @@ impl Service<Uri> for RdmaConnector {
         let connect = async move {
             let (host, port) = destination(&uri)?;
             connector.connect((host, port)).await.map_err(|error| match error {
-                // The resolver does not say what it looked for.
+                // The error of the resolver does not contain the name.
                 StreamError::Resolve(error) => {
                     let text = format!("{host}:{port}: {error}");
                     StreamError::Resolve(io::Error::new(error.kind(), text).into())

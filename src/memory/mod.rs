@@ -63,7 +63,7 @@ pub(crate) trait Attachment: Send + Sync {
 
 /// Receives memory whose last handle is dropped, instead of the heap.
 pub(crate) trait Recycler: Send + Sync {
-    /// Takes the memory back. No handle is left, and no provider uses it.
+    /// Takes the memory back, after the last handle and the last use by a provider have ended.
     fn recycle(&self, memory: Owned);
 
     /// Receives a weak handle to `bytes` when the memory is frozen. It is valid until the memory is returned.
@@ -76,8 +76,9 @@ pub(crate) struct Memory {
     attachment: Option<Arc<dyn Attachment>>,
 }
 
-// SAFETY: this is plain memory that the value owns, or that the program lent and that may be used on any thread; who may touch
-// it when is decided by `Owned` (exclusive), `Shared` (atomics only) and `Frozen` (reading only), not by the thread that does.
+// SAFETY: this is plain memory that the value owns, or that the program lent and that may be used on any thread;
+// accesses are restricted by `Owned` (exclusive), `Shared` (atomics only) and `Frozen` (reading only), not by the
+// thread that makes them.
 unsafe impl Send for Memory {}
 // SAFETY: as above; a shared reference gives out nothing but the address and the length.
 unsafe impl Sync for Memory {}
@@ -296,13 +297,13 @@ impl Shared {
         self.0.length
     }
 
-    /// Gives the pages that lie in the range back to the system. Their bytes may be 0 from then on.
+    /// Returns the pages that lie in the range to the system. Their bytes may be 0 from then on.
     pub(crate) fn discard(&self, range: std::ops::Range<usize>) {
         if self.0.is_frozen() {
             return;
         }
         // SAFETY: the bytes of shared memory are only copied in and out, by atomic accesses and by system calls: there is no
-        // reference to them unless it is frozen. For those who copy, zeroes are what anybody might have written.
+        // reference to them unless it is frozen. A copy may find zeroes as it may find the bytes of any other writer.
         unsafe { self.0.memory.block.discard(range) }
     }
 
@@ -659,7 +660,7 @@ mod tests {
 
         use super::*;
 
-        /// A device that gives memory back or does not.
+        /// A device that returns memory or does not.
         struct Fake {
             gives_back: bool,
             retired: Mutex<Vec<Memory>>,

@@ -173,12 +173,12 @@ pub(crate) struct AcceptMetrics {
 }
 
 impl AcceptMetrics {
-    /// Metrics with this label.
+    /// Creates metrics with this label.
     pub(crate) const fn new(kind: &'static str) -> Self {
         Self { kind }
     }
 
-    /// Records what became of a peer.
+    /// Records the outcome of the request of a peer.
     pub(crate) fn count(&self, outcome: &'static str) {
         counter!(ACCEPTS, "kind" => self.kind, "outcome" => outcome).increment(1);
     }

@@ -330,14 +330,15 @@ impl Region {
         self.inner.current.read().is_valid()
     }
 
-    /// Gives the pages that lie in the range back to the system, if no device uses the memory. Their bytes may be 0 from then on.
+    /// Returns the pages that lie in the range to the system, if no device uses the memory. Their bytes may be 0 from
+    /// then on.
     pub(crate) fn discard(&self, range: Range<usize>) {
         if self.inner.adapter.info().provider == ProviderKind::Soft {
             self.inner.memory.discard(range);
         }
     }
 
-    /// Returns whether it belongs to the adapter with this domain.
+    /// Returns whether the region belongs to the adapter with this domain.
     pub(crate) fn is_of(&self, domain: u64) -> bool {
         self.inner.adapter.domain() == domain
     }
@@ -350,7 +351,7 @@ impl Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the key: who has it can reach the memory.
+        // Without the key, which gives access to the memory.
         f.debug_struct("Region").field("len", &self.len()).field("access", &self.access()).finish()
     }
 }

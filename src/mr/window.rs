@@ -51,7 +51,7 @@ impl MemoryWindow {
 
 impl fmt::Debug for MemoryWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the key: who has it can reach the memory.
+        // Without the key, which gives access to the memory.
         f.debug_struct("MemoryWindow").field("bound", &self.remote().is_some()).finish()
     }
 }

@@ -256,7 +256,7 @@ impl<R> Listener<R> {
         std::mem::take(&mut self.waiters).into()
     }
 
-    /// Returns whether it was closed, or its adapter removed.
+    /// Returns whether the listener was closed, or its adapter removed.
     #[cfg(any(feature = "verbs", test))]
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Closed | State::Dead)
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(listener.arrived(4, 1, |_| false).0, Arrival::Delivered(waiter, 4));
     }
 
-    // SEC-07: an arrival looks at a few of a full queue, and finds every dead one in the end.
+    // SEC-07: an arrival checks a few requests of a full queue, and the arrivals together find every dead one.
     #[test]
     fn an_arrival_checks_a_few_requests() {
         let mut listener = listening(0);
@@ -481,7 +481,8 @@ mod tests {
     }
 
     proptest! {
-        /// Requests come out in the order they went in, each once, and each waiter is answered once.
+        /// Checks that requests come out in the order in which they went in, each once, and that each waiter is
+        /// answered once.
         #[test]
         fn nothing_is_lost_or_doubled(backlog in 1..4_usize, steps in proptest::collection::vec(0..4_u8, 0..60)) {
             let mut listener = listening(backlog);

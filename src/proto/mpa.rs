@@ -122,7 +122,7 @@ impl From<DecodeError> for StartError {
 /// The reply of the responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// The connection is there, once the RTR frame, if any, is sent.
+    /// Accepted: the connection is established once the RTR frame, if any, is sent.
     Accepted {
         /// The terms of the connection.
         negotiated: Negotiated,
@@ -142,7 +142,7 @@ pub(crate) struct Initiator {
     config: StartConfig,
     offer: ReadLimits,
     private_data: Bytes,
-    /// The reply as far as it is there; afterwards what came behind it.
+    /// The bytes of the reply that have arrived; after it was decoded, the bytes behind it.
     input: BytesMut,
     outcome: Option<Result<(), StartError>>,
 }
@@ -210,7 +210,7 @@ impl Initiator {
     }
 
     fn judge(&self, frame: StartFrame) -> Result<Reply, StartError> {
-        // Before anything else: a responder may reject just because of what it cannot do.
+        // Before the checks below: a responder may reject because of a feature that it lacks.
         if frame.reject {
             let private_data = match split_enhanced(&frame) {
                 Ok((_, private_data)) => private_data,
@@ -323,7 +323,7 @@ impl Responder {
         }
         let request = Request { revision: frame.revision, crc: frame.crc, enhanced };
         if frame.markers {
-            // RFC 5044 section 7.1.1 wants markers when they are asked for; we say no instead, as siw does.
+            // RFC 5044 section 7.1.1 wants markers when they are asked for; this end rejects instead, as siw does.
             let reply = rejection(&request, &[]);
             let error = DecodeError::Unsupported("markers in the request");
             return Err(StartError { error, parting: Some(Box::new(Parting::Reply(reply))) });
@@ -347,7 +347,8 @@ impl Responder {
     pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (Bytes, Negotiated) {
         let request = self.request_or_plain();
         let limits = sayable(limits).capped_to(self.offered(&request));
-        // RFC 5044 section 7.1.1: either side's wish binds both. siw only looks at the reply, so it says so.
+        // RFC 5044 section 7.1.1: either side's wish binds both. siw only reads the C bit of the reply, so the reply
+        // has it.
         let crc = request.crc || self.config.crc;
         let rtr = request.enhanced.map_or(Rtr::None, |enhanced| choose_rtr(&enhanced));
         let reply = start_frame(

@@ -25,7 +25,7 @@ pub(crate) enum Segment {
     Send { offset: usize, last: bool, solicited: bool, invalidate: Option<u32> },
     /// A part of an RDMA Write; key, range and rights are still to be checked, unless it is empty.
     Write { stag: u32, to: u64 },
-    /// A part of the answer to a read of ours; [`Outbound::response`] says which.
+    /// A part of the answer to a read of ours; [`Outbound::response`] finds the read.
     ReadResponse { stag: u32, to: u64, last: bool },
     /// A Read Request of [`ReadRequest::LEN`] bytes.
     ReadRequest,
@@ -33,7 +33,7 @@ pub(crate) enum Segment {
     Immediate { solicited: bool },
     /// An Atomic Request of [`AtomicRequest::LEN`] bytes.
     AtomicRequest,
-    /// An Atomic Response of [`AtomicResponse::LEN`] bytes; [`Outbound::atomic_response`] says to what.
+    /// An Atomic Response of [`AtomicResponse::LEN`] bytes; [`Outbound::atomic_response`] finds the request.
     AtomicResponse,
     /// The peer's Terminate, its last message.
     Terminate,
@@ -151,7 +151,7 @@ fn whole(header: &Untagged, length: usize, msn: &mut u32, expected: usize) -> Re
     }
     match length.cmp(&expected) {
         Ordering::Equal => {}
-        // No code says it better.
+        // No code is closer.
         Ordering::Less => return Err(Terminate::CATASTROPHIC_STREAM),
         Ordering::Greater => return Err(Terminate::TOO_LONG),
     }
@@ -228,7 +228,7 @@ impl<T> Outbound<T> {
 
     /// Returns the header of a piece of the current Send; the last piece moves on to the next message.
     ///
-    /// `None` beyond the 4 GiB that a message offset can say.
+    /// `None` beyond the 4 GiB that a message offset can express.
     pub(crate) fn send(&mut self, offset: usize, last: bool, options: SendOptions) -> Option<Untagged> {
         let mo = u32::try_from(offset).ok()?;
         let SendOptions { invalidate, solicited } = options;

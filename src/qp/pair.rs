@@ -315,7 +315,7 @@ impl QueuePair {
         Ok(list)
     }
 
-    /// Posts a request with what was lent for it.
+    /// Posts a request with the memory that was lent for it.
     ///
     /// # Errors
     /// Those of `submit`, with the buffer.
@@ -338,7 +338,7 @@ impl QueuePair {
         }
     }
 
-    /// Checks that so many bytes are there.
+    /// Checks that the memory of the peer has `length` bytes.
     ///
     /// # Errors
     /// `BeyondRemote`, `TooLong`.

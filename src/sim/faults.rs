@@ -102,13 +102,13 @@ impl Faults {
         self
     }
 
-    /// Sets how many there are. Default: none to 3.
+    /// Sets the number of faults. Default: none to 3.
     pub fn count(mut self, count: RangeInclusive<u64>) -> Self {
         self.count = count;
         self
     }
 
-    /// Sets the time within which they begin. Default: a minute.
+    /// Sets the time within which the faults begin. Default: a minute.
     pub fn within(mut self, time: Duration) -> Self {
         self.within = time;
         self

@@ -33,7 +33,7 @@ impl Ece {
 }
 
 impl QueuePair {
-    /// Returns the options that it has; `None` if the library or the driver knows none.
+    /// Returns the options of the queue pair; `None` if the library or the driver has none.
     pub(crate) fn ece(&self) -> Option<Ece> {
         let query = ffi::ece()?.query;
         let mut raw = ffi::ibv_ece::default();
@@ -42,7 +42,7 @@ impl QueuePair {
         Ece::of(&raw)
     }
 
-    /// Has it use these options with the next change of its state.
+    /// Has the queue pair use these options with the next change of its state.
     ///
     /// # Errors
     /// `EINVAL` for options of another vendor, `EOPNOTSUPP` where there are none.

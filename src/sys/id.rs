@@ -73,7 +73,7 @@ impl RawCmId {
         unsafe { AtomicPtr::from_ptr(context) }
     }
 
-    /// Gives the events from now on another key. Not for a listener.
+    /// Sets the key of the events from now on. Is not to be called for a listener.
     pub(crate) fn set_key(&mut self, key: u64) {
         self.context().store(ffi::key_to_context(key), Ordering::Relaxed);
     }

@@ -275,7 +275,7 @@ fn post<T>(
     let result = call::once(|| call(first, &mut bad));
     let place = (0..chain.len()).find(|place| ptr::eq(first.wrapping_add(*place), bad));
     match (place, result) {
-        // Some libraries then call the device for the requests before it, and say how that went.
+        // Some libraries then call the device for the requests before it, and return the error of that call.
         (Some(taken), result) => {
             let source = result.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM));
             Err(Refused { taken, source })

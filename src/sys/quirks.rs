@@ -29,9 +29,10 @@ pub(crate) struct Quirks {
     pub(crate) serves_offered_reads: bool,
     /// A peer can read any memory whose key it knows.
     pub(crate) lets_peers_read: bool,
-    /// An RDMA Read needs no right to write of its peer to its sink, because the driver looks at who asked for the bytes.
+    /// An RDMA Read needs no right to write of its peer to its sink, because the driver checks the rights of the side
+    /// that requested the bytes.
     pub(crate) reads_into_any_memory: bool,
-    /// A Send with Invalidate invalidates whole regions, and the completion does not say which.
+    /// A Send with Invalidate invalidates whole regions, and the completion does not report which.
     pub(crate) invalidates_regions: bool,
     /// The key of a window gives access to the whole region.
     pub(crate) ignores_window_bounds: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Quirks {
     pub(crate) needs_an_entry: bool,
     /// A receive that is too short for its message is reported as malformed.
     pub(crate) misnames_short_receives: bool,
-    /// The deregistration of a region with a window says that the call is invalid, and not that the region is busy.
+    /// The deregistration of a region with a window fails with the error of an invalid call, not of a busy region.
     pub(crate) misnames_busy_regions: bool,
     /// The device does not report when a queue pair has taken its last receive of a shared queue. The completions of a
     /// queue pair outlive it. Libraries of cards throw them away.

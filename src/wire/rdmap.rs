@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(fpdu[8..20], [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
     }
 
-    /// Words that a running siw was seen to send, and their meanings.
+    /// Decodes words that a running siw was seen to send.
     #[test]
     fn siw_control_words() {
         use Phase::{StartUp, Streaming};

@@ -1,4 +1,4 @@
-//! The end of a stream: what is said to the peer, and what its device confirms.
+//! The end of a stream: the messages to the peer, and the confirmation of its device.
 
 use std::io;
 use std::task::{Context, Poll, ready};

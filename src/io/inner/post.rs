@@ -62,7 +62,7 @@ impl StreamInner {
         if inline.is_none() {
             let mut place = at;
             for part in parts {
-                // It is in bounds: the machine has said that there is room.
+                // The place is in bounds: `Machine::room` has returned at least this length.
                 let _ = self.memory.own.write(place, part);
                 place += part.len();
             }

@@ -126,7 +126,8 @@ impl StreamInner {
         end_of_read(state, collected)
     }
 
-    /// Has the provider read what has come: the bytes that are next go straight to `into`. Returns whether there were any.
+    /// Has the provider read the bytes that have come: the next bytes of the stream go straight to `into`. Returns
+    /// whether there were any.
     fn read_now(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
         let Some(Span { address, key, length }) = state.machine.next_place() else { return false };
         if state.ended.is_some() {

@@ -188,7 +188,7 @@ impl Connector {
         }
     }
 
-    /// Says no to a peer that waits for our decision, unless it was seen leaving.
+    /// Refuses a peer that waits for the answer of this end, unless it was seen leaving.
     pub(super) fn refuse(&mut self) -> Actions {
         let present = self.fate.is_none();
         self.enter(Dead);

@@ -160,7 +160,7 @@ pub(crate) enum Input {
 
     /// The local address is reserved.
     Bound,
-    /// It could not be; from `Connecting` this speaks of the implicit bind.
+    /// The bind failed; in `Connecting` this is the implicit bind.
     BindFailed(Status),
     /// No way to the peer.
     Unreachable {
@@ -183,7 +183,7 @@ pub(crate) enum Input {
         /// The private data of the reject, if the wire carries it.
         private_data: Option<PrivateData>,
     },
-    /// The peer vanished during the handshake, without a word.
+    /// The peer vanished during the handshake, without a message.
     PeerGaveUp,
     /// The peer disconnected.
     PeerDisconnected,
@@ -255,7 +255,7 @@ pub(crate) struct Connector {
     terms: Option<Terms>,
     /// The private data of the peer's reject.
     refusal: Option<PrivateData>,
-    /// The end of the caller's patience, in `Connecting` and `Disconnecting`.
+    /// The caller's deadline, in `Connecting` and `Disconnecting`.
     deadline: Option<Instant>,
     /// At least one NotifyDisconnect is outstanding.
     watched: bool,
@@ -402,7 +402,7 @@ impl Connector {
         }
     }
 
-    /// Moves on and forgets what was only valid before; the caller then sets what is valid now.
+    /// Enters a state and clears all that was valid in the state before alone; the caller then sets what is valid now.
     fn enter(&mut self, state: State) {
         self.state = state;
         self.terms = None;

@@ -17,7 +17,7 @@ pub(super) enum Loss {
     },
     /// It said no.
     Refused(Option<PrivateData>),
-    /// It vanished without a word.
+    /// It vanished without a message.
     GaveUp,
     /// It disconnected.
     Disconnected,
@@ -88,7 +88,7 @@ impl Connector {
     /// Fails the bind with the status of the provider (A2). `Bind` is synchronous, so its caller gets the status
     /// from this call.
     pub(super) fn bind_failed(&mut self, status: Status) -> Result<Actions, Status> {
-        // Only what is going away burns the connector.
+        // A bind that fails for another reason can be tried again.
         let going_away = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
         match self.state {
             Idle => {
@@ -236,7 +236,7 @@ impl Connector {
             }
             Completing => self.fail_complete(loss.parting(), loss.half_open_status()),
             Accepting => {
-                // A no that was said differs from a peer that just went away.
+                // A reject differs from a peer that went away without one.
                 let status = match &loss {
                     Loss::Refused(_) => Status::CONNECTION_REFUSED,
                     other => other.half_open_status(),

@@ -1,4 +1,4 @@
-//! rsocket on the wire: what the ends say of themselves in private data, and the messages of 32 bits.
+//! rsocket on the wire: the description of each end in private data, and the messages of 32 bits.
 //!
 //! Source: rdma-core, librdmacm/docs/rsocket ("Connection Establishment", "Message Format"), version 1 of the protocol.
 
@@ -79,9 +79,10 @@ pub(crate) struct Hello {
     pub(crate) targets: Span,
     /// The first memory that data goes to.
     pub(crate) data: Span,
-    /// Its transport answers empty reads, so that they confirm the delivery of what was sent before.
+    /// Its transport answers empty reads, so that they confirm the delivery of the messages before them.
     pub(crate) confirms: bool,
-    /// It always says its end, so that a connection that ends without is a loss. A program in C may exit without a word.
+    /// It always sends a message of its end, so that a connection that ends without one is lost. A program in C may
+    /// exit without such a message.
     pub(crate) says_its_end: bool,
 }
 

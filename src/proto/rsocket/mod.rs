@@ -122,7 +122,7 @@ pub(crate) enum Event {
 pub(crate) struct Machine {
     settings: Settings,
     peer: Hello,
-    /// This end may speak. Over some transports the passive end waits for a first message.
+    /// This end may send. Over some transports the passive end waits for a first message.
     speaks: bool,
     sending: Sending,
     receiving: Receiving,
@@ -489,7 +489,7 @@ impl Machine {
         control
     }
 
-    /// Gives memory and credits, when half of either has been used.
+    /// Grants memory and credits to the peer, when half of either has been used.
     fn credit(&mut self) -> Option<Control> {
         if self.peer_closed.is_some() {
             return None;

@@ -76,7 +76,7 @@ fn words_of_the_peer_are_in_the_order_that_its_hello_says() {
 }
 
 impl Side {
-    /// Writes at most so many bytes, and says what goes out.
+    /// Writes at most `length` bytes. Returns the write and the message that arrive at the peer, if any.
     fn write(&mut self, length: usize) -> Option<Arrival> {
         let length = self.machine.room(length);
         if length == 0 {
@@ -112,7 +112,7 @@ impl Side {
         }
     }
 
-    /// Takes what arrives next.
+    /// Receives the next write and its message. Returns `false` if there is none.
     fn arrive(&mut self) -> Result<bool, ProtocolError> {
         let Some(Arrival { write, message }) = self.inbox.pop_front() else { return Ok(false) };
         match write {
@@ -540,7 +540,7 @@ fn a_target_of_another_length_is_a_lie() {
     assert_eq!(machine.offered(target), Ok(true));
 }
 
-// IO-05: who may not begin speaks once the peer has; and a program in C may leave without a word.
+// IO-05: an end that may not begin sends once the peer has; and a program in C may leave without a message.
 #[test]
 fn an_end_waits_for_the_first_message_of_its_peer() {
     let settings = settings(Carrier::Send, 4096, 4096, 16);

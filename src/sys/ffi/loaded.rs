@@ -41,10 +41,10 @@ macro_rules! functions {
         }
 
         $($(
-            /// The function of that name.
+            /// Calls the function of that name.
             ///
             /// # Safety
-            /// As its manual page says.
+            /// The conditions of its manual page.
             $(#[$attribute])*
             pub(in crate::sys) unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller's.

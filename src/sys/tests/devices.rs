@@ -1,4 +1,4 @@
-//! Objects of real devices: what they say, how they end, and that nothing of them is left.
+//! Objects of real devices: the attributes that they report, how they end, and that none of them is left.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -66,7 +66,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     );
 
     assert!(!guest.objects().is_empty());
-    // In the wrong order, as far as anybody can tell.
+    // Parents are dropped before their children.
     drop(context);
     drop(channel);
     let Side { queue_pair, queue, channel, domain } = side;

@@ -155,7 +155,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let done = self.region.take().unwrap().deregister().is_ok();
         if done {
-            // SAFETY: the memory came from a box, and neither a device nor anybody else refers to it.
+            // SAFETY: the memory came from a box, and neither a device nor a reference of this program refers to it.
             drop(unsafe { Box::from_raw(self.start.as_ptr()) });
         }
         assert!(done || std::thread::panicking());
@@ -219,12 +219,12 @@ impl Side {
         assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 51, WcStatus::SUCCESS), "{done:?}");
     }
 
-    /// Takes the queue pair to a state as its identifier says.
+    /// Takes the queue pair to a state, with the attributes of its identifier.
     pub(super) fn modify(&self, id: &RawCmId, state: QpState) {
         self.queue_pair.modify(&id.qp_attributes(state).unwrap()).unwrap();
     }
 
-    /// Waits for so many completions, the way a reactor does: arm, poll, wait.
+    /// Waits for `count` completions, the way a reactor does: arm, poll, wait.
     pub(super) fn complete(&self, count: usize) -> Vec<WorkCompletion> {
         let mut all = Vec::new();
         let mut batch = Batch::default();

@@ -297,7 +297,7 @@ fn queries_answer_at_their_moment_only() {
     }
 }
 
-// CM-16, CM-19, PD-03: the data of a reject is there until the next attempt, which may succeed.
+// CM-16, CM-19, PD-03: the data of a reject can be read until the next attempt, which may succeed.
 #[test]
 fn a_refused_connector_shows_the_data_and_tries_again() {
     for scene in [Scene::Connecting, Scene::ConnectingBound] {
@@ -327,14 +327,14 @@ fn lack_of_resources_leaves_the_connector() {
     }
 }
 
-// CM-24: what the active side says with its reject is there after the failed accept.
+// CM-24: the private data of the active side's reject can be read after the failed accept.
 #[test]
 fn a_rejected_accept_shows_the_data() {
     let (machine, _) = told(Scene::Accepting, &[Kind::PeerRejected]);
     assert_eq!(machine.private_data().ok(), refusal().as_ref());
 }
 
-// CM-28: why the peer went decides what CompleteConnect says, and only once.
+// CM-28: the cause of the peer's end determines the status of CompleteConnect, once.
 #[test]
 fn complete_connect_tells_why_the_peer_is_gone() {
     let aborted = [Kind::PeerGaveUp, Kind::PeerDisconnected, Kind::PeerRejected, Kind::PathLost];

@@ -1,7 +1,7 @@
 //! The state table as data: every scene with every kind of input, and the row of the specification it follows.
 //!
-//! A line without rows is a pair that the specification does not list; it then says `ignored`, or which inline
-//! error a call gets. A1 to A26 are the active side, P5 to P18 the passive one, C1 to C16 both.
+//! A line without rows is a pair that the specification does not list; it is `ignored`, or names the inline error
+//! that a call gets. A1 to A26 are the active side, P5 to P18 the passive one, C1 to C16 both.
 
 use super::Kind::{self, *};
 use super::Scene::{self, *};
@@ -552,7 +552,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
     ),
 ];
 
-/// The queries: which of read limits, private data, local address, peer address are there in a scene.
+/// The queries: which of read limits, private data, local address and peer address a scene has.
 pub(super) const QUERIES: &[(&str, Scene, [bool; 4])] = &[
     ("", Idle, [false; 4]),
     ("", Bound, [false; 4]),
