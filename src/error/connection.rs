@@ -33,10 +33,10 @@ fn refused(peer: SocketAddr, reason: &Reason) -> String {
 pub enum ConnectError {
     /// The peer cannot take the connection for now (`CONNECTION_REFUSED`).
     ///
-    /// It has no listener, its backlog is full, it lacks a resource, or its application did not answer the request.
-    /// Another attempt may succeed. On iWARP devices this may also be a rejection without private data, which they do
-    /// not tell apart. On InfiniBand and RoCE a peer with another program than this crate, one that was killed, or one
-    /// whose kernel holds as many unread requests as it can, is reported as `Rejected`.
+    /// It has no listener, its backlog is full, it lacks a resource, or its application has not decided about the
+    /// request. Another attempt may succeed. On iWARP devices this may also be a rejection without private data, which
+    /// they do not tell apart. On InfiniBand and RoCE a peer with another program than this crate, one that was killed,
+    /// or one whose kernel holds as many unread requests as it can, is reported as `Rejected`.
     #[error("{}", refused(*peer, reason))]
     Refused {
         /// The address of the peer.

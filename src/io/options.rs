@@ -35,7 +35,7 @@ impl ConnectionOptions {
         Ok(connector)
     }
 
-    /// Adds the options that are set to the parameters of a connect.
+    /// Returns the parameters of a connect with the options that were set.
     pub(super) fn connect(&self, params: ConnectParams) -> ConnectParams {
         let params = params.multipath(self.multipath);
         let params = set(params, self.read_limits, ConnectParams::read_limits);
@@ -46,7 +46,7 @@ impl ConnectionOptions {
         set(params, self.ack_timeout, ConnectParams::ack_timeout)
     }
 
-    /// Adds the options that are set, and that an accept has, to the parameters of an accept.
+    /// Returns the parameters of an accept with the options that were set, as far as an accept has them.
     pub(super) fn accept(&self, params: AcceptParams) -> AcceptParams {
         let params = set(params, self.read_limits, AcceptParams::read_limits);
         let params = set(params, self.rnr_retry_count, AcceptParams::rnr_retry_count);

@@ -25,8 +25,7 @@ use crate::types::{Access, RemoteKey, TooShort};
 /// address is not one of this program here. Have the peer write to the memory instead, or read from the peer.
 ///
 /// `DmaBufRegion` is a cheap handle; clones refer to the same region. Dropping the last handle deregisters the memory
-/// when the last request that uses it has completed. Created by
-/// [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
+/// once no request uses it. Created by [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
 #[derive(Clone)]
 pub struct DmaBufRegion {
     region: Region,

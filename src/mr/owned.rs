@@ -18,8 +18,8 @@ use crate::types::Access;
 /// writes the allocation through the region only, because a peer may write it at any time.
 ///
 /// [`into_inner`](Self::into_inner) returns the allocation. If this value is dropped instead, the allocation is dropped
-/// when the last clone, slice and request of it is gone and it is deregistered. If the device cannot deregister it, it
-/// is never freed.
+/// once no clone, no slice and no request uses it and it is deregistered. If the device cannot deregister it, it is
+/// never freed.
 pub struct OwnedRegion<M> {
     region: Region,
     returned: Returned<M>,

@@ -42,7 +42,7 @@ use crate::types::{Access, RemoteKey, TooShort};
 /// [`AdapterInfo::global_atomics`]: crate::AdapterInfo::global_atomics
 ///
 /// `Region` is a cheap handle; clones refer to the same memory. Dropping the last handle deregisters it. With a device,
-/// this happens when the last request that uses the memory has completed.
+/// this happens once no request uses the memory.
 ///
 /// [`deregister`](Self::deregister) invalidates the key and keeps the memory. [`register_again`](Self::register_again)
 /// registers the same memory under a new key. Both affect all handles.

@@ -18,7 +18,7 @@ pub(crate) enum QueuePairState {
     Associated,
     /// Everything may be posted.
     Connected,
-    /// It was connected once. It sends no request again, and its receives come back flushed (`DIS-10`).
+    /// It was connected once. Receives are accepted and come back flushed, other requests are refused (`DIS-10`).
     Over,
 }
 

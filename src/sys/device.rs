@@ -32,9 +32,9 @@ pub(crate) fn device_names() -> io::Result<Vec<String>> {
 ///
 /// It opens a device when the first identifier is bound to it, and keeps it open. Where drivers do not know how to take
 /// a device away from programs, as those of rxe and siw, the removal waits in the kernel until the last program has
-/// closed it, and the device is already gone from [`device_names`]. So once that is the case and the last identifier
-/// that was bound to the device is gone, this lets the removal end. (With the very last device of a machine it does
-/// not: the library takes an empty list for a failure.)
+/// closed it, and the device is already gone from [`device_names`]. So once that is the case and no identifier is bound
+/// to the device, this lets the removal end. (With the very last device of a machine it does not: the library takes an
+/// empty list for a failure.)
 pub(crate) fn forget_removed_devices() {
     if ffi::load().is_err() {
         return;

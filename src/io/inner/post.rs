@@ -69,7 +69,7 @@ impl StreamInner {
         }
         let Transfer { from, to, message } = state.machine.transfer(length);
         let source = inline.as_deref().map_or(Source::Own(from), Source::Inline);
-        // A request that fails completes visibly in any case.
+        // A request that fails is reported in any case, also a silent one.
         let options = match state.machine.is_silent() {
             true => WorkOptions::default().silent(),
             false => signaled(state, DATA),
