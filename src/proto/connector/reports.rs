@@ -88,7 +88,7 @@ impl Connector {
     /// Fails the bind with the status of the provider (A2). `Bind` is synchronous, so its caller gets the status
     /// from this call.
     pub(super) fn bind_failed(&mut self, status: Status) -> Result<Actions, Status> {
-        // A bind that fails for another reason can be tried again.
+        // Only these two statuses burn the connector: a bind that fails otherwise can be tried again.
         let going_away = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
         match self.state {
             Idle => {
