@@ -92,7 +92,7 @@ impl StreamInner {
         self.post(state, target, control.message, options)
     }
 
-    /// Posts a write of nothing, whose completion covers the transfers before it.
+    /// Posts a write of nothing, whose completion covers the unsignaled transfers before it.
     pub(super) fn post_nothing(&self, state: &mut State) -> Result<(), PostErrorKind> {
         self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), signaled(state, DATA))
     }
@@ -169,7 +169,8 @@ impl StreamInner {
     }
 }
 
-/// Returns the options of a signaled request of this kind, whose completion covers the unsignaled transfers before it.
+/// Returns the options of a signaled request of this kind. Its completion covers the transfers since the last one, its
+/// own included.
 fn signaled(state: &mut State, kind: u64) -> WorkOptions {
     WorkOptions::default().context(kind | (state.machine.take_unsignaled() as u64) << KIND_BITS)
 }

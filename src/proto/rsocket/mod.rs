@@ -450,7 +450,7 @@ impl Machine {
             && self.piece(LOW_WATER).1 >= LOW_WATER
     }
 
-    /// Starts a signaled request. Returns the number of unsignaled transfers that its completion covers, for
+    /// Starts a signaled request. Returns the number of transfers that its completion covers, its own included, for
     /// [`transferred`](Self::transferred).
     pub(crate) fn take_unsignaled(&mut self) -> usize {
         self.sending.unsignaled_bytes = 0;
