@@ -4,16 +4,18 @@
 
 use std::io::ErrorKind;
 
+use common::cm::{abandon, outcome, requested};
+use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, room, success};
 use common::verbs::{fake, is_iwarp_card, refused};
 use common::*;
-use tokio_rdma::error::Reason;
+use tokio_rdma::error::{PostErrorKind, Reason};
 use tokio_rdma::status::CmEvent;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
-    AcceptParams, Adapter, ConnectParams, DisconnectReason, QueuePairConfig, ReadLimits, RemoteRegion,
-    SharedReceiveConfig, Status,
+    AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, QueuePairConfig, ReadLimits,
+    RemoteRegion, SharedReceiveConfig, Status,
 };
 
 /// The number of the vendor of `siw`.
@@ -129,4 +131,50 @@ async fn a_shared_receive_that_is_cut_off_comes_back() {
         assert_eq!((buffer.len(), queue.is_empty()), (8, true), "violates: {violates}");
         drop(sent);
     }
+}
+
+// QP-23, CM-21: the read limit of an attempt ends with it. The queue pair makes no reads by it in the next one, where it may post from the
+// first message of the peer on, before it has completed the connection.
+#[tokio::test]
+async fn reads_of_an_attempt_do_not_outlast_it() {
+    if !alone(module_path!(), "reads_of_an_attempt_do_not_outlast_it") || !is_iwarp_card() {
+        return;
+    }
+    fake("reset");
+    let adapter = adapter();
+    let (own, reads) = (queue_pair(&adapter), ReadLimits::new(4, 4));
+    // An accept that is dropped while its thread is in the call that follows the one that sets the limit.
+    let asked = requested(&adapter, v4(), ConnectParams::default().read_limits(reads)).await;
+    fake("hold rdma_accept");
+    let (passive, request) = (own.clone(), asked.request);
+    let accepting = tokio::spawn(async move {
+        let params = AcceptParams::default().read_limits(reads);
+        request.accept(&passive, params).await.map_err(|refused| refused.error)
+    });
+    eventually("the thread is in the call", || fake("held") == Some(1)).await;
+    abandon(accepting).await;
+    fake("reset");
+    drop(outcome(asked.connecting).await);
+    // The next attempt, as far as the reply. Its peer sends.
+    let (listener, address) = listening(&adapter);
+    let (other, connector) = (queue_pair(&adapter), adapter.connector());
+    let receive = own.receive(room(&adapter, 8)).expect("posted");
+    let params = ConnectParams::default().read_limits(reads);
+    let (reply, accepted) = within(async {
+        tokio::join!(
+            connector.connect(&own, address, params),
+            listener.accept_next(&other, AcceptParams::default().read_limits(reads)),
+        )
+    })
+    .await;
+    let (reply, _accepted) = (reply.expect("accepted"), accepted.expect("accepted"));
+    success(other.send(bytes(&adapter, b"first")).expect("posted")).await;
+    assert_eq!(success(receive).await.1[..5], *b"first");
+    let there = adapter.register(8, Access::REMOTE_READ).await.expect("registered");
+    let sink = adapter.register(8, Access::LOCAL_WRITE | Access::READ_SINK).await.expect("registered");
+    let slice = || sink.slice(0..8).expect("in bounds");
+    let refused = own.read(slice(), &there.remote()).expect_err("no limit was set yet");
+    assert_eq!(refused.kind, PostErrorKind::NoReads);
+    let _connection = within(reply.complete()).await.expect("completed");
+    success(own.read(slice(), &there.remote()).expect("posted")).await;
 }
