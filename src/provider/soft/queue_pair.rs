@@ -112,6 +112,12 @@ impl QueuePair {
         self.state.lock()
     }
 
+    /// Keeps the state from changes, so that a test sees what has happened before one.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> impl Sized + '_ {
+        self.lock()
+    }
+
     /// Returns the state, and the connector that uses the queue pair.
     fn used_by(&self) -> (QueuePairState, Option<Arc<dyn Borrower>>) {
         let state = self.lock();

@@ -1,12 +1,18 @@
 //! Tests polls of a completion queue between two steps of the task.
 
+use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::reading::{comes, drive, feed, listener, shared_receives};
 use super::*;
+use crate::error::Reason;
+use crate::provider::net::Host;
+use crate::provider::soft::adapter::{self, Adapter};
 use crate::provider::soft::completion_queue::CompletionQueue;
+use crate::provider::soft::queue_pair::{Borrower, QueuePair};
 use crate::provider::soft::send::Next;
 use crate::provider::soft::shared::SharedReceives;
+use crate::provider::{self, QueuePairParts};
 
 /// Counts how often a task is woken.
 #[derive(Default)]
@@ -221,4 +227,74 @@ async fn connections_leave_a_queue_in_any_order() {
     let has_completed: Vec<_> =
         ends.iter().map(|(end, _, receive, _)| end.table.take(*receive).is_some()).collect();
     assert_eq!(has_completed, [false, false, true, true, false]);
+}
+
+/// The connector of a queue pair that is not told of anything.
+struct Nobody;
+
+impl Borrower for Nobody {
+    fn abandon(&self, _why: &'static str) {}
+
+    fn queue_pair_removed(&self) {}
+
+    fn loss(&self) -> Option<Reason> {
+        None
+    }
+}
+
+/// A queue pair whose requests complete in this queue, and that a connector has taken.
+fn associated(queue: &Arc<CompletionQueue>) -> Arc<QueuePair> {
+    let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
+    let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
+    let sink = CompletionSink::to_futures(Arc::default());
+    let polled = provider::CompletionQueue::Soft(Some(queue.clone()));
+    let parts = QueuePairParts {
+        receive_depth: 1,
+        send_depth: 1,
+        receive_entries: 1,
+        send_entries: 1,
+        inline: 0,
+        receive: sink.clone(),
+        initiator: sink,
+        shared: None,
+        inbox: None,
+        credited: false,
+        send_queue: polled.clone(),
+        receive_queue: polled,
+    };
+    let queue_pair = QueuePair::new(adapter, parts);
+    assert!(queue_pair.associate(Weak::<Nobody>::new()).is_ok());
+    queue_pair
+}
+
+// CQ-01, QP-06: no poll completes a message before its queue pair is connected: whoever polls one can answer it.
+#[tokio::test]
+async fn a_poll_reads_nothing_before_the_queue_pair_can_post() {
+    let queue = Arc::<CompletionQueue>::default();
+    let queue_pair = associated(&queue);
+    let (mut end, mut driver) = End::passive().await;
+    feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+    let receive = end.receive();
+    end.peer.write_all(&message()).await.expect("written");
+    comes(&driver, message().len()).await;
+    let state = queue_pair.hold();
+    let connection = end.connection.clone();
+    let holders = Arc::strong_count(&connection);
+    let establishing = std::thread::spawn({
+        let queue_pair = queue_pair.clone();
+        move || queue_pair.establish(connection)
+    });
+    // The queue pair has the connection next, and is not connected yet.
+    let has_it = async {
+        while Arc::strong_count(&end.connection) == holders {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, has_it).await.expect("the thread runs");
+    queue.progress(|| false);
+    assert!(end.table.take(receive).is_none(), "nothing can be posted yet");
+    drop(state);
+    establishing.join().expect("no panic");
+    queue.progress(|| false);
+    assert_eq!(end.table.take(receive).expect("read").status, Status::SUCCESS);
 }
