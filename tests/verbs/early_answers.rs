@@ -9,11 +9,16 @@ use std::time::Instant;
 
 use common::device::patience;
 use common::life::poll_once;
-use common::raw::{bytes, room};
+use common::process::alone;
+use common::raw::{bytes, room, success};
 use common::results::collect;
-use common::verbs::is_device;
+use common::verbs::{fake, is_device};
 use common::*;
-use tokio_rdma::{AcceptParams, CompletionQueueConfig, ConnectParams, QueuePairConfig, Status, WorkOptions};
+use tokio_rdma::error::PostErrorKind;
+use tokio_rdma::types::QueueKind;
+use tokio_rdma::{
+    AcceptParams, CompletionQueue, CompletionQueueConfig, ConnectParams, QueuePairConfig, Status, WorkOptions,
+};
 
 /// Asks the server once, on a thread and a runtime of its own. Returns the answer.
 fn ask(address: SocketAddr) -> Vec<u8> {
@@ -69,6 +74,28 @@ async fn a_message_is_answered_before_the_accept_resolves() {
     }
 }
 
+/// Asks the server once, on a thread and a runtime of its own, and posts no receive: the answer waits.
+fn ask_in_vain(address: SocketAddr) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let adapter = adapter();
+        let queue_pair = queue_pair(&adapter);
+        let connector = adapter.connector();
+        let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
+        let connection = within(connect).await.expect("connected");
+        let _sent = queue_pair.send(bytes(&adapter, b"question")).expect("posted");
+        within(connection.disconnected()).await;
+    });
+}
+
+/// Polls until a message has come. No task of the runtime runs.
+fn poll_for_message(results: &CompletionQueue) {
+    let (mut found, limit) = (Vec::new(), Instant::now() + patience());
+    while results.poll(1, &mut found) == 0 {
+        assert!(Instant::now() < limit, "no message");
+    }
+}
+
 // LS-16: an accept that is dropped leaves the receives of the queue pair as they were. The answer that was posted fails, and is no
 // receive of the next connection.
 #[tokio::test]
@@ -86,26 +113,11 @@ async fn an_early_answer_ends_with_its_attempt() {
     let config = QueuePairConfig::default().receive_completions(&results);
     let queue_pair = adapter.queue_pair(config).expect("a queue pair");
     let [first, second] = [(); 2].map(|()| queue_pair.receive(room(&adapter, 16)).expect("posted"));
-    let client = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let adapter = common::adapter();
-            // It posts no receive: the answer waits.
-            let queue_pair = common::queue_pair(&adapter);
-            let connector = adapter.connector();
-            let connect = connector.connect_and_complete(&queue_pair, address, ConnectParams::default());
-            let connection = within(connect).await.expect("connected");
-            let _sent = queue_pair.send(bytes(&adapter, b"question")).expect("posted");
-            within(connection.disconnected()).await;
-        });
-    });
+    let client = thread::spawn(move || ask_in_vain(address));
     let request = within(listener.request()).await.expect("a request");
     let mut accept = Box::pin(request.accept(&queue_pair, AcceptParams::default()));
     assert!(poll_once(&mut accept).is_pending());
-    let (mut found, limit) = (Vec::new(), Instant::now() + patience());
-    while results.poll(1, &mut found) == 0 {
-        assert!(Instant::now() < limit, "no message");
-    }
+    poll_for_message(&results);
     assert_eq!(&first.take().expect("polled").1[..8], b"question");
     let answer = queue_pair.send(bytes(&adapter, b"an answer")).expect("may be sent");
     drop(accept);
@@ -123,4 +135,62 @@ async fn an_early_answer_ends_with_its_attempt() {
     assert_eq!(collect(&results, 1).await.len(), 1);
     let (outcome, buffer) = second.take().expect("polled");
     assert_eq!(&buffer[..outcome.expect("received").bytes], b"next");
+}
+
+// QP-05, LS-16: while a queue pair is renewed after an attempt, it keeps as many receives as it has places. An answer that has failed
+// with the attempt takes none of them.
+#[tokio::test]
+async fn a_failed_early_answer_takes_no_place_of_a_receive() {
+    if !alone(module_path!(), "a_failed_early_answer_takes_no_place_of_a_receive") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    if adapter.info().iwarp {
+        eprintln!("skipped: an answer that finds no receive does not wait on iWARP");
+        return;
+    }
+    let (listener, address) = listening(&adapter);
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let config = QueuePairConfig::default().receive_completions(&results).receive_depth(2);
+    let queue_pair = adapter.queue_pair(config).expect("a queue pair");
+    let [first, second] = [(); 2].map(|()| queue_pair.receive(room(&adapter, 16)).expect("posted"));
+    let client = thread::spawn(move || ask_in_vain(address));
+    let request = within(listener.request()).await.expect("a request");
+    let passive = queue_pair.clone();
+    let mut accept = Box::pin(async move { request.accept(&passive, AcceptParams::default()).await });
+    assert!(poll_once(&mut accept).is_pending());
+    poll_for_message(&results);
+    assert_eq!(&first.take().expect("polled").1[..8], b"question");
+    let answer = queue_pair.send(bytes(&adapter, b"an answer")).expect("may be sent");
+    // The next queue pair of the device is made when the answer has failed and the second receive was flushed.
+    fake("hold ibv_create_qp");
+    let dropping = thread::spawn(move || drop(accept));
+    // No task of the runtime runs meanwhile, or it would learn of the establishment.
+    let limit = Instant::now() + patience();
+    while fake("held") != Some(1) {
+        assert!(Instant::now() < limit, "the queue pair is not renewed");
+        thread::yield_now();
+    }
+    let third = queue_pair.receive(room(&adapter, 16)).expect("it has two places");
+    let refused = queue_pair.receive(room(&adapter, 16)).expect_err("it has no third");
+    assert!(matches!(refused.kind, PostErrorKind::QueueFull { queue: QueueKind::Receive, .. }), "{refused}");
+    fake("reset");
+    dropping.join().expect("no panic");
+    let (outcome, _buffer) = within(answer).await;
+    assert_eq!(outcome.expect_err("its attempt has ended").status(), Status::CANCELED);
+    client.join().expect("no panic");
+    // Both receives take messages of the next connection, in their order.
+    let active = common::queue_pair(&adapter);
+    let (_connection, _accepted) = joined(
+        adapter.connector().connect_and_complete(&active, address, ConnectParams::default()),
+        listener.accept_next(&queue_pair, AcceptParams::default()),
+    )
+    .await;
+    for (message, receive) in [(b"one", second), (b"two", third)] {
+        success(active.send(bytes(&adapter, message)).expect("posted")).await;
+        assert_eq!(collect(&results, 1).await.len(), 1);
+        let (outcome, buffer) = receive.take().expect("polled");
+        assert_eq!(&buffer[..outcome.expect("received").bytes], message);
+    }
 }
