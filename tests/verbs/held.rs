@@ -2,21 +2,27 @@
 //! that thread has let it go.
 //!
 //! Runs on: fake, fake-iwarp
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
-use std::pin::pin;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::cm::{abandon, connecting as connect, outcome, requested};
 use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::raw::{bytes, room, success};
+use common::results::collect;
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio::task::JoinHandle;
 use tokio_rdma::error::{AcceptError, ConnectError};
-use tokio_rdma::{AcceptParams, Adapter, Buffer, ConnectParams, Connection, Op, QueuePair, Reply, Status};
+use tokio_rdma::{
+    AcceptParams, Adapter, Buffer, CompletionQueueConfig, ConnectParams, Connection, Op, QueuePair,
+    QueuePairConfig, Reply, Status,
+};
 
 /// The bytes that the fake device writes to the memory of a receive that it has.
 const SCRIBBLE: u8 = 0xee;
@@ -31,13 +37,17 @@ struct Held {
 
 /// Has an accept held in this call, of a queue pair with a receive.
 async fn held_in(call: &str, adapter: &Adapter) -> Held {
+    held_with(call, adapter, queue_pair(adapter), AcceptParams::default()).await
+}
+
+/// Has an accept with these parameters held in this call, of this queue pair, to which a receive is posted.
+async fn held_with(call: &str, adapter: &Adapter, passive: QueuePair, params: AcceptParams) -> Held {
     let asked = requested(adapter, v4(), ConnectParams::default()).await;
-    let passive = queue_pair(adapter);
     let receive = passive.receive(room(adapter, 8)).expect("posted");
     fake(&format!("hold {call}"));
     let (queue_pair, request) = (passive.clone(), asked.request);
     let accepting = tokio::spawn(async move {
-        let accepted = request.accept(&queue_pair, AcceptParams::default()).await;
+        let accepted = request.accept(&queue_pair, params).await;
         accepted.map_err(|refused| refused.error)
     });
     eventually("the thread is in the call", || fake("held") == Some(1)).await;
@@ -210,4 +220,99 @@ async fn a_queue_pair_without_requests_waits_for_no_holder() {
         drop(buffer);
         nothing_is_left().await;
     }
+}
+
+// CM-35, CAN-04: a library expects one call at a time that changes a queue pair. The end of one that is being given the options of its
+// vendor is left to the thread that gives them, and one that has ended is given none.
+#[tokio::test]
+async fn an_end_and_the_options_of_a_vendor_follow_each_other() {
+    if !alone(module_path!(), "an_end_and_the_options_of_a_vendor_follow_each_other") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    if adapter.info().iwarp {
+        eprintln!(
+            "skipped: over iWARP the driver connects the queue pair, and there are no options of a vendor"
+        );
+        return;
+    }
+    fake("ece 5555 7");
+    let Held { accepting, passive, mut receive, connecting } = held_in("ibv_set_ece", &adapter).await;
+    let changes = fake("calls ibv_modify_qp");
+    passive.flush();
+    let (changes_by_then, is_pending) = (fake("calls ibv_modify_qp"), poll_once(&mut receive).is_pending());
+    fake("release ibv_set_ece");
+    assert_eq!(changes_by_then, changes, "the call that gives the options had not returned");
+    assert!(is_pending, "the device had the receive");
+    let (ended, _buffer) = within(receive).await;
+    assert_eq!(ended.expect_err("it was flushed").status(), Status::CANCELED);
+    assert!(within(accepting).await.expect("no panic").is_err());
+    drop(outcome(connecting).await);
+    // The call before it is the one that sets the timeout.
+    let params = AcceptParams::default().ack_timeout(14);
+    fake("reset");
+    let held = held_with("rdma_set_option", &adapter, queue_pair(&adapter), params).await;
+    held.passive.flush();
+    fake("release rdma_set_option");
+    assert!(within(held.accepting).await.expect("no panic").is_err());
+    drop(outcome(held.connecting).await);
+    assert_eq!(fake("calls ibv_set_ece"), Some(0), "the queue pair had ended");
+}
+
+/// The waker of a task that panics when it is woken.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new("a waker"));
+    }
+}
+
+// CAN-04, HW-04: the end of a queue pair that follows its last completion is not lost if a waker panics before: the memory of its requests
+// comes back with the last thread that has the queue pair.
+#[tokio::test]
+async fn a_panicking_waker_loses_no_end_of_a_queue_pair() {
+    if !alone(module_path!(), "a_panicking_waker_loses_no_end_of_a_queue_pair") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let config = QueuePairConfig::default().receive_completions(&results);
+    let [first, second] = [(); 2].map(|()| adapter.queue_pair(config.clone()).expect("a queue pair"));
+    let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
+    let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), first, connect, accept).await;
+    let mut message = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(Pin::new(&mut message).poll(&mut Context::from_waker(&waker)).is_pending());
+    let accept = AcceptParams::default();
+    let Held { accepting, passive, mut receive, connecting } =
+        held_with("rdma_accept", &adapter, second, accept).await;
+    fake("keep requests");
+    passive.flush();
+    // From here to the poll no task runs: it finds the message, and behind it the last completion of the other queue pair.
+    let send = pair.active.queue_pair.send(bytes(&adapter, b"message")).expect("posted");
+    fake("keep nothing");
+    let mut found = Vec::new();
+    let panicked = catch_unwind(AssertUnwindSafe(|| results.poll(8, &mut found)));
+    assert_eq!(panicked.expect_err("the waker panics").downcast_ref(), Some(&"a waker"));
+    assert!(poll_once(&mut receive).is_pending(), "its queue pair is to be renewed first");
+    assert_eq!(fake("held"), Some(1), "the thread has not returned");
+    fake("release rdma_accept");
+    // The poll has taken the message before the waker was woken.
+    assert_eq!(found.len(), 1);
+    assert_eq!(collect(&results, 1).await[0].status, Status::CANCELED);
+    let (ended, buffer) = receive.take().expect("polled");
+    assert_eq!((ended.expect_err("it was flushed").status(), buffer.len()), (Status::CANCELED, 8));
+    assert_eq!(message.take().expect("polled").1[..7], *b"message");
+    success(send).await;
+    assert!(within(accepting).await.expect("no panic").is_err());
+    drop(outcome(connecting).await);
+    // CM-21: the queue pair is used again.
+    let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
+    let again = connected_queue_pairs(&adapter, passive, queue_pair(&adapter), connect, accept).await;
+    let receive = again.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    success(again.active.queue_pair.send(bytes(&adapter, b"again")).expect("posted")).await;
+    assert_eq!(success(receive).await.1[..5], *b"again");
 }
