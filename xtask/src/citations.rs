@@ -1,6 +1,8 @@
 //! Finds where test code cites rows of the feature table: `// CM-19: why`, `// CM-19, CM-20`.
 
-use crate::source::{self, Kind, Token};
+use proc_macro2::{Delimiter, TokenTree};
+
+use crate::source::{self, group, inside, is_punct, is_word};
 
 /// A row that a comment names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +33,23 @@ pub(crate) enum Scope {
     TestModules,
 }
 
-/// The citations in the `//` and `///` comments of a file; `//!` tells of a file, not of a test.
-pub(crate) fn find(text: &str, scope: Scope) -> Found {
-    let tokens = source::tokens(text);
-    let functions = functions(&tokens);
+/// Returns the citations in the `//` and `///` comments of a file; `//!` is about a file, not about a test.
+///
+/// # Errors
+/// The line at which the file is not Rust, and a sentence.
+pub(crate) fn find(text: &str, scope: Scope) -> Result<Found, (usize, String)> {
+    if rows(text).0.is_empty() {
+        return Ok(Found::default());
+    }
+    let trees = source::trees(text)?;
+    let mut functions = Vec::new();
+    list_functions(&trees, &mut functions);
     let modules = match scope {
         Scope::All => vec![(0, usize::MAX)],
-        Scope::TestModules => test_modules(&tokens).0,
+        Scope::TestModules => TestModules::of(&trees).inside,
     };
     let mut found = Found::default();
-    for (line, comment) in source::comments(text) {
+    for (line, comment) in source::comments(text, &trees) {
         if comment.starts_with('!') || !modules.iter().any(|(first, last)| (*first..=*last).contains(&line)) {
             continue;
         }
@@ -55,12 +64,15 @@ pub(crate) fn find(text: &str, scope: Scope) -> Found {
             function: function.to_owned(),
         }));
     }
-    found
+    Ok(found)
 }
 
-/// The names of the modules in files of their own that a file declares for tests only.
-pub(crate) fn test_files(text: &str) -> Vec<String> {
-    test_modules(&source::tokens(text)).1
+/// Returns the names of the modules in files of their own that a file declares for tests only.
+///
+/// # Errors
+/// The line at which the file is not Rust, and a sentence.
+pub(crate) fn test_files(text: &str) -> Result<Vec<String>, (usize, String)> {
+    Ok(TestModules::of(&source::trees(text)?).files)
 }
 
 /// The rows in a comment, and whether it names a range of them.
@@ -109,79 +121,79 @@ fn function_of(functions: &[Function], line: usize) -> &str {
     around.or_else(|| functions.iter().find(|one| one.first > line)).map_or("", |one| &one.name)
 }
 
-/// The functions that have a body, in the order in which they begin.
-fn functions(tokens: &[Token]) -> Vec<Function> {
-    let mut found = Vec::new();
-    for (at, pair) in tokens.windows(2).enumerate() {
-        let ([word, Token { kind: Kind::Word(name), .. }], true) = (pair, pair[0].is_word("fn")) else {
-            continue;
-        };
-        // A semicolon before the brace: a declaration. Not so inside of brackets, `[u8; 4]`.
-        let mut depth = 0_i32;
-        let open = tokens[at..].iter().position(|token| match token.kind {
-            Kind::Punct('[' | '(') => {
-                depth += 1;
-                false
-            }
-            Kind::Punct(']' | ')') => {
-                depth -= 1;
-                false
-            }
-            Kind::Punct('{' | ';') => depth == 0,
-            _ => false,
-        });
-        if let Some(open) = open.map(|open| at + open).filter(|open| tokens[*open].kind == Kind::Punct('{')) {
-            found.push(Function { name: name.clone(), first: word.line, last: closing(tokens, open) });
+/// Adds the functions that have a body, in the order in which they begin.
+fn list_functions(trees: &[TokenTree], found: &mut Vec<Function>) {
+    for (at, tree) in trees.iter().enumerate() {
+        if let TokenTree::Group(group) = tree {
+            list_functions(&inside(group), found);
+        } else if let ([word, TokenTree::Ident(name), rest @ ..], true) = (&trees[at..], is_word(tree, "fn"))
+            && let Some((_, body)) = source::body(rest)
+        {
+            found.push(Function {
+                name: name.to_string(),
+                first: source::line(word),
+                last: body.span_close().end().line,
+            });
         }
     }
-    found
 }
 
-/// The line of the brace that closes the one at an index.
-fn closing(tokens: &[Token], open: usize) -> usize {
-    let mut depth = 0_usize;
-    for token in &tokens[open..] {
-        match token.kind {
-            Kind::Punct('{') => depth += 1,
-            Kind::Punct('}') => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return token.line;
-        }
-    }
-    usize::MAX
+/// The modules behind a `#[cfg(test)]`.
+#[derive(Default)]
+struct TestModules {
+    /// The first and the last line of those in this file.
+    inside: Vec<(usize, usize)>,
+    /// The names of those in files of their own.
+    files: Vec<String>,
 }
 
-/// The modules behind a `#[cfg(test)]`: the lines of those in this file, the names of those in files of their own.
-fn test_modules(tokens: &[Token]) -> (Vec<(usize, usize)>, Vec<String>) {
-    let (mut inside, mut files) = (Vec::new(), Vec::new());
-    let mut for_tests = false;
-    let mut at = 0;
-    while let Some(token) = tokens.get(at) {
-        let kind = |ahead: usize| tokens.get(at + ahead).map(|token| &token.kind);
-        if token.kind == Kind::Punct('#') && kind(1) == Some(&Kind::Punct('[')) {
-            let end = tokens[at..].iter().position(|token| token.kind == Kind::Punct(']'));
-            let end = end.map_or(tokens.len(), |end| at + end);
-            let names = |word: &str| tokens[at..end].iter().any(|token| token.is_word(word));
-            for_tests |= names("cfg") && names("test") && !names("not");
-            at = end;
-        } else if let (true, true, Some(Kind::Word(name)), Some(Kind::Punct(mark))) =
-            (for_tests, token.is_word("mod"), kind(1), kind(2))
-        {
-            match mark {
-                '{' => inside.push((token.line, closing(tokens, at + 2))),
-                _ => files.push(name.clone()),
-            }
-            for_tests = false;
-        } else if !["pub", "crate", "in", "super"].iter().any(|word| token.is_word(word))
-            && !matches!(token.kind, Kind::Punct('(' | ')'))
-        {
-            for_tests = false;
-        }
-        at += 1;
+impl TestModules {
+    /// Finds those of a file.
+    fn of(trees: &[TokenTree]) -> Self {
+        let mut modules = Self::default();
+        modules.collect(trees);
+        modules
     }
-    (inside, files)
+
+    /// Adds those of some code.
+    fn collect(&mut self, trees: &[TokenTree]) {
+        let mut for_tests = false;
+        for (at, tree) in trees.iter().enumerate() {
+            let attribute = at > 0 && is_punct(&trees[at - 1], '#');
+            match (&trees[at..], group(tree, Delimiter::Bracket).filter(|_| attribute)) {
+                (_, Some(attribute)) => for_tests |= is_for_tests(&inside(attribute)),
+                ([word, TokenTree::Ident(name), next, ..], _) if for_tests && is_word(word, "mod") => {
+                    match group(next, Delimiter::Brace) {
+                        Some(body) => self.inside.push((source::line(word), body.span_close().end().line)),
+                        None => self.files.push(name.to_string()),
+                    }
+                    for_tests = false;
+                }
+                _ => {
+                    for_tests &= is_word(tree, "pub")
+                        || is_punct(tree, '#')
+                        || group(tree, Delimiter::Parenthesis).is_some();
+                }
+            }
+            if let TokenTree::Group(group) = tree {
+                self.collect(&inside(group));
+            }
+        }
+    }
+}
+
+/// Whether the words of an attribute are those of a `cfg(test)`.
+fn is_for_tests(attribute: &[TokenTree]) -> bool {
+    let has = |word| contains(attribute, word);
+    has("cfg") && has("test") && !has("not")
+}
+
+/// Whether a word is among trees, at any depth.
+fn contains(trees: &[TokenTree], word: &str) -> bool {
+    trees.iter().any(|tree| match tree {
+        TokenTree::Group(group) => contains(&inside(group), word),
+        tree => is_word(tree, word),
+    })
 }
 
 #[cfg(test)]
@@ -191,7 +203,7 @@ mod tests {
     /// The citations in a text as `line row function`.
     fn read(text: &str, scope: Scope) -> Vec<String> {
         let show = |one: Citation| format!("{} {} {}", one.line, one.row, one.function);
-        find(text, scope).citations.into_iter().map(show).collect()
+        find(text, scope).expect("Rust").citations.into_iter().map(show).collect()
     }
 
     #[test]
@@ -220,7 +232,7 @@ mod tests {
         for text in ["CM-15, CM-18", "CM-15. 18 of them", "CM-15 - why", "CM-15 to see"] {
             assert!(!rows(text).1, "{text}");
         }
-        assert_eq!(find("// LS-01\n// LS-01..03\nfn f() {}", Scope::All).ranges, [2]);
+        assert_eq!(find("// LS-01\n// LS-01..03\nfn f() {}", Scope::All).expect("Rust").ranges, [2]);
     }
 
     #[test]
@@ -243,6 +255,6 @@ mod tests {
     fn test_modules_in_files_of_their_own_are_named() {
         let text = "mod a;\n#[cfg(test)]\nmod b;\n#[cfg(all(test, feature = \"x\"))]\n#[doc(hidden)]\npub(crate) mod c;\n\
             #[cfg(not(test))]\nmod d;\n#[cfg(test)]\nuse e;\nmod f;";
-        assert_eq!(test_files(text), ["b", "c"]);
+        assert_eq!(test_files(text).expect("Rust"), ["b", "c"]);
     }
 }

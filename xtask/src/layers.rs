@@ -8,9 +8,11 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use proc_macro2::TokenTree;
+
 use crate::Usage;
 use crate::paths::{self, Named};
-use crate::source::{self, Kind, Token};
+use crate::source::{self, is_word};
 
 /// The modules of each layer, lowest first: the table of CONTRIBUTING.md.
 const LAYERS: &[&[&str]] = &[
@@ -104,12 +106,16 @@ fn is_in(module: &[String], place: &[&str]) -> bool {
 /// Every broken rule in a file, with its line.
 fn check(file: &str, text: &str) -> Vec<(usize, String)> {
     let module = module_of(file);
-    let tokens = source::tokens(text);
-    let mut wrong: Vec<_> = tokens.iter().filter_map(|token| check_word(&module, token)).collect();
+    let trees = match source::trees(text) {
+        Ok(trees) => trees,
+        Err(wrong) => return vec![wrong],
+    };
+    let mut wrong = Vec::new();
+    check_words(&module, &trees, &mut wrong);
     if let Some(own) = module.first() {
         match layer_of(own) {
             Some(layer) => {
-                let named = paths::named(&tokens, &module);
+                let named = paths::named(&trees, &module);
                 wrong.extend(named.iter().filter_map(|named| {
                     Some((
                         named.line,
@@ -124,15 +130,19 @@ fn check(file: &str, text: &str) -> Vec<(usize, String)> {
     wrong
 }
 
-/// Is this a word that must not stand here?
-fn check_word(module: &[String], token: &Token) -> Option<(usize, String)> {
-    let Kind::Word(word) = &token.kind else { return None };
-    let (_, places) = CONFINED.iter().find(|(confined, _)| confined == word)?;
-    if places.iter().any(|place| is_in(module, place)) {
-        return None;
+/// Adds each word that must not stand in this module.
+fn check_words(module: &[String], trees: &[TokenTree], wrong: &mut Vec<(usize, String)>) {
+    for tree in trees {
+        if let TokenTree::Group(group) = tree {
+            check_words(module, &source::inside(group), wrong);
+        }
+        let Some((word, places)) = CONFINED.iter().find(|(word, _)| is_word(tree, word)) else { continue };
+        if !places.iter().any(|place| is_in(module, place)) {
+            let allowed: Vec<String> =
+                places.iter().map(|place| format!("src/{}", place.join("/"))).collect();
+            wrong.push((source::line(tree), format!("`{word}` may only stand in {}", allowed.join(", "))));
+        }
     }
-    let allowed: Vec<String> = places.iter().map(|place| format!("src/{}", place.join("/"))).collect();
-    Some((token.line, format!("`{word}` may only stand in {}", allowed.join(", "))))
 }
 
 /// Does this path reach above the layer of the module that names it?

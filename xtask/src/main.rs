@@ -1,6 +1,6 @@
 //! Developer commands: `cargo xtask help` lists them.
 //!
-//! Plain standard library, so that building it takes seconds on a fresh clone.
+//! Few and small dependencies, so that building it takes seconds on a fresh clone.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -42,7 +42,7 @@ fn check_tree() -> Result<(), String> {
         &text("Cargo.toml")?,
         [("README.md", &text("README.md")?), ("src/lib.rs", &text("src/lib.rs")?)],
     ));
-    let names = names::Names::read(&sources()?);
+    let names = names::Names::read(&sources()?)?;
     mistakes.extend(names::check(&pages, &names, &rows::not_offered()?));
     mistakes.iter().for_each(|sentence| println!("{sentence}"));
     if mistakes.is_empty() {

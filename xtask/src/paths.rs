@@ -1,6 +1,8 @@
 //! Finds the paths in a source file that start at `crate`, `super` or `self`, resolved to full paths.
 
-use crate::source::{Kind, Token};
+use proc_macro2::{Delimiter, Spacing, TokenTree};
+
+use crate::source::{self, group, is_punct, is_word};
 
 /// A path that the source names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,127 +17,109 @@ pub(crate) struct Named {
     pub(crate) bang: bool,
 }
 
-/// Every such path in a file whose own module is `module`.
+/// Returns every such path in a file whose own module is `module`.
 ///
 /// Groups are taken apart (`use crate::{a::{b, c}, d}` names three), inline modules are followed, and a path
 /// ends where generic arguments, a call or anything else begins.
-pub(crate) fn named(tokens: &[Token], module: &[String]) -> Vec<Named> {
-    let mut finder = Finder { tokens, found: Vec::new() };
-    let mut module = module.to_vec();
-    let mut depth = 0_usize;
-    let mut inline = Vec::new(); // the depth outside each inline module that we are in
+pub(crate) fn named(trees: &[TokenTree], module: &[String]) -> Vec<Named> {
+    let mut found = Vec::new();
+    look(trees, module, &mut found);
+    found
+}
+
+/// Adds the paths of code in a module.
+fn look(trees: &[TokenTree], module: &[String], found: &mut Vec<Named>) {
     let mut at = 0;
-    while let Some(token) = tokens.get(at) {
-        match &token.kind {
-            Kind::Word(word) if word == "mod" => {
-                if let (Some(Kind::Word(name)), Some(Kind::Punct('{'))) =
-                    (finder.kind(at + 1), finder.kind(at + 2))
-                {
-                    module.push(name.clone());
-                    inline.push(depth);
-                    depth += 1;
-                    at += 2;
-                }
+    while let Some(tree) = trees.get(at) {
+        if let TokenTree::Group(group) = tree {
+            let mut module = module.to_vec();
+            if let [.., word, TokenTree::Ident(name)] = &trees[..at]
+                && is_word(word, "mod")
+            {
+                module.push(name.to_string());
             }
-            Kind::Punct('{') => depth += 1,
-            Kind::Punct('}') => {
-                depth = depth.saturating_sub(1);
-                if inline.last() == Some(&depth) {
-                    inline.pop();
-                    module.pop();
-                }
-            }
-            Kind::Word(word) if finder.starts_path(at, word) => {
-                at = finder.tree(at, module.clone());
-                continue;
-            }
-            _ => {}
+            look(&source::inside(group), &module, found);
+        } else if starts_path(trees, at) {
+            at = path(trees, at, module.to_vec(), found);
+            continue;
         }
         at += 1;
     }
-    finder.found
 }
 
-/// The state of looking.
-struct Finder<'a> {
-    /// The whole file.
-    tokens: &'a [Token],
-    /// The paths that have been found.
-    found: Vec<Named>,
+/// Whether a path that can be resolved starts at this index. `pub(crate)` and `self.x` do not.
+fn starts_path(trees: &[TokenTree], at: usize) -> bool {
+    let is = |word| is_word(&trees[at], word);
+    let renamed = trees.get(at + 1).is_some_and(|next| is_word(next, "as"));
+    match is("crate") || is("super") {
+        true => goes_on(trees, at) || renamed,
+        false => is("self") && goes_on(trees, at),
+    }
 }
 
-impl Finder<'_> {
-    /// The kind of the token at an index.
-    fn kind(&self, at: usize) -> Option<&Kind> {
-        self.tokens.get(at).map(|token| &token.kind)
-    }
+/// Whether `::` follows the tree at this index.
+fn goes_on(trees: &[TokenTree], at: usize) -> bool {
+    matches!(&trees[at + 1..], [TokenTree::Punct(first), second, ..]
+        if first.as_char() == ':' && first.spacing() == Spacing::Joint && is_punct(second, ':'))
+}
 
-    /// Whether the word at this index starts a path that can be resolved. `pub(crate)` and `self.x` do not.
-    fn starts_path(&self, at: usize, word: &str) -> bool {
-        let renamed = self.tokens.get(at + 1).is_some_and(|next| next.is_word("as"));
-        let goes_on = self.kind(at + 1) == Some(&Kind::PathSep);
-        match word {
-            "crate" | "super" => goes_on || renamed,
-            "self" => goes_on,
-            _ => false,
-        }
-    }
-
-    /// Reads a path or use-tree that starts at an index, below `base`; returns the index after it.
-    fn tree(&mut self, mut at: usize, mut base: Vec<String>) -> usize {
-        loop {
-            match self.kind(at) {
-                Some(Kind::Word(word)) => match word.as_str() {
+/// Adds the path or the use-tree that starts at an index, below `base`; returns the index after it.
+fn path(trees: &[TokenTree], mut at: usize, mut base: Vec<String>, found: &mut Vec<Named>) -> usize {
+    let mut line = trees.get(at).map_or(0, source::line);
+    loop {
+        match trees.get(at) {
+            Some(tree @ TokenTree::Ident(word)) => {
+                line = source::line(tree);
+                match word.to_string().as_str() {
                     "crate" => base.clear(),
                     "self" => {}
                     "super" => drop(base.pop()),
-                    name => base.push(name.to_owned()),
-                },
-                Some(Kind::Punct('*')) => {
-                    self.push(at, base, true);
-                    return at + 1;
-                }
-                Some(Kind::Punct('{')) => return self.group(at + 1, &base),
-                _ => {
-                    self.push(at.saturating_sub(1), base, false);
-                    return at;
+                    name => base.push(name.trim_start_matches("r#").to_owned()),
                 }
             }
-            if self.kind(at + 1) != Some(&Kind::PathSep) {
-                self.push(at, base, false);
+            Some(star) if is_punct(star, '*') => {
+                found.push(Named { path: base, line: source::line(star), glob: true, bang: false });
                 return at + 1;
             }
-            at += 2;
-        }
-    }
-
-    /// Reads the inside of a group; returns the index after its closing brace.
-    fn group(&mut self, mut at: usize, base: &[String]) -> usize {
-        while let Some(kind) = self.kind(at) {
-            match kind {
-                Kind::Punct('}') => return at + 1,
-                Kind::Word(word) if word == "as" => at += 2,
-                Kind::Word(_) | Kind::Punct('*' | '{') => at = self.tree(at, base.to_vec()),
-                Kind::PathSep | Kind::Punct(_) => at += 1,
+            other => {
+                match other.and_then(|tree| group(tree, Delimiter::Brace)) {
+                    Some(braces) => members(&source::inside(braces), &base, found),
+                    // `path::<T>`: the angle bracket is the next thing to look at.
+                    None => {
+                        found.push(Named { path: base, line, glob: false, bang: false });
+                        return at;
+                    }
+                }
+                return at + 1;
             }
         }
-        at
+        if !goes_on(trees, at) {
+            // `path != other` compares, `path!` calls.
+            let bang =
+                matches!(&trees[at + 1..], [mark, next, ..] if is_punct(mark, '!') && !is_punct(next, '='));
+            found.push(Named { path: base, line, glob: false, bang });
+            return at + 1;
+        }
+        at += 3;
     }
+}
 
-    /// Records a path whose last token is at an index.
-    fn push(&mut self, at: usize, path: Vec<String>, glob: bool) {
-        let line = self.tokens.get(at).map_or(0, |token| token.line);
-        // `path != other` compares, `path!` calls.
-        let bang =
-            self.kind(at + 1) == Some(&Kind::Punct('!')) && self.kind(at + 2) != Some(&Kind::Punct('='));
-        self.found.push(Named { path, line, glob, bang });
+/// Adds the members of a group of a use-tree.
+fn members(trees: &[TokenTree], base: &[String], found: &mut Vec<Named>) {
+    let mut at = 0;
+    while let Some(tree) = trees.get(at) {
+        at = match tree {
+            TokenTree::Punct(mark) if mark.as_char() != '*' => at + 1,
+            word if is_word(word, "as") => at + 2,
+            _ => path(trees, at, base.to_vec(), found),
+        };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::tokens;
+    use crate::source::trees;
 
     /// The paths in a text, as `line path`, seen from a module such as `wire::mpa`.
     fn read(module: &str, text: &str) -> Vec<String> {
@@ -145,7 +129,7 @@ mod tests {
             let bang = if named.bang { "!" } else { "" };
             format!("{} {}{glob}{bang}", named.line, named.path.join("::"))
         };
-        super::named(&tokens(text), &module).into_iter().map(show).collect()
+        super::named(&trees(text).expect("Rust"), &module).into_iter().map(show).collect()
     }
 
     #[test]

@@ -86,7 +86,9 @@ fn files() -> Result<Vec<(String, Scope)>, String> {
     let mut for_tests = Vec::new();
     for file in &sources {
         let text = fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
-        for_tests.extend(citations::test_files(&text).into_iter().map(|name| module_folder(file) + &name));
+        let names =
+            citations::test_files(&text).map_err(|(line, sentence)| format!("{file}:{line}: {sentence}"))?;
+        for_tests.extend(names.into_iter().map(|name| module_folder(file) + &name));
     }
     let scope = |file: &str| {
         let stem = file.trim_end_matches(".rs");
@@ -114,7 +116,10 @@ fn module_folder(file: &str) -> String {
 
 /// Adds the citations of one file; returns the wrong ones as `file:line: sentence`.
 fn collect(table: &Table, file: &str, text: &str, scope: Scope, cited: &mut Cited) -> Vec<String> {
-    let found = citations::find(text, scope);
+    let found = match citations::find(text, scope) {
+        Ok(found) => found,
+        Err((line, sentence)) => return vec![format!("{file}:{line}: {sentence}")],
+    };
     let range = |line| format!("{file}:{line}: a range of rows: name them one by one");
     let mut wrong: Vec<_> = found.ranges.into_iter().map(range).collect();
     for one in found.citations {

@@ -1,230 +1,158 @@
-//! Rust source as tokens, strings, characters and lifetimes left out, and its comments by themselves.
+//! Rust source as token trees, which proc-macro2 reads for syn, and the comments between them.
 //!
-//! Just enough of Rust's lexical rules to find paths and keywords; it never fails, because what it reads
-//! has been through the compiler, or soon will be.
+//! Why not syn's syntax tree: it ends at the arguments of a macro, and a path in `select!`, a test in `proptest!` and a type in
+//! `bitflags!` count as well.
 
-/// The kind of a token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// An identifier, a keyword or a number.
-    Word(String),
-    /// `::`
-    PathSep,
-    /// Any other character.
-    Punct(char),
+use std::ops::Range;
+
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+
+/// Reads a source text.
+///
+/// # Errors
+/// The line at which it is not Rust, and a sentence.
+pub(crate) fn trees(text: &str) -> Result<Vec<TokenTree>, (usize, String)> {
+    let stream: TokenStream = text
+        .parse()
+        .map_err(|error: proc_macro2::LexError| (error.span().start().line, error.to_string()))?;
+    Ok(stream.into_iter().collect())
 }
 
-/// A token and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    /// Its kind.
-    pub(crate) kind: Kind,
-    /// The line it is on; the first is 1.
-    pub(crate) line: usize,
+/// The trees inside of a group.
+pub(crate) fn inside(group: &Group) -> Vec<TokenTree> {
+    group.stream().into_iter().collect()
 }
 
-impl Token {
-    /// Whether it is this word.
-    pub(crate) fn is_word(&self, word: &str) -> bool {
-        matches!(&self.kind, Kind::Word(own) if own == word)
+/// Whether a tree is this word. A raw identifier, `r#type`, is none of the words of Rust.
+pub(crate) fn is_word(tree: &TokenTree, word: &str) -> bool {
+    matches!(tree, TokenTree::Ident(own) if own == word)
+}
+
+/// Whether a tree is this character of punctuation.
+pub(crate) fn is_punct(tree: &TokenTree, character: char) -> bool {
+    matches!(tree, TokenTree::Punct(own) if own.as_char() == character)
+}
+
+/// Returns the group if a tree is one with these brackets.
+pub(crate) fn group(tree: &TokenTree, delimiter: Delimiter) -> Option<&Group> {
+    match tree {
+        TokenTree::Group(group) if group.delimiter() == delimiter => Some(group),
+        _ => None,
     }
 }
 
-/// The tokens of a source text.
-pub(crate) fn tokens(text: &str) -> Vec<Token> {
-    read(text).tokens
+/// Returns the body of an item that begins here, and its index: the first group in braces. None if a semicolon comes first.
+pub(crate) fn body(trees: &[TokenTree]) -> Option<(usize, &Group)> {
+    let ends = |tree: &TokenTree| is_punct(tree, ';') || group(tree, Delimiter::Brace).is_some();
+    let at = trees.iter().position(ends)?;
+    Some((at, group(&trees[at], Delimiter::Brace)?))
+}
+
+/// The line on which a tree begins; the first is 1.
+pub(crate) fn line(tree: &TokenTree) -> usize {
+    tree.span().start().line
 }
 
 /// The comments of a source text that begin with `//`: the line of each, and the rest of it without the slashes.
 /// Those of a file or module (`//!`) begin with `!`, those of an item (`///`) with `/`.
-pub(crate) fn comments(text: &str) -> Vec<(usize, &str)> {
-    read(text).comments
+pub(crate) fn comments<'a>(text: &'a str, trees: &[TokenTree]) -> Vec<(usize, &'a str)> {
+    let mut code = Vec::new();
+    cover(text, trees, &mut code);
+    code.push(text.len()..text.len());
+    let (mut found, mut from, mut line) = (Vec::new(), 0, 1);
+    for Range { start, end } in code {
+        between(&text[from..start], line, &mut found);
+        line += text[from..end].matches('\n').count();
+        from = end;
+    }
+    found
 }
 
-/// Reads a text to its end.
-fn read(text: &str) -> Lexer<'_> {
-    let mut lexer = Lexer { rest: text, line: 1, tokens: Vec::new(), comments: Vec::new() };
-    while lexer.step() {}
-    lexer
-}
-
-/// Whether an identifier can begin with, or a word go on with, this character.
-fn is_word_char(character: char) -> bool {
-    character.is_alphanumeric() || character == '_'
-}
-
-/// The state of reading.
-struct Lexer<'a> {
-    /// The text that has not been read.
-    rest: &'a str,
-    /// The line that `rest` begins on.
-    line: usize,
-    /// The tokens that have been found.
-    tokens: Vec<Token>,
-    /// The line comments that have been found.
-    comments: Vec<(usize, &'a str)>,
-}
-
-impl Lexer<'_> {
-    /// Reads one thing; false at the end.
-    fn step(&mut self) -> bool {
-        let Some(first) = self.rest.chars().next() else { return false };
-        if self.rest.starts_with("//") {
-            let end = self.rest.find('\n').unwrap_or(self.rest.len());
-            self.comments.push((self.line, &self.rest[2..end]));
-            self.skip(end);
-        } else if self.rest.starts_with("/*") {
-            self.block_comment();
-        } else if self.rest.starts_with("::") {
-            self.push(Kind::PathSep);
-            self.skip(2);
-        } else if is_word_char(first) {
-            self.word();
-        } else if first == '"' {
-            self.skip(1);
-            self.quoted('"');
-        } else if first == '\'' {
-            self.character_or_lifetime();
+/// Adds the place of each token and each bracket, in order.
+fn cover(text: &str, trees: &[TokenTree], code: &mut Vec<Range<usize>>) {
+    for tree in trees {
+        let range = tree.span().byte_range();
+        // A comment that documents an item is an attribute, each token of which has the place of the whole comment.
+        if ["//", "/*"].iter().any(|mark| text[range.clone()].starts_with(mark)) {
+            continue;
+        }
+        if let TokenTree::Group(group) = tree {
+            code.push(group.span_open().byte_range());
+            cover(text, &inside(group), code);
+            code.push(group.span_close().byte_range());
         } else {
-            if !first.is_whitespace() {
-                self.push(Kind::Punct(first));
-            }
-            self.skip(first.len_utf8());
-        }
-        true
-    }
-
-    /// Passes over so many bytes, counting lines.
-    fn skip(&mut self, bytes: usize) {
-        let (passed, rest) = self.rest.split_at(bytes);
-        self.line += passed.matches('\n').count();
-        self.rest = rest;
-    }
-
-    /// Records a token that begins here.
-    fn push(&mut self, kind: Kind) {
-        self.tokens.push(Token { kind, line: self.line });
-    }
-
-    /// A block comment; they nest.
-    fn block_comment(&mut self) {
-        let mut depth = 0_usize;
-        while !self.rest.is_empty() {
-            if self.rest.starts_with("/*") {
-                depth += 1;
-                self.skip(2);
-            } else if self.rest.starts_with("*/") {
-                depth -= 1;
-                self.skip(2);
-            } else {
-                self.skip(self.rest.chars().next().map_or(0, char::len_utf8));
-            }
-            if depth == 0 {
-                return;
-            }
+            code.push(range);
         }
     }
+}
 
-    /// A word, or the prefix of a string (`b"`, `r#"`), of a byte (`b'`) or of a raw identifier (`r#type`).
-    fn word(&mut self) {
-        let end = self.rest.find(|character| !is_word_char(character)).unwrap_or(self.rest.len());
-        let (word, after) = self.rest.split_at(end);
-        let hashes = after.len() - after.trim_start_matches('#').len();
-        let is_raw = matches!(word, "r" | "br" | "cr");
-        if is_raw && after[hashes..].starts_with('"') {
-            self.skip(end + hashes + 1);
-            let close = format!("\"{}", "#".repeat(hashes));
-            self.skip(self.rest.find(&close).map_or(self.rest.len(), |at| at + close.len()));
-        } else if word == "r" && hashes == 1 {
-            self.skip(end + 1);
-            self.word();
-        } else if matches!(word, "b" | "c") && after.starts_with('"') {
-            self.skip(end + 1);
-            self.quoted('"');
-        } else if word == "b" && after.starts_with('\'') {
-            self.skip(end + 1);
-            self.quoted('\'');
+/// Adds the line comments of a text without tokens, which begins on this line.
+fn between<'a>(mut text: &'a str, mut line: usize, found: &mut Vec<(usize, &'a str)>) {
+    while let Some(start) = text.find('/') {
+        line += text[..start].matches('\n').count();
+        let comment = &text[start..];
+        let end = if comment.starts_with("//") {
+            let end = comment.find('\n').unwrap_or(comment.len());
+            found.push((line, &comment[2..end]));
+            end
         } else {
-            self.push(Kind::Word(word.to_owned()));
-            self.skip(end);
-        }
+            block(comment)
+        };
+        line += comment[..end].matches('\n').count();
+        text = &comment[end..];
     }
+}
 
-    /// The rest of a literal up to this quote; a backslash hides the character after it.
-    fn quoted(&mut self, quote: char) {
-        let mut hidden = false;
-        for (at, character) in self.rest.char_indices() {
-            if character == quote && !hidden {
-                self.skip(at + 1);
-                return;
-            }
-            hidden = character == '\\' && !hidden;
-        }
-        self.skip(self.rest.len());
-    }
-
-    /// `'x'`, `'\n'` or `'lifetime`.
-    fn character_or_lifetime(&mut self) {
-        let mut characters = self.rest.chars().skip(1);
-        let (first, second) = (characters.next(), characters.next());
-        self.skip(1);
-        if first == Some('\\') || second == Some('\'') {
-            self.quoted('\'');
-        } else {
-            self.skip(self.rest.find(|character| !is_word_char(character)).unwrap_or(self.rest.len()));
+/// The length of the block comment that a text begins with; block comments nest.
+fn block(text: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while let Some(mark) = text.get(at..).and_then(|rest| rest.find(['*', '/'])) {
+        at += mark;
+        let step = match text.get(at..at + 2) {
+            Some("/*") => 1,
+            Some("*/") => -1,
+            _ => 0,
+        };
+        depth += step;
+        at += if step == 0 { 1 } else { 2 };
+        if depth == 0 {
+            return at;
         }
     }
+    text.len()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The tokens of a text, joined by spaces.
-    fn read(text: &str) -> String {
-        let words = tokens(text).into_iter().map(|token| match token.kind {
-            Kind::Word(word) => word,
-            Kind::PathSep => "::".to_owned(),
-            Kind::Punct(character) => character.to_string(),
-        });
-        words.collect::<Vec<_>>().join(" ")
+    /// The comments of a text.
+    fn read(text: &str) -> Vec<(usize, &str)> {
+        comments(text, &trees(text).expect("Rust"))
     }
 
     #[test]
-    fn comments_are_left_out() {
-        assert_eq!(read("a // crate::b\nc /* d /* e */ f */ g /// h\n//! i\nj"), "a c g j");
-        assert_eq!(read("/* never closed"), "");
+    fn line_comments_are_found_between_tokens() {
+        let text = "//! a\nf(); // b\n/* // c */ let d = \"// e\"; /// g\nfn h() { 1 // é\n}\n// i";
+        assert_eq!(read(text), [(1, "! a"), (2, " b"), (3, "/ g"), (4, " é"), (6, " i")]);
+        assert_eq!(read("//// a\n/** // b */ c // d"), [(1, "// a"), (2, " d")]);
     }
 
     #[test]
-    fn line_comments_can_be_had_by_themselves() {
-        let text = "//! a\nf(); // b\n/* // c */ let d = \"// e\"; /// g";
-        assert_eq!(comments(text), [(1, "! a"), (2, " b"), (3, "/ g")]);
+    fn block_comments_nest() {
+        assert_eq!(read("/* a /* // b */ // c */\n// d\n/*/ e */ f / g // h"), [(2, " d"), (3, " h")]);
     }
 
     #[test]
-    fn literals_are_left_out() {
-        assert_eq!(read(r##"a "b \" c" d r"e\" f r#"g " h"# i b"j" k c"l" m"##), "a d f i k m");
-        assert_eq!(read(r"a 'b' c '\'' d '\u{1F600}' e b'\\' f b'g' h '\\' i"), "a c d e f h i");
-        assert_eq!(read("let é = 'é'; \"never closed"), "let é = ;");
+    fn a_body_ends_the_head_of_an_item() {
+        let body_of =
+            |text: &str| body(&trees(text).expect("Rust")).map(|(at, group)| (at, inside(group).len()));
+        assert_eq!(body_of("fn f(x: [u8; { 2 }]) { a b }"), Some((3, 2)));
+        assert_eq!(body_of("fn f(); fn g() {}"), None);
     }
 
     #[test]
-    fn lifetimes_are_left_out_and_do_not_open_a_character() {
-        assert_eq!(read("f<'a, 'static>(x: &'a str) -> &'a T"), "f < , > ( x : & str ) - > & T");
-        assert_eq!(read("'outer: loop { break 'outer }"), ": loop { break }");
-    }
-
-    #[test]
-    fn words_and_separators_are_kept() {
-        assert_eq!(read("use crate::{a::B, r#type}; x: u8"), "use crate :: { a :: B , type } ; x : u8");
-        assert_eq!(read("r b br bread"), "r b br bread");
-    }
-
-    #[test]
-    fn lines_are_counted_through_everything() {
-        let found = tokens("a\n/* \n */ b \"\n\n\" c r#\"\n\"# d\n// x\ne");
-        let lines: Vec<usize> = found.iter().map(|token| token.line).collect();
-        assert_eq!(lines, [1, 3, 5, 6, 8]);
+    fn what_is_not_rust_is_named_by_its_line() {
+        assert_eq!(trees("a\n{ b").map_err(|(line, _)| line).err(), Some(2));
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proc_macro2::{Delimiter, Group, TokenTree};
+
 use super::Pages;
 use super::links::prose;
-use crate::source::{self, Kind, Token};
+use crate::source::{self, group, inside, is_punct, is_word};
 
 /// The pages with porting tables begin so.
 const PAGES: &str = "docs/guide/src/porting";
@@ -27,12 +29,17 @@ pub(super) struct Names {
 
 impl Names {
     /// Reads the names of sources.
-    pub(super) fn read(sources: &[String]) -> Self {
+    ///
+    /// # Errors
+    /// A sentence, if one is not Rust.
+    pub(super) fn read(sources: &[String]) -> Result<Self, String> {
         let mut names = Self::default();
         for text in sources {
-            names.collect(&source::tokens(text));
+            names.collect(
+                &source::trees(text).map_err(|(line, sentence)| format!("line {line}: {sentence}"))?,
+            );
         }
-        names
+        Ok(names)
     }
 
     /// The number of names.
@@ -54,109 +61,86 @@ impl Names {
         }
     }
 
-    /// Adds the names of one file.
-    fn collect(&mut self, tokens: &[Token]) {
+    /// Adds the names of some code.
+    fn collect(&mut self, trees: &[TokenTree]) {
         let mut at = 0;
-        while at < tokens.len() {
-            let public = at > 0 && tokens[at - 1].is_word("pub");
-            let item = ["struct", "enum", "trait"].into_iter().find(|word| tokens[at].is_word(word));
-            if tokens[at].is_word("impl") {
-                at = self.implementation(tokens, at);
-            } else if let (Some(item), true) = (item, public) {
-                at = self.definition(tokens, at + 1, item);
+        while let Some(tree) = trees.get(at) {
+            let public = at > 0 && is_word(&trees[at - 1], "pub");
+            let item = ["struct", "enum", "trait"].into_iter().find(|word| public && is_word(tree, word));
+            let read = match (item, source::body(&trees[at..])) {
+                (Some(item), Some((end, body))) => {
+                    self.definition(&trees[at + 1..at + end], body, item).then_some(end)
+                }
+                (Some(_), None) => trees.get(at + 1).and_then(|name| self.members(name)).and(None),
+                (None, Some((end, body))) if is_word(tree, "impl") => {
+                    self.implementation(&trees[at + 1..at + end], body).then_some(end)
+                }
+                _ => None,
+            };
+            if let (None, TokenTree::Group(group)) = (read, tree) {
+                self.collect(&inside(group));
             }
-            at += 1;
+            at += read.unwrap_or(0) + 1;
         }
     }
 
-    /// Reads a type; returns where its body ends.
-    fn definition(&mut self, tokens: &[Token], at: usize, item: &str) -> usize {
-        let Some(Kind::Word(name)) = tokens.get(at).map(|token| &token.kind) else { return at };
-        let members = self.types.entry(name.clone()).or_default();
-        let body = body(tokens, at);
-        for (before, token, after) in body.clone().filter_map(|at| top(tokens, body.start, at)) {
-            let Kind::Word(word) = &token.kind else { continue };
+    /// The members of a type.
+    fn members(&mut self, name: &TokenTree) -> Option<&mut BTreeSet<String>> {
+        let TokenTree::Ident(name) = name else { return None };
+        Some(self.types.entry(name.to_string()).or_default())
+    }
+
+    /// Reads a type. Returns whether it has a name, which the parameter of a macro is not.
+    fn definition(&mut self, head: &[TokenTree], body: &Group, item: &str) -> bool {
+        let Some(members) = head.first().and_then(|name| self.members(name)) else { return false };
+        let body = inside(body);
+        for (at, tree) in body.iter().enumerate() {
+            let TokenTree::Ident(word) = tree else { continue };
+            let before = at.checked_sub(1).map(|at| &body[at]);
+            let follows = |word| before.is_some_and(|before| is_word(before, word));
             let named = match item {
-                // A variant follows the brace, a comma, or an attribute.
-                "enum" => matches!(before, Kind::Punct('{' | ',' | ']')),
-                "trait" => matches!(before, Kind::Word(word) if word == "fn"),
+                // A variant is the first, or follows a comma or an attribute.
+                "enum" => before.is_none_or(|before| {
+                    is_punct(before, ',') || group(before, Delimiter::Bracket).is_some()
+                }),
+                "trait" => follows("fn"),
                 _ => {
-                    matches!(before, Kind::Word(word) if word == "const")
-                        || (matches!(before, Kind::Word(word) if word == "pub") && *after == Kind::Punct(':'))
+                    let is_field = body.get(at + 1).is_some_and(|after| is_punct(after, ':'));
+                    follows("const") || (follows("pub") && is_field)
                 }
             };
             if named {
-                members.insert(word.clone());
+                members.insert(word.to_string());
             }
         }
-        body.end
+        true
     }
 
-    /// Reads the public methods and constants of an inherent implementation; returns where it ends.
-    fn implementation(&mut self, tokens: &[Token], at: usize) -> usize {
-        let body = body(tokens, at);
-        let head = &tokens[at + 1..body.start.max(at + 1)];
-        if head.iter().any(|token| token.is_word("for")) || body.is_empty() {
-            return body.start;
+    /// Reads the public methods and constants of an implementation. Returns whether it is an inherent one.
+    fn implementation(&mut self, head: &[TokenTree], body: &Group) -> bool {
+        if head.iter().any(|tree| is_word(tree, "for")) {
+            return false;
         }
         // The type is the first word outside of angle brackets: `impl<T: Send> Acceptor<T> where T: ..`.
         let mut depth = 0;
-        let name = head.iter().find_map(|token| {
-            match &token.kind {
-                Kind::Punct('<') => depth += 1,
-                Kind::Punct('>') => depth -= 1,
-                Kind::Word(word) if depth == 0 => return Some(word),
-                _ => {}
-            }
-            None
+        let name = head.iter().find(|tree| {
+            depth += i32::from(is_punct(tree, '<')) - i32::from(is_punct(tree, '>'));
+            depth == 0 && matches!(tree, TokenTree::Ident(_))
         });
-        let Some(name) = name else { return body.end };
-        let members = self.types.entry(name.clone()).or_default();
-        for at in body.clone() {
-            let Kind::Word(word) = &tokens[at].kind else { continue };
-            let before = &tokens[body.start..at];
-            let kept = before.iter().rev().take_while(|token| {
-                ["fn", "const", "async", "unsafe", "pub"].iter().any(|word| token.is_word(word))
-            });
-            let kept: Vec<_> = kept.collect();
-            if kept.len() > 1 && kept.last().is_some_and(|token| token.is_word("pub")) {
-                members.insert(word.clone());
+        let Some(members) = name.and_then(|name| self.members(name)) else { return false };
+        let body = inside(body);
+        for (at, tree) in body.iter().enumerate() {
+            let TokenTree::Ident(word) = tree else { continue };
+            let is_head = |tree: &&TokenTree| {
+                ["fn", "const", "async", "unsafe", "pub"].iter().any(|word| is_word(tree, word))
+            };
+            let head: Vec<_> = body[..at].iter().rev().take_while(is_head).collect();
+            if head.len() > 1 && head.last().is_some_and(|first| is_word(first, "pub")) {
+                members.insert(word.to_string());
             }
         }
-        body.end
+        true
     }
-}
-
-/// The tokens from the next brace to the one that closes it. Empty before a semicolon.
-fn body(tokens: &[Token], from: usize) -> std::ops::Range<usize> {
-    let mut depth = 0_usize;
-    let mut start = from;
-    for (at, token) in tokens.iter().enumerate().skip(from) {
-        match token.kind {
-            Kind::Punct('{') => {
-                if depth == 0 {
-                    start = at;
-                }
-                depth += 1;
-            }
-            Kind::Punct('}') if depth <= 1 => return start..at,
-            Kind::Punct('}') => depth -= 1,
-            Kind::Punct(';') if depth == 0 => return at..at,
-            _ => {}
-        }
-    }
-    from..from
-}
-
-/// A token of a body that is in no inner bracket, with those before and after it.
-fn top(tokens: &[Token], start: usize, at: usize) -> Option<(&Kind, &Token, &Kind)> {
-    let depth = tokens[start..at].iter().fold(0_isize, |depth, token| match token.kind {
-        Kind::Punct('{' | '(' | '[') => depth + 1,
-        Kind::Punct('}' | ')' | ']') => depth - 1,
-        _ => depth,
-    });
-    (depth == 1 && at > start)
-        .then(|| Some((&tokens[at - 1].kind, &tokens[at], &tokens.get(at + 1)?.kind)))?
 }
 
 /// Returns each mistake of the porting tables, as `file:line: sentence`. `out` are the rows of the feature table that are not
@@ -235,12 +219,16 @@ mod tests {
 
     fn mistakes(table: &str) -> Vec<String> {
         let pages = Pages::from([(format!("{PAGES}.md"), table.to_owned())]);
-        check(&pages, &Names::read(&[SOURCE.to_owned()]), &BTreeSet::from(["AD-03".to_owned()]))
+        check(
+            &pages,
+            &Names::read(&[SOURCE.to_owned()]).expect("Rust"),
+            &BTreeSet::from(["AD-03".to_owned()]),
+        )
     }
 
     #[test]
     fn public_names_are_found_and_others_are_not() {
-        let names = Names::read(&[SOURCE.to_owned()]);
+        let names = Names::read(&[SOURCE.to_owned()]).expect("Rust");
         for name in [
             "Pair",
             "Pair::post",
