@@ -1,17 +1,23 @@
 //! Links between the pages: each leads to a file that exists, and to a heading that the file has.
+//!
+//! A library reads the pages; the comparison is ours. lychee and mdbook-linkcheck have both, but also an HTTP client with
+//! hundreds of crates, which every run would compile to follow links between files. And neither knows that a chapter
+//! must not link to files outside the book.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use super::{CHAPTERS, Pages};
 
 /// Returns each link that leads nowhere, as `file:line: sentence`.
 pub(super) fn check(pages: &Pages, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let anchors: BTreeMap<&str, BTreeSet<String>> =
-        pages.iter().map(|(file, text)| (file.as_str(), anchors(text))).collect();
+    let pages: BTreeMap<&str, Page> =
+        pages.iter().map(|(file, text)| (file.as_str(), Page::read(text))).collect();
     let mut mistakes = Vec::new();
-    for (file, text) in pages {
-        for (line, target) in links(text) {
-            if let Err(sentence) = follow(file, &target, &anchors, &exists) {
+    for (file, page) in &pages {
+        for (line, target) in &page.links {
+            if let Err(sentence) = follow(file, target, &pages, &exists) {
                 mistakes.push(format!("{file}:{line}: `{target}` {sentence}"));
             }
         }
@@ -23,7 +29,7 @@ pub(super) fn check(pages: &Pages, exists: impl Fn(&str) -> bool) -> Vec<String>
 fn follow(
     file: &str,
     target: &str,
-    anchors: &BTreeMap<&str, BTreeSet<String>>,
+    pages: &BTreeMap<&str, Page>,
     exists: &impl Fn(&str) -> bool,
 ) -> Result<(), &'static str> {
     if target.contains("://") || target.starts_with("mailto:") {
@@ -41,7 +47,7 @@ fn follow(
         return Err("does not exist");
     }
     match anchor {
-        Some(anchor) if !anchors.get(path.as_str()).is_some_and(|own| own.contains(anchor)) => {
+        Some(anchor) if !pages.get(path.as_str()).is_some_and(|page| page.anchors.contains(anchor)) => {
             Err("is not a heading of that page")
         }
         _ => Ok(()),
@@ -62,41 +68,46 @@ fn resolve(file: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The lines outside of code blocks, with their numbers.
-pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut code = false;
-    (1..).zip(text.lines()).filter(move |(_, line)| {
-        let fence = line.trim_start().starts_with("```");
-        code ^= fence;
-        !code && !fence
-    })
+/// The links and the headings of a page, as pulldown-cmark reads them, which mdBook uses.
+#[derive(Default)]
+struct Page {
+    /// The targets of the links, with their lines.
+    links: Vec<(usize, String)>,
+    /// The anchors of the headings, as mdBook and repository hosts make them.
+    anchors: BTreeSet<String>,
 }
 
-/// The targets of the links of a page, with their lines. Links in code do not count.
-fn links(text: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    for (number, line) in prose(text) {
-        let plain: Vec<&str> = line.split('`').step_by(2).collect();
-        let plain = plain.join("");
-        let after = plain.split("](").skip(1);
-        found.extend(after.filter_map(|rest| Some((number, rest.split_once(')')?.0.to_owned()))));
+impl Page {
+    /// Reads a page.
+    fn read(text: &str) -> Self {
+        let mut page = Self::default();
+        let mut title = None;
+        for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+            match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    let line = 1 + text[..range.start].matches('\n').count();
+                    page.links.push((line, dest_url.into_string()));
+                }
+                Event::Start(Tag::Heading { .. }) => title = Some(String::new()),
+                Event::Text(text) | Event::Code(text) => {
+                    title.iter_mut().for_each(|title| title.push_str(&text));
+                }
+                Event::End(TagEnd::Heading(_)) => page.heading(&title.take().unwrap_or_default()),
+                _ => {}
+            }
+        }
+        page
     }
-    found
-}
 
-/// The anchors of the headings of a page, as mdBook and repository hosts make them.
-fn anchors(text: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for (_, line) in prose(text).filter(|(_, line)| line.starts_with('#')) {
-        let title = line.trim_start_matches('#').trim().to_lowercase();
-        let kept =
-            title.chars().filter(|character| character.is_alphanumeric() || " -_".contains(*character));
-        let anchor: String = kept.map(|character| if character == ' ' { '-' } else { character }).collect();
+    /// Adds the anchor of a heading: with a number if an earlier heading has the same.
+    fn heading(&mut self, title: &str) {
+        let is_kept = |character: &char| character.is_alphanumeric() || " -_".contains(*character);
+        let anchor: String = title.trim().to_lowercase().chars().filter(is_kept).collect();
+        let anchor = anchor.replace(' ', "-");
         let again = (1..).map(|number| format!("{anchor}-{number}"));
-        let free = std::iter::once(anchor.clone()).chain(again).find(|anchor| !found.contains(anchor));
-        found.extend(free);
+        let free = std::iter::once(anchor.clone()).chain(again).find(|anchor| !self.anchors.contains(anchor));
+        self.anchors.extend(free);
     }
-    found
 }
 
 #[cfg(test)]
@@ -115,8 +126,16 @@ mod tests {
         let other = ("docs/b.md", "# B\n## Memory and fork(2)\n## Twice\n## Twice");
         let good = "[1](docs/b.md) [2](docs/b.md#memory-and-fork2) [3](docs/b.md#twice-1) [4](#a) [5](https://c.example)\n# A";
         assert_eq!(mistakes(&[("a.md", good), other]), [""; 0]);
-        let wrong = "[1](c.md)\n[2](docs/b.md#c)\n[3](#c)\n[4](../d.md)";
-        assert_eq!(mistakes(&[("a.md", wrong), other]).len(), 4);
+        let wrong = "[1](c.md)\n[2](docs/b.md#c)\n[3](#c)\n[4](../d.md)\n\n[5]\n\n[5]: e.md";
+        let mistakes = mistakes(&[("a.md", wrong), other]);
+        assert_eq!(mistakes.len(), 5);
+        assert_eq!(mistakes[4], "a.md:6: `e.md` does not exist");
+    }
+
+    #[test]
+    fn a_heading_may_have_code_and_links() {
+        let heading = "# The `Adapter` of [b](docs/b.md)\n\n[1](#the-adapter-of-b)";
+        assert_eq!(mistakes(&[("a.md", heading), ("docs/b.md", "")]), [""; 0]);
     }
 
     #[test]

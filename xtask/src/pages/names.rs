@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::{Delimiter, Group, TokenTree};
 
 use super::Pages;
-use super::links::prose;
 use crate::source::{self, group, inside, is_punct, is_word};
 
 /// The pages with porting tables begin so.
@@ -186,6 +185,16 @@ pub(super) fn check(pages: &Pages, names: &Names, out: &BTreeSet<String>) -> Vec
         out.difference(&listed).map(|id| format!("{PAGES}.md:1: {id} is not offered, and not listed")),
     );
     mistakes
+}
+
+/// The lines outside of code blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut code = false;
+    (1..).zip(text.lines()).filter(move |(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    })
 }
 
 /// The cells of a line of a table.
