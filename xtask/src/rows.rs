@@ -11,6 +11,7 @@ use crate::Usage;
 use crate::citations::{self, Scope};
 use crate::layers;
 
+mod ids;
 mod table;
 
 use table::{PAGE, Row, State, Table};
@@ -44,18 +45,19 @@ pub(crate) fn not_offered() -> Result<BTreeSet<String>, String> {
     Ok(table.rows.into_iter().filter(|row| row.state == State::Out).map(|row| row.id).collect())
 }
 
-/// Reads the feature table and all test code, and prints each mistake as `file:line: sentence`, then the number of
+/// Reads the feature table, the ids of the other pages and all test code, and prints each mistake as `file:line: sentence`, then the number of
 /// rows by state. With `list` it also prints the state and the tests of each row.
 ///
 /// # Errors
-/// A sentence, if a file cannot be read, the table has a mistake, a required row is not cited or a citation is wrong.
+/// A sentence, if a file cannot be read, the table has a mistake, an id stands twice, a required row is not cited or a citation is
+/// wrong.
 pub(crate) fn check_tree(list: bool) -> Result<(), String> {
     let page = fs::read_to_string(PAGE).map_err(|error| format!("cannot read {PAGE}: {error}"))?;
     let table = Table::read(&page).map_err(|mistakes| {
         mistakes.iter().for_each(|sentence| println!("{sentence}"));
         format!("{} mistakes in the feature table", mistakes.len())
     })?;
-    let (mut cited, mut wrong) = (Cited::new(), Vec::new());
+    let (mut cited, mut wrong) = (Cited::new(), ids::check(&pages()?));
     for (file, scope) in files()? {
         let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
         wrong.extend(collect(&table, &file, &text, scope, &mut cited));
@@ -66,11 +68,26 @@ pub(crate) fn check_tree(list: bool) -> Result<(), String> {
     }
     wrong.iter().chain(&missing).for_each(|sentence| println!("{sentence}"));
     if !wrong.is_empty() || !missing.is_empty() {
-        return Err(format!("{} rows without a test, {} wrong citations", missing.len(), wrong.len()));
+        return Err(format!("{} rows without a test, {} wrong ids or citations", missing.len(), wrong.len()));
     }
     println!("{}", table.summary());
     println!("{} rows are cited by a test", cited.len());
     Ok(())
+}
+
+/// The pages beside that of the feature table, with their text.
+fn pages() -> Result<Vec<(String, String)>, String> {
+    let folder = Path::new(PAGE).parent().unwrap_or(Path::new(""));
+    let entries =
+        fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+    let mut files: Vec<String> =
+        entries.filter_map(|entry| Some(entry.ok()?.path().to_string_lossy().into_owned())).collect();
+    files.sort();
+    let read = |file: String| {
+        let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
+        Ok((file, text))
+    };
+    files.into_iter().filter(|file| file.ends_with(".md") && file != PAGE).map(read).collect()
 }
 
 /// The files that may cite rows, in order, and the part of each file that counts.

@@ -145,7 +145,7 @@ impl Table {
 }
 
 /// The cells of a line of a table; none of any other line.
-fn cells(line: &str) -> Vec<&str> {
+pub(super) fn cells(line: &str) -> Vec<&str> {
     let inner = line.trim().strip_prefix('|').and_then(|rest| rest.strip_suffix('|'));
     inner.map_or_else(Vec::new, |inner| inner.split('|').map(str::trim).collect())
 }
