@@ -26,6 +26,7 @@ mod oldest;
 mod packages;
 mod pages;
 mod paths;
+mod prose;
 mod rows;
 mod simulate;
 mod skips;
@@ -64,6 +65,12 @@ const TASKS: &[Task] = &[
         arguments: "[--list]",
         about: "check that a test cites every row of the feature table that this version has; list which",
         run: rows::main,
+    },
+    Task {
+        name: "prose",
+        arguments: "[--list]",
+        about: "count prose that is to be rewritten, and compare the numbers with xtask/prose.txt; list the places",
+        run: prose::main,
     },
     Task {
         name: "oldest",

@@ -1,4 +1,4 @@
-//! The `pages` step: the links of the documentation, the names in the porting tables, and the book.
+//! The `pages` step: the links of the documentation, the names in the porting tables, the prose of the sources, and the book.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::exec::{self, minutes};
 use crate::layers;
+use crate::prose;
 use crate::rows;
 use crate::tally::Tally;
 use crate::test::Settings;
@@ -23,9 +24,10 @@ const DOCTESTS: &str = "examples/frameworks/src/lib.rs";
 /// Pages by their path from the root of the repository.
 pub(crate) type Pages = BTreeMap<String, String>;
 
-/// Are the links, the names and the code of the documentation in order, and can mdBook build the guide?
+/// Checks the links, the names, the code and the prose of the documentation, and has mdBook build the guide.
 pub(crate) fn step(_settings: &Settings) -> Tally {
     let mut tally = Tally::check(check_tree());
+    tally += Tally::check(prose::check_tree(false));
     tally += book();
     tally
 }

@@ -44,7 +44,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "packages", place: HOST, beside: false, about: "system packages that some tests need; installs them when run as root", run: packages::step },
     Step { name: "layers", place: HOST, beside: false, about: "every module uses only its own layer and those below", run: steps::layers },
     Step { name: "rows", place: HOST, beside: false, about: "the feature table of docs/spec: every row that is required is cited by a test, and no id stands twice", run: steps::rows },
-    Step { name: "pages", place: HOST, beside: false, about: "links of the documentation, names in the porting tables, and the book if mdbook is installed", run: pages::step },
+    Step { name: "pages", place: HOST, beside: false, about: "links of the documentation, names in the porting tables, prose of the sources, and the book if mdbook is installed", run: pages::step },
     Step { name: "fmt", place: HOST, beside: false, about: "formatting", run: steps::fmt },
     Step { name: "clippy", place: HOST, beside: false, about: "lints, warnings denied", run: steps::clippy },
     Step { name: "features", place: HOST, beside: false, about: "builds with other sets of features", run: steps::features },
