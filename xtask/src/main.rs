@@ -50,7 +50,7 @@ struct Task {
 const TASKS: &[Task] = &[
     Task {
         name: "test",
-        arguments: "[--no-install] [--no-guest] [--sanitizer address] [--filter STEP]",
+        arguments: "[--no-install] [--no-guest] [--sanitizer address] [--filter STEP,..]",
         about: "run every check and every test; one closing line with the counts",
         run: test::main,
     },

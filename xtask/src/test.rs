@@ -139,18 +139,27 @@ impl Settings {
         self.failures.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The steps to run: all; or the one of that name; or those whose name contains the word.
+    /// Returns the steps to run, in order: all, or those that the filter names. Each of its words, between commas, is the name of a
+    /// step, or a part of names.
     fn chosen(&self) -> Result<Vec<&'static Step>, Usage> {
-        let wanted =
-            || STEPS.iter().filter(|step| if step.needs_guest() { self.guest } else { !self.sanitizer });
-        let Some(word) = &self.filter else {
-            return Ok(wanted().collect());
+        let wanted: Vec<&Step> = STEPS
+            .iter()
+            .filter(|step| if step.needs_guest() { self.guest } else { !self.sanitizer })
+            .collect();
+        let Some(filter) = &self.filter else {
+            return Ok(wanted);
         };
-        if let Some(step) = wanted().find(|step| step.name == word) {
-            return Ok(vec![step]);
+        let mut names = Vec::new();
+        for word in filter.split(',') {
+            let before = names.len();
+            let exact = wanted.iter().any(|step| step.name == word);
+            let is_meant = |step: &&&Step| if exact { step.name == word } else { step.name.contains(word) };
+            names.extend(wanted.iter().filter(is_meant).map(|step| step.name));
+            if names.len() == before {
+                return Err(Usage(format!("there is no step `{word}`")));
+            }
         }
-        let chosen: Vec<&Step> = wanted().filter(|step| step.name.contains(word.as_str())).collect();
-        if chosen.is_empty() { Err(Usage(format!("there is no step `{word}`"))) } else { Ok(chosen) }
+        Ok(wanted.into_iter().filter(|step| names.contains(&step.name)).collect())
     }
 }
 
@@ -258,6 +267,26 @@ mod tests {
         assert_eq!(names("--filter=doc"), ["doc"]);
         assert_eq!(names("--filter test"), ["tests", "doctests"]);
         assert_eq!(names("--filter guest"), ["guest-interop", "guest-rxe", "guest-siw", "rdma-guest"]);
+        assert_eq!(names("--filter siw,doc,test"), ["doc", "tests", "doctests", "guest-siw"]);
+        assert!(parse("--filter doc,nonsense").and_then(|settings| settings.chosen()).is_err());
+    }
+
+    #[test]
+    fn each_step_is_in_one_job_of_the_workflow() {
+        let workflow =
+            std::fs::read_to_string(crate::root().join(".github/workflows/ci.yml")).expect("the workflow");
+        let lists =
+            workflow.lines().filter_map(|line| Some(line.split_once("steps: \"")?.1.split_once('"')?.0));
+        let jobs: Vec<Vec<&str>> = lists.map(|list| list.split(',').collect()).collect();
+        for step in STEPS {
+            let count = jobs.iter().filter(|job| job.contains(&step.name)).count();
+            // Each job installs the packages that its steps need.
+            let expected = if step.name == "packages" { jobs.len() } else { 1 };
+            assert_eq!(count, expected, "jobs with the step {}", step.name);
+        }
+        for name in jobs.iter().flatten() {
+            assert!(STEPS.iter().any(|step| step.name == *name), "{name} is not a step");
+        }
     }
 
     #[test]
