@@ -1,6 +1,11 @@
 //! Instructions of user space, as callgrind counts them. Also a module of `benches/fake`.
 //!
 //! The difference of two runs with different numbers of operations has nothing of what a program does once.
+//!
+//! Why not gungraun (once iai-callgrind): its runner is a program that has to be installed in the version of the library; it compares
+//! with an earlier run in `target`, not with figures in the tree that record the compiler and the processor; and it reports one
+//! number for a benchmark, which holds the start of the program, while a line here has a number for each end of one connection and
+//! of one thread. What is left for a library is the sum over the output of callgrind, which this file has.
 
 use std::collections::HashMap;
 use std::path::Path;
