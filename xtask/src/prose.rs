@@ -23,8 +23,8 @@ const COUNTED: [(&str, &str, Find); 4] = [
     ("tests", "comments that are ids alone", ids_alone),
 ];
 
-/// Finds places, which are lines with their text, in a source text and its token trees.
-type Find = fn(&str, &[TokenTree]) -> Vec<(usize, String)>;
+/// Finds places, which are lines with their text, in the token trees and the comments of a source text.
+type Find = fn(&[TokenTree], &[(usize, &str)]) -> Vec<(usize, String)>;
 
 /// Words that end like a verb in the third person, and that documentation begins with.
 const NO_VERBS: [&str; 6] = ["As", "Its", "Less", "Thus", "This", "Whereas"];
@@ -62,21 +62,30 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
 pub(crate) fn check_tree(list: bool) -> Result<(), String> {
     let permitted = fs::read_to_string(FILE).map_err(|error| format!("cannot read {FILE}: {error}"))?;
     let mut numbers = Vec::new();
-    for (folder, name, find) in COUNTED {
+    for group in COUNTED.chunk_by(|one, next| one.0 == next.0) {
+        let folder = group[0].0;
+        let mut counts = vec![0; group.len()];
         let mut files = Vec::new();
         layers::list(Path::new(folder), &mut files)
             .map_err(|error| format!("cannot list {folder}: {error}"))?;
         files.sort();
-        let mut count = 0;
         for file in files {
             let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
             let trees =
                 source::trees(&text).map_err(|(line, sentence)| format!("{file}:{line}: {sentence}"))?;
-            let places = find(&text, &trees);
-            count += places.len();
-            places.iter().filter(|_| list).for_each(|(line, text)| println!("{file}:{line}: {name}: {text}"));
+            let comments = source::comments(&text, &trees);
+            for ((_, name, find), count) in group.iter().zip(&mut counts) {
+                let places = find(&trees, &comments);
+                *count += places.len();
+                places
+                    .iter()
+                    .filter(|_| list)
+                    .for_each(|(line, text)| println!("{file}:{line}: {name}: {text}"));
+            }
         }
-        numbers.push((format!("{folder}, {name}"), count));
+        numbers.extend(
+            group.iter().zip(counts).map(|((_, name, _), count)| (format!("{folder}, {name}"), count)),
+        );
     }
     let (lines, wrong): (Vec<_>, Vec<_>) =
         numbers.iter().map(|(name, count)| compare(&permitted, name, *count)).unzip();
@@ -102,7 +111,7 @@ fn compare(permitted: &str, name: &str, count: usize) -> (String, bool) {
 }
 
 /// Finds the functions whose documentation does not begin with a verb in the third person.
-fn docs_without_verb(_text: &str, trees: &[TokenTree]) -> Vec<(usize, String)> {
+fn docs_without_verb(trees: &[TokenTree], _comments: &[(usize, &str)]) -> Vec<(usize, String)> {
     let (mut found, mut doc) = (Vec::new(), None);
     for (at, tree) in trees.iter().enumerate() {
         let attribute = group(tree, Delimiter::Bracket).filter(|_| at > 0 && is_punct(&trees[at - 1], '#'));
@@ -117,7 +126,7 @@ fn docs_without_verb(_text: &str, trees: &[TokenTree]) -> Vec<(usize, String)> {
         } else if !is_before_fn(tree) {
             doc = None;
             if let TokenTree::Group(group) = tree {
-                found.extend(docs_without_verb("", &inside(group)));
+                found.extend(docs_without_verb(&inside(group), &[]));
             }
         }
     }
@@ -142,8 +151,8 @@ fn begins_with_verb(text: &str) -> bool {
 }
 
 /// Finds the comments with words of people.
-fn words_of_people(text: &str, trees: &[TokenTree]) -> Vec<(usize, String)> {
-    comments(text, trees, |comment| {
+fn words_of_people(_trees: &[TokenTree], comments: &[(usize, &str)]) -> Vec<(usize, String)> {
+    those(comments, |comment| {
         let words = comment.to_ascii_lowercase().replace(|one: char| !one.is_alphanumeric(), " ");
         let words = format!(" {} ", words.split_whitespace().collect::<Vec<_>>().join(" "));
         PEOPLE.iter().any(|phrase| words.contains(&format!(" {phrase} ")))
@@ -151,13 +160,13 @@ fn words_of_people(text: &str, trees: &[TokenTree]) -> Vec<(usize, String)> {
 }
 
 /// Finds the comments that have nothing but ids, such as `CM-19` and `X4`.
-fn ids_alone(text: &str, trees: &[TokenTree]) -> Vec<(usize, String)> {
+fn ids_alone(_trees: &[TokenTree], comments: &[(usize, &str)]) -> Vec<(usize, String)> {
     let is_id = |word: &str| {
         let digits = word.trim_start_matches(|one: char| one.is_ascii_uppercase());
         let number = digits.strip_prefix('-').unwrap_or(digits);
         digits.len() < word.len() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     };
-    comments(text, trees, |comment| {
+    those(comments, |comment| {
         let mut words = comment
             .trim_start_matches('/')
             .split([' ', ',', ';', '.', ':'])
@@ -168,11 +177,9 @@ fn ids_alone(text: &str, trees: &[TokenTree]) -> Vec<(usize, String)> {
 }
 
 /// The comments for which this holds.
-fn comments(text: &str, trees: &[TokenTree], holds: impl Fn(&str) -> bool) -> Vec<(usize, String)> {
-    let all = source::comments(text, trees).into_iter();
-    all.filter(|(_, comment)| holds(comment))
-        .map(|(line, comment)| (line, comment.trim().to_owned()))
-        .collect()
+fn those(comments: &[(usize, &str)], holds: impl Fn(&str) -> bool) -> Vec<(usize, String)> {
+    let chosen = comments.iter().filter(|(_, comment)| holds(comment));
+    chosen.map(|(line, comment)| (*line, comment.trim().to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -181,7 +188,8 @@ mod tests {
 
     /// The lines of the places in a text.
     fn lines(find: Find, text: &str) -> Vec<usize> {
-        find(text, &source::trees(text).expect("Rust")).into_iter().map(|(line, _)| line).collect()
+        let trees = source::trees(text).expect("Rust");
+        find(&trees, &source::comments(text, &trees)).into_iter().map(|(line, _)| line).collect()
     }
 
     #[test]
