@@ -44,6 +44,7 @@ fn check_tree() -> Result<(), String> {
         &text("Cargo.toml")?,
         [("README.md", &text("README.md")?), ("src/lib.rs", &text("src/lib.rs")?)],
     ));
+    mistakes.extend(too_long(&pages));
     let names = names::Names::read(&sources()?)?;
     mistakes.extend(names::check(&pages, &names, &rows::not_offered()?));
     mistakes.iter().for_each(|sentence| println!("{sentence}"));
@@ -114,6 +115,20 @@ fn chapters(pages: &Pages, doctests: &str) -> Vec<String> {
     mistakes
 }
 
+/// The longest README, in lines, and the longest CONTRIBUTING.md, in bytes: pages for the first minutes.
+const LONGEST: (usize, usize) = (130, 8192);
+
+/// The pages for the first minutes that take more of them.
+fn too_long(pages: &Pages) -> Vec<String> {
+    let text = |file: &str| pages.get(file).map_or("", String::as_str);
+    let (lines, bytes) = (text("README.md").lines().count(), text("CONTRIBUTING.md").len());
+    let readme = (lines > LONGEST.0)
+        .then(|| format!("README.md:{lines}: it has {lines} lines, and {} at most", LONGEST.0));
+    let contributing = (bytes > LONGEST.1)
+        .then(|| format!("CONTRIBUTING.md:1: it has {bytes} bytes, and {} at most", LONGEST.1));
+    readme.into_iter().chain(contributing).collect()
+}
+
 /// The files that do not name the minimum Rust version of the manifest.
 fn oldest_rust<'a>(manifest: &str, files: [(&'a str, &'a str); 2]) -> Vec<String> {
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
@@ -147,6 +162,16 @@ mod tests {
             [("README.md", "The minimum Rust version is 1.88."), ("src/lib.rs", "with Rust 1.88 or later")];
         assert_eq!(oldest_rust("rust-version = \"1.88\"", files), [""; 0]);
         assert_eq!(oldest_rust("rust-version = \"1.89\"", files).len(), 2);
+    }
+
+    #[test]
+    fn pages_for_the_first_minutes_are_short() {
+        let pages = |lines: usize, bytes: usize| {
+            let contributing = ("CONTRIBUTING.md".to_owned(), "x".repeat(bytes));
+            Pages::from([("README.md".to_owned(), "x\n".repeat(lines)), contributing])
+        };
+        assert_eq!(too_long(&pages(130, 8192)), [""; 0]);
+        assert_eq!(too_long(&pages(131, 8193)).len(), 2);
     }
 
     #[test]
