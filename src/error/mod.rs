@@ -43,7 +43,7 @@ macro_rules! through_io {
         })*
 
         // Each of them has an outcome, too.
-        $(const _: fn(&$error) -> crate::status::Outcome = <$error>::outcome;)*
+        $(const _: fn(&$error) -> crate::status::porting::Outcome = <$error>::outcome;)*
 
         /// Returns the status of an error of this crate, `None` for any other error.
         fn status_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<Status> {

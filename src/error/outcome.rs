@@ -5,7 +5,7 @@ use super::{
     PostError, PostErrorKind, Reason, RegisterError, RegisterFromError, ResizeError, Retained, StateError,
     StreamBroken, StreamError, WordError,
 };
-use crate::status::{CmEvent, CmPhase, CmTransport, IbRejectReason, Outcome};
+use crate::status::porting::{CmEvent, CmPhase, CmTransport, IbRejectReason, Outcome};
 use crate::types::{DisconnectReason, TooShort};
 
 impl Reason {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 
 use super::terminate::meaning;
-use crate::status::{CmEvent, DeviceEvent, IbRejectReason, WcStatus};
+use crate::status::porting::{CmEvent, IbRejectReason};
+use crate::status::{DeviceEvent, WcStatus};
 
 /// The cause of a failure, as the provider, the system or the peer reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,24 +1,19 @@
-//! Status numbers, and their translation between NetworkDirect, NDK, uDAPL, rdma_cm and `std::io`.
+//! Status numbers, and what devices report.
 //!
-//! [`Status`] is a number of NetworkDirect 2, equal to the NTSTATUS with the same meaning. [`Outcome`] enumerates how
-//! an attempt to connect can end and translates it to NDv1, NDK, uDAPL, rdma_cm and `std::io`. Every number type can
-//! hold numbers without a name, so that unexpected numbers of a provider reach the caller.
+//! [`Status`] is a number of NetworkDirect 2, equal to the NTSTATUS with the same meaning. [`WcStatus`] and [`DeviceEvent`]
+//! are numbers of libibverbs. The module [`porting`] has the vocabularies of other interfaces. Every number type can hold
+//! numbers without a name, so that unexpected numbers of a provider reach the caller.
 
 use std::fmt;
 use std::io::ErrorKind;
 
-mod cm;
-mod dat;
 mod device;
 mod errno;
 mod numbers;
-mod outcome;
+pub mod porting;
 
-pub use cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
-pub use dat::{DatEvent, DatReturn};
 pub use device::{DeviceEvent, WcStatus};
 pub(crate) use errno::{ECONNREFUSED, status_of_errno};
-pub use outcome::Outcome;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $nt:literal;)*) => {
@@ -218,34 +213,37 @@ impl Status {
     pub fn io_kind(self) -> ErrorKind {
         match self {
             Self::PENDING | Self::NO_MORE_ENTRIES => ErrorKind::WouldBlock,
-            Self::TIMEOUT => ErrorKind::TimedOut,
+            Self::TIMEOUT | Self::IO_TIMEOUT => ErrorKind::TimedOut,
             Self::DEVICE_BUSY => ErrorKind::ResourceBusy,
             Self::ACCESS_VIOLATION => ErrorKind::PermissionDenied,
-            Self::NO_MEMORY => ErrorKind::OutOfMemory,
+            Self::NO_MEMORY | Self::INSUFFICIENT_RESOURCES => ErrorKind::OutOfMemory,
             Self::NOT_SUPPORTED => ErrorKind::Unsupported,
             Self::DATA_ERROR => ErrorKind::InvalidData,
+            Self::CONNECTION_REFUSED => ErrorKind::ConnectionRefused,
+            Self::CONNECTION_ABORTED => ErrorKind::ConnectionAborted,
+            Self::CONNECTION_DISCONNECTED => ErrorKind::ConnectionReset,
+            Self::CONNECTION_INVALID => ErrorKind::NotConnected,
+            Self::NETWORK_UNREACHABLE => ErrorKind::NetworkUnreachable,
+            Self::HOST_UNREACHABLE => ErrorKind::HostUnreachable,
+            Self::SHARING_VIOLATION | Self::ADDRESS_ALREADY_EXISTS => ErrorKind::AddrInUse,
+            Self::INVALID_ADDRESS | Self::BAD_NETWORK_NAME | Self::TOO_MANY_ADDRESSES => {
+                ErrorKind::AddrNotAvailable
+            }
             Self::BUFFER_OVERFLOW
             | Self::BUFFER_TOO_SMALL
             | Self::DATA_OVERRUN
+            | Self::INVALID_BUFFER_SIZE
             | Self::INVALID_HANDLE
             | Self::INVALID_PARAMETER
             | Self::INVALID_PARAMETER_MIX
             | Self::INVALID_DEVICE_REQUEST
-            | Self::INVALID_DEVICE_STATE => ErrorKind::InvalidInput,
+            | Self::INVALID_DEVICE_STATE
+            | Self::ADDRESS_ALREADY_ASSOCIATED => ErrorKind::InvalidInput,
             _ if (Self::INVALID_PARAMETER_1..=Self::INVALID_PARAMETER_10).contains(&self) => {
                 ErrorKind::InvalidInput
             }
-            // The statuses of connections are in the table of outcomes, and only there.
-            _ => Outcome::kind_of_status(self).unwrap_or(ErrorKind::Other),
+            _ => ErrorKind::Other,
         }
-    }
-
-    /// Returns the status of an rdma_cm event on an id in `phase`.
-    ///
-    /// It is unique in some cases in which [`Outcome::from_cm_in`] returns `None`: an iWARP `REJECTED` is
-    /// `CONNECTION_REFUSED`, although several outcomes are possible.
-    pub fn from_cm(phase: CmPhase, event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
-        Outcome::status_from_cm(phase, event, status, transport)
     }
 }
 

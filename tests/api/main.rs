@@ -31,6 +31,7 @@ mod owned_futures;
 mod owned_memory;
 mod polling;
 mod pool;
+mod porting;
 mod private_data;
 mod queue_pair;
 mod races;

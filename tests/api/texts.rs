@@ -17,7 +17,7 @@ use tokio_rdma::error::{
 };
 use tokio_rdma::mr::RemoteRegion;
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::status::{CmEvent, IbRejectReason};
+use tokio_rdma::status::porting::{CmEvent, IbRejectReason};
 use tokio_rdma::types::{AdapterId, OpKind, RemoteKey};
 use tokio_rdma::{
     AcceptParams, ConnectParams, DisconnectReason, PrivateData, QueuePairConfig, ReadLimits, Status,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::task::JoinHandle;
 use tokio_rdma::error::{AcceptError, ConnectError, Reason, Retained};
-use tokio_rdma::status::{CmEvent, Outcome};
+use tokio_rdma::status::porting::{CmEvent, Outcome};
 use tokio_rdma::{
     AcceptParams, Adapter, ConnectParams, Connection, DisconnectReason, PrivateData, QueuePair, Reply, Status,
 };

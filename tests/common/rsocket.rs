@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::error::{ConnectError, Reason, StreamError};
-use tokio_rdma::status::CmEvent;
+use tokio_rdma::status::porting::CmEvent;
 use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
 use super::guest::{Running, Stage, port, start};

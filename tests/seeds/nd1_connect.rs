@@ -17,7 +17,8 @@ use common::seeds::*;
 use common::*;
 use futures::poll;
 use tokio_rdma::error::ConnectError;
-use tokio_rdma::status::{Outcome, StatusClass};
+use tokio_rdma::status::StatusClass;
+use tokio_rdma::status::porting::Outcome;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair, Status};
 
 /// The failure of a connect, with plain parameters.

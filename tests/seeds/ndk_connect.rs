@@ -14,7 +14,7 @@ use futures::poll;
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tokio_rdma::error::ConnectError;
-use tokio_rdma::status::Outcome;
+use tokio_rdma::status::porting::Outcome;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair, ReadLimits, Reply, Status};
 
 /// The failure of a connect to `peer` by a connector that may be bound.

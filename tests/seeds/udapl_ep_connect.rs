@@ -1,5 +1,5 @@
 //! uDAPL's `dat_ep_connect`, in the order of its page: parameters, description, return values, usage. Each test is named
-//! after the item. `tokio_rdma::status` contains uDAPL's name of each outcome.
+//! after the item. `tokio_rdma::status::porting` contains uDAPL's name of each outcome.
 //!
 //! uDAPL returns two results, a return value and later an event; a future returns one. When an attempt fails, uDAPL's
 //! endpoint becomes DISCONNECTED and must be reset; our queue pair is unchanged and can be used again (X34), as the tests
@@ -18,7 +18,7 @@ use common::*;
 use futures::future::Either;
 use futures::poll;
 use tokio_rdma::error::{AcceptError, ConnectError, PostErrorKind};
-use tokio_rdma::status::{DatEvent, DatReturn, Outcome};
+use tokio_rdma::status::porting::{DatEvent, DatReturn, Outcome};
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, Connector, QueuePair, ReadLimits, Status};
 
 fn fresh(adapter: &Adapter) -> (Connector, QueuePair) {

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::sim::{self, Host, Network};
 use tokio_rdma::soft::SoftConfig;
-use tokio_rdma::status::Outcome;
+use tokio_rdma::status::porting::Outcome;
 use tokio_rdma::{
     AcceptParams, AcceptorConfig, Adapter, ConnectParams, Listener, QueuePair, QueuePairConfig, RdmaListener,
     RdmaStream, StreamConfig,

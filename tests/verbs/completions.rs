@@ -9,7 +9,8 @@ use common::results::collect;
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio_rdma::error::{CompletionError, Reason, WcError};
-use tokio_rdma::status::{CmEvent, DeviceEvent, WcStatus};
+use tokio_rdma::status::porting::CmEvent;
+use tokio_rdma::status::{DeviceEvent, WcStatus};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Access, CompletionQueueConfig, ConnectParams, DisconnectReason, QueuePairConfig,

@@ -11,7 +11,7 @@ use common::raw::{bytes, room, success};
 use common::verbs::{fake, is_iwarp_card, refused};
 use common::*;
 use tokio_rdma::error::{PostErrorKind, Reason};
-use tokio_rdma::status::CmEvent;
+use tokio_rdma::status::porting::CmEvent;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, QueuePairConfig, ReadLimits,

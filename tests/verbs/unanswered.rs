@@ -13,7 +13,7 @@ use common::raw::{bytes, failure, room, success};
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio_rdma::error::{AcceptError, ConnectError, DisconnectError, Reason};
-use tokio_rdma::status::CmEvent;
+use tokio_rdma::status::porting::CmEvent;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, ConnectParams, DisconnectReason, Op, Provider, QueuePair, Status,

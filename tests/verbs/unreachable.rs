@@ -11,7 +11,7 @@ use common::raw::{bytes, room, success};
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio_rdma::error::{ConnectError, Reason};
-use tokio_rdma::status::CmEvent;
+use tokio_rdma::status::porting::CmEvent;
 use tokio_rdma::{Adapter, ConnectParams, Connector, QueuePair, Status};
 
 use Told::{

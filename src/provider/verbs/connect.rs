@@ -19,7 +19,8 @@ use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::net;
 use crate::provider::net::ports::{PortRange, candidates};
 use crate::provider::params::ConnectParams;
-use crate::status::{IbRejectReason, Status};
+use crate::status::Status;
+use crate::status::porting::IbRejectReason;
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 

@@ -28,7 +28,8 @@ use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, nex
 use crate::provider::errors::report_of;
 use crate::provider::net;
 use crate::provider::registry::{Member, Registered};
-use crate::status::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome, Status};
+use crate::status::Status;
+use crate::status::porting::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{CmEvent, event};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};

@@ -7,7 +7,7 @@ use common::net::{ip, isolated};
 use common::seeds::*;
 use common::*;
 use tokio_rdma::Status;
-use tokio_rdma::status::Outcome;
+use tokio_rdma::status::porting::Outcome;
 
 use super::{failure, fresh, is};
 

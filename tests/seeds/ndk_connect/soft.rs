@@ -12,7 +12,7 @@ use common::*;
 use futures::poll;
 use tokio_rdma::ConnectParams;
 use tokio_rdma::error::{BindError, ConnectError};
-use tokio_rdma::status::Outcome;
+use tokio_rdma::status::porting::Outcome;
 
 use super::{failure, is};
 

@@ -12,7 +12,7 @@ use common::*;
 use futures::poll;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio_rdma::error::ConnectError;
-use tokio_rdma::status::{DatEvent, DatReturn, Outcome};
+use tokio_rdma::status::porting::{DatEvent, DatReturn, Outcome};
 use tokio_rdma::{AcceptParams, ConnectParams};
 
 use super::{comes_as, fresh, returns};

@@ -2,27 +2,60 @@
 
 use std::io::ErrorKind;
 
-use super::errno::{
+use self::Variant::{Absent, Other};
+use super::cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
+use super::dat::{DatEvent, DatReturn};
+use crate::status::Status;
+use crate::status::errno::{
     EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EISCONN,
     ENETUNREACH, ENODEV, ENOMEM, ENOPROTOOPT, ENOSPC, ENOSYS, ENOTCONN, EOPNOTSUPP, ETIMEDOUT,
 };
-use super::{CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Status};
+
+/// The status of an outcome in NetworkDirect 1 or NDK, relative to that of NetworkDirect 2.
+#[derive(Clone, Copy)]
+enum Variant {
+    /// The same status.
+    Same,
+    /// Another status.
+    Other(Status),
+    /// No status: the interface does not report the outcome.
+    Absent,
+}
 
 /// A row of the table. The first element of a list is the value to report; the others are also recognized.
 struct Row {
     status: &'static [Status],
-    nt: Option<Status>,
-    nd1: Option<Status>,
+    nt: Variant,
+    nd1: Variant,
     dat_events: &'static [DatEvent],
     dat_returns: &'static [DatReturn],
     cm: &'static [CmSign],
-    kind: Option<ErrorKind>,
 }
 
 impl Row {
-    /// The defaults for the interfaces that a row does not mention.
-    const SILENT: Self =
-        Self { status: &[], nt: None, nd1: None, dat_events: &[], dat_returns: &[], cm: &[], kind: None };
+    /// The defaults for what a row does not mention.
+    const DEFAULT: Self = Self {
+        status: &[],
+        nt: Variant::Same,
+        nd1: Variant::Same,
+        dat_events: &[],
+        dat_returns: &[],
+        cm: &[],
+    };
+
+    /// Returns the status to report. Every row has one; the test of the table checks it.
+    fn status(&self) -> Status {
+        self.status.first().copied().unwrap_or(Status::UNSUCCESSFUL)
+    }
+
+    /// Returns the status of another generation of the interface.
+    fn variant(&self, variant: Variant) -> Option<Status> {
+        match variant {
+            Variant::Same => Some(self.status()),
+            Other(status) => Some(status),
+            Absent => None,
+        }
+    }
 }
 
 macro_rules! outcomes {
@@ -41,10 +74,9 @@ macro_rules! outcomes {
             /// Every outcome, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            #[allow(clippy::needless_update, reason = "some rows mention every interface")]
             fn row(self) -> &'static Row {
                 match self {
-                    $(Self::$name => const { &Row { $($field: $value,)* ..Row::SILENT } },)*
+                    $(Self::$name => const { &Row { $($field: $value,)* ..Row::DEFAULT } },)*
                 }
             }
         }
@@ -55,16 +87,12 @@ outcomes! {
     /// The connection is established.
     Established {
         status: &[Status::SUCCESS],
-        nt: Some(Status::SUCCESS),
-        nd1: Some(Status::SUCCESS),
         dat_events: &[DatEvent::ESTABLISHED],
         cm: &[CmSign::with(CmEvent::ESTABLISHED, 0), CmSign::with(CmEvent::CONNECT_RESPONSE, 0)],
     }
     /// The peer has no listener at this port.
     NoListener {
         status: &[Status::CONNECTION_REFUSED],
-        nt: Some(Status::CONNECTION_REFUSED),
-        nd1: Some(Status::CONNECTION_REFUSED),
         dat_events: &[DatEvent::NON_PEER_REJECTED],
         cm: &[
             CmSign::reject(IbRejectReason::INVALID_SERVICE_ID),
@@ -72,26 +100,20 @@ outcomes! {
             // A driver that connects its TCP inside the call, as siw does, reports this.
             CmSign::Errno(ECONNREFUSED),
         ],
-        kind: Some(ErrorKind::ConnectionRefused),
     }
     /// The peer's application rejected the connection.
     PeerRejected {
         status: &[Status::CONNECTION_REFUSED],
-        nt: Some(Status::CONNECTION_REFUSED),
-        nd1: Some(Status::CONNECTION_REFUSED),
         dat_events: &[DatEvent::PEER_REJECTED],
         cm: &[
             CmSign::reject(IbRejectReason::CONSUMER_DEFINED),
             CmSign::iwarp_reject(ECONNREFUSED),
             CmSign::iwarp_reject(ECONNRESET),
         ],
-        kind: Some(ErrorKind::ConnectionRefused),
     }
     /// The peer's backlog is full, it lacks a resource, or its host rejected for a reason not listed here.
     PeerUnable {
         status: &[Status::CONNECTION_REFUSED],
-        nt: Some(Status::CONNECTION_REFUSED),
-        nd1: Some(Status::CONNECTION_REFUSED),
         dat_events: &[DatEvent::NON_PEER_REJECTED],
         cm: &[
             CmSign::reject(IbRejectReason::NO_RESOURCES),
@@ -104,31 +126,27 @@ outcomes! {
                 phase: Some(CmPhase::Connecting),
             },
         ],
-        kind: Some(ErrorKind::ConnectionRefused),
     }
     /// The peer still has an earlier connection of this queue pair. Another attempt may succeed.
     StaleConnection {
         status: &[Status::CONNECTION_REFUSED],
+        nt: Absent,
+        nd1: Absent,
         dat_events: &[DatEvent::NON_PEER_REJECTED],
         cm: &[CmSign::reject(IbRejectReason::STALE_CONNECTION)],
-        kind: Some(ErrorKind::ConnectionRefused),
     }
     /// There is no route to the network.
     NetworkUnreachable {
         status: &[Status::NETWORK_UNREACHABLE],
-        nt: Some(Status::NETWORK_UNREACHABLE),
-        nd1: Some(Status::HOST_UNREACHABLE),
+        nd1: Other(Status::HOST_UNREACHABLE),
         dat_events: &[DatEvent::UNREACHABLE],
         dat_returns: &[DatReturn::INVALID_ADDRESS_UNREACHABLE],
         // The event of a failed resolution has the errno that the call would have returned.
         cm: &[CmSign::Errno(ENETUNREACH), CmSign::with(CmEvent::ADDR_ERROR, -ENETUNREACH)],
-        kind: Some(ErrorKind::NetworkUnreachable),
     }
     /// The host does not exist, or there is no path to it.
     HostUnreachable {
         status: &[Status::HOST_UNREACHABLE],
-        nt: Some(Status::HOST_UNREACHABLE),
-        nd1: Some(Status::HOST_UNREACHABLE),
         dat_events: &[DatEvent::UNREACHABLE],
         cm: &[
             CmSign::with(CmEvent::ADDR_ERROR, -EHOSTUNREACH),
@@ -136,13 +154,11 @@ outcomes! {
             CmSign::any(CmEvent::ROUTE_ERROR),
             CmSign::Errno(EHOSTUNREACH),
         ],
-        kind: Some(ErrorKind::HostUnreachable),
     }
     /// The host does not respond.
     NoAnswer {
         status: &[Status::IO_TIMEOUT],
-        nt: Some(Status::IO_TIMEOUT),
-        nd1: Some(Status::TIMEOUT),
+        nd1: Other(Status::TIMEOUT),
         dat_events: &[DatEvent::TIMED_OUT],
         dat_returns: &[DatReturn::TIMEOUT_EXPIRED],
         cm: &[
@@ -155,13 +171,10 @@ outcomes! {
             // A driver that connects its TCP inside the call, as siw does, reports this.
             CmSign::Errno(ETIMEDOUT),
         ],
-        kind: Some(ErrorKind::TimedOut),
     }
     /// The adapter cannot bind or reach the address.
     AddressInvalid {
         status: &[Status::INVALID_ADDRESS, Status::BAD_NETWORK_NAME],
-        nt: Some(Status::INVALID_ADDRESS),
-        nd1: Some(Status::INVALID_ADDRESS),
         dat_returns: &[DatReturn::INVALID_ADDRESS_MALFORMED, DatReturn::INVALID_ADDRESS_UNSUPPORTED],
         cm: &[
             CmSign::Errno(EADDRNOTAVAIL),
@@ -170,120 +183,97 @@ outcomes! {
             CmSign::Errno(ENODEV),
             CmSign::with(CmEvent::ADDR_ERROR, -ENODEV),
         ],
-        kind: Some(ErrorKind::AddrNotAvailable),
     }
     /// The local port is in use.
     PortInUse {
         status: &[Status::SHARING_VIOLATION],
-        nt: Some(Status::SHARING_VIOLATION),
-        nd1: Some(Status::ADDRESS_ALREADY_EXISTS),
+        nd1: Other(Status::ADDRESS_ALREADY_EXISTS),
         dat_returns: &[DatReturn::CONN_QUAL_IN_USE],
         cm: &[CmSign::Errno(EADDRINUSE)],
-        kind: Some(ErrorKind::AddrInUse),
     }
     /// No ephemeral port is left.
     PortsExhausted {
         status: &[Status::TOO_MANY_ADDRESSES],
-        nt: Some(Status::TOO_MANY_ADDRESSES),
-        nd1: Some(Status::TOO_MANY_ADDRESSES),
         dat_returns: &[DatReturn::CONN_QUAL_UNAVAILABLE],
         cm: &[CmSign::Errno(EADDRNOTAVAIL)],
-        kind: Some(ErrorKind::AddrNotAvailable),
     }
     /// A connection with the same two addresses and ports exists.
     ConnectionExists {
         status: &[Status::ADDRESS_ALREADY_EXISTS],
-        nt: Some(Status::ADDRESS_ALREADY_EXISTS),
+        nd1: Absent,
         dat_returns: &[DatReturn::PORT_IN_USE],
         cm: &[CmSign::Errno(EADDRNOTAVAIL), CmSign::Errno(EADDRINUSE)],
-        kind: Some(ErrorKind::AddrInUse),
     }
     /// The connector or listener is already bound.
     AlreadyBound {
         status: &[Status::ADDRESS_ALREADY_ASSOCIATED],
-        nt: Some(Status::ADDRESS_ALREADY_ASSOCIATED),
+        nd1: Absent,
         dat_returns: &[DatReturn::INVALID_STATE],
         cm: &[CmSign::Errno(EINVAL)],
-        kind: Some(ErrorKind::InvalidInput),
     }
     /// The queue pair is connecting or connected.
     QueuePairBusy {
         status: &[Status::CONNECTION_ACTIVE],
-        nd1: Some(Status::CONNECTION_ACTIVE),
+        nt: Absent,
         dat_returns: &[DatReturn::INVALID_STATE],
         cm: &[CmSign::Errno(EISCONN), CmSign::Errno(EINVAL)],
     }
     /// The call is not valid in this state of the connection.
     WrongMoment {
         status: &[Status::CONNECTION_INVALID, Status::INVALID_DEVICE_STATE],
-        nt: Some(Status::CONNECTION_INVALID),
-        nd1: Some(Status::CONNECTION_INVALID),
         dat_returns: &[DatReturn::INVALID_STATE],
         cm: &[CmSign::Errno(ENOTCONN), CmSign::Errno(EINVAL)],
-        kind: Some(ErrorKind::NotConnected),
     }
     /// The active side closed the connection while this side was accepting.
     PeerGaveUp {
         // ND's documentation has the first, its tests expect the second.
         status: &[Status::CONNECTION_ABORTED, Status::CONNECTION_REFUSED],
-        nt: Some(Status::CONNECTION_ABORTED),
-        nd1: Some(Status::CONNECTION_ABORTED),
         dat_events: &[DatEvent::ACCEPT_COMPLETION_ERROR],
         cm: &[
             CmSign::during(CmPhase::Accepting, CmEvent::REJECTED),
             CmSign::during(CmPhase::Accepting, CmEvent::UNREACHABLE),
             CmSign::during(CmPhase::Accepting, CmEvent::CONNECT_ERROR),
         ],
-        kind: Some(ErrorKind::ConnectionAborted),
     }
     /// The peer closed the connection after it had accepted, while this side was connecting. The events of rdma_cm for it are those
     /// of other outcomes, a refusal and a disconnect.
     PeerLeft {
         status: &[Status::CONNECTION_ABORTED],
-        nt: Some(Status::CONNECTION_ABORTED),
-        nd1: Some(Status::CONNECTION_ABORTED),
         // The event of the active side for every reason that has none of its own.
         dat_events: &[DatEvent::NON_PEER_REJECTED],
-        kind: Some(ErrorKind::ConnectionAborted),
     }
     /// The private data exceeds the adapter's maximum.
     PrivateDataTooLarge {
         status: &[Status::INVALID_BUFFER_SIZE],
-        nt: Some(Status::INVALID_PARAMETER),
-        nd1: Some(Status::BUFFER_OVERFLOW),
+        nt: Other(Status::INVALID_PARAMETER),
+        nd1: Other(Status::BUFFER_OVERFLOW),
         dat_returns: &[DatReturn::INVALID_PARAMETER, DatReturn::LENGTH_ERROR],
         cm: &[CmSign::Errno(EINVAL)],
-        kind: Some(ErrorKind::InvalidInput),
     }
     /// This side cancelled the attempt. rdma_cm reports nothing, because its id is destroyed.
     Canceled {
         status: &[Status::CANCELED],
-        nt: Some(Status::CANCELED),
-        nd1: Some(Status::CANCELED),
         dat_events: &[DatEvent::DISCONNECTED],
         dat_returns: &[DatReturn::ABORT],
-        kind: Some(ErrorKind::Other),
     }
     /// The adapter was removed.
     DeviceRemoved {
         status: &[Status::DEVICE_REMOVED],
-        nd1: Some(Status::DEVICE_REMOVED),
+        nt: Absent,
         dat_events: &[DatEvent::ASYNC_IA_CATASTROPHIC],
         cm: &[CmSign::any(CmEvent::DEVICE_REMOVAL), CmSign::Errno(ENODEV)],
-        kind: Some(ErrorKind::Other),
     }
     /// The peer disconnected in order. NotifyDisconnect succeeds.
     PeerDisconnected {
         status: &[Status::SUCCESS, Status::CONNECTION_DISCONNECTED],
-        nd1: Some(Status::SUCCESS),
+        nt: Absent,
         dat_events: &[DatEvent::DISCONNECTED],
         cm: &[CmSign::with(CmEvent::DISCONNECTED, 0)],
-        kind: Some(ErrorKind::ConnectionReset),
     }
     /// The connection was lost. NotifyDisconnect succeeds, and the work requests fail.
     ConnectionBroken {
         status: &[Status::SUCCESS],
-        nd1: Some(Status::SUCCESS),
+        nt: Absent,
         dat_events: &[DatEvent::BROKEN, DatEvent::ASYNC_EP_BROKEN],
         cm: &[
             CmSign::with(CmEvent::DISCONNECTED, -ETIMEDOUT),
@@ -291,64 +281,56 @@ outcomes! {
             // iWARP drivers set the errno of their TCP as the status.
             CmSign::any(CmEvent::DISCONNECTED),
         ],
-        kind: Some(ErrorKind::ConnectionReset),
     }
     /// Memory or a resource of the adapter is exhausted.
     OutOfResources {
         status: &[Status::INSUFFICIENT_RESOURCES],
-        nt: Some(Status::INSUFFICIENT_RESOURCES),
-        nd1: Some(Status::INSUFFICIENT_RESOURCES),
         dat_returns: &[DatReturn::INSUFFICIENT_RESOURCES],
         cm: &[CmSign::Errno(ENOMEM), CmSign::Errno(ENOSPC)],
-        kind: Some(ErrorKind::OutOfMemory),
     }
     /// The provider does not support the option or the call.
     NotSupported {
         status: &[Status::NOT_SUPPORTED],
-        nt: Some(Status::NOT_SUPPORTED),
+        nd1: Absent,
         dat_returns: &[
             DatReturn::MODEL_NOT_SUPPORTED,
             DatReturn::COMM_NOT_SUPPORTED,
             DatReturn::NOT_IMPLEMENTED,
         ],
         cm: &[CmSign::Errno(EOPNOTSUPP), CmSign::Errno(ENOSYS), CmSign::Errno(ENOPROTOOPT)],
-        kind: Some(ErrorKind::Unsupported),
     }
     /// An argument is not valid.
     InvalidArgument {
         status: &[Status::INVALID_PARAMETER],
-        nt: Some(Status::INVALID_PARAMETER),
-        nd1: Some(Status::INVALID_PARAMETER),
         dat_returns: &[DatReturn::INVALID_PARAMETER],
         cm: &[CmSign::Errno(EINVAL)],
-        kind: Some(ErrorKind::InvalidInput),
     }
     /// The connection manager failed, or a request or a queue failed in a way that no outcome of a connection names.
     InternalFailure {
         status: &[Status::UNSUCCESSFUL, Status::INTERNAL_ERROR],
+        nt: Absent,
+        nd1: Absent,
         dat_events: &[DatEvent::NON_PEER_REJECTED, DatEvent::UNREACHABLE],
         cm: &[CmSign::during(CmPhase::Connecting, CmEvent::CONNECT_ERROR)],
-        kind: Some(ErrorKind::Other),
     }
 }
 
 impl Outcome {
     /// Returns the status of NetworkDirect 2.
     pub fn status(self) -> Status {
-        // Every row has one; the test of the table checks it.
-        self.row().status.first().copied().unwrap_or(Status::UNSUCCESSFUL)
+        self.row().status()
     }
 
     /// Returns the status of the kernel interface (NDK), `None` if it has none. [`Status::nt_name`] returns its name.
     ///
     /// In NDK a disconnect is a callback, not a status.
     pub fn nt_status(self) -> Option<Status> {
-        self.row().nt
+        self.row().variant(self.row().nt)
     }
 
     /// Returns the status of NetworkDirect 1, `None` if it does not report the outcome.
     pub fn nd1_status(self) -> Option<Status> {
-        self.row().nd1
+        self.row().variant(self.row().nd1)
     }
 
     /// Returns the event of uDAPL, for outcomes that are reported after the call.
@@ -368,7 +350,12 @@ impl Outcome {
 
     /// Returns the kind of an `io::Error`, `None` if std has no matching kind or the outcome is no error.
     pub fn io_kind(self) -> Option<ErrorKind> {
-        self.row().kind
+        match self {
+            Self::Established | Self::QueuePairBusy => None,
+            // Their status is a success.
+            Self::PeerDisconnected | Self::ConnectionBroken => Some(ErrorKind::ConnectionReset),
+            _ => Some(self.status().io_kind()),
+        }
     }
 
     /// Returns the outcome with this status, `None` if there is not exactly one.
@@ -411,26 +398,6 @@ impl Outcome {
         only(Self::heard(phase, event, status, transport))
     }
 
-    /// Returns the status of the outcomes with this event, `None` if they have different ones.
-    pub(super) fn status_from_cm(
-        phase: CmPhase,
-        event: CmEvent,
-        status: i32,
-        transport: CmTransport,
-    ) -> Option<Status> {
-        let mut statuses = Self::heard(phase, event, status, transport).map(Self::status);
-        let first = statuses.next()?;
-        statuses.all(|status| status == first).then_some(first)
-    }
-
-    /// Returns the kind of a status in the table. Outcomes with the same status have the same kind, except for
-    /// successes.
-    pub(super) fn kind_of_status(status: Status) -> Option<ErrorKind> {
-        // Rows that report the status have priority over rows that only recognize it.
-        let said = Self::ALL.iter().find(|outcome| outcome.status() == status);
-        said.or_else(|| Self::ALL.iter().find(|outcome| outcome.row().status.contains(&status)))?.io_kind()
-    }
-
     /// Returns the outcomes that match an event. Outcomes that match its status have priority over outcomes that match
     /// any.
     fn heard(
@@ -444,6 +411,18 @@ impl Outcome {
         };
         let exact = Self::ALL.iter().filter_map(|outcome| best(*outcome)).max();
         Self::ALL.iter().copied().filter(move |outcome| exact.is_some() && best(*outcome) == exact)
+    }
+}
+
+impl Status {
+    /// Returns the status of an rdma_cm event on an id in `phase`.
+    ///
+    /// It is unique in some cases in which [`Outcome::from_cm_in`] returns `None`: an iWARP `REJECTED` is
+    /// `CONNECTION_REFUSED`, although several outcomes are possible.
+    pub fn from_cm(phase: CmPhase, event: CmEvent, status: i32, transport: CmTransport) -> Option<Self> {
+        let mut statuses = Outcome::heard(phase, event, status, transport).map(Outcome::status);
+        let first = statuses.next()?;
+        statuses.all(|status| status == first).then_some(first)
     }
 }
 
