@@ -124,8 +124,10 @@ async fn bind_twice_is_already_bound() {
 async fn connect_destination_of_either_family() {
     for ip in both() {
         let adapter = adapter_at(ip);
+        let (other, _) = listening_at(&adapter, ip);
         let asked = asked_by(adapter.connector(), &adapter, ip, ConnectParams::default()).await;
         assert_eq!(asked.request.local_addr(), asked.listener.local_addr().expect("it listens"));
+        assert!(poll!(Box::pin(other.request())).is_pending(), "the other port");
     }
 }
 
@@ -138,6 +140,7 @@ async fn connect_queue_pair_of_another_adapter() {
     let foreign = queue_pair(&other);
     let error =
         within(connector.connect(&foreign, address, ConnectParams::default())).await.expect_err("foreign");
+    assert!(matches!(error, ConnectError::ForeignQueuePair), "{error:?}");
     assert_eq!(error.status(), Status::INVALID_PARAMETER);
     connects(&connector, &adapter, &queue_pair(&adapter)).await;
 }
@@ -148,6 +151,7 @@ async fn connect_inbound_and_outbound_read_limit_may_be_zero() {
     for (params, active_reads, passive_reads) in [
         (limits(0, 1), Ok(Status::SUCCESS), Err(PostErrorKind::NoReads)),
         (limits(1, 0), Err(PostErrorKind::NoReads), Ok(Status::SUCCESS)),
+        (limits(0, 0), Err(PostErrorKind::NoReads), Err(PostErrorKind::NoReads)),
     ] {
         let adapter = adapter();
         if lacks_buffer_sinks(&adapter) {
@@ -234,14 +238,15 @@ async fn connect_nd_connection_active() {
     let pair = connected(&adapter).await;
     let fresh = queue_pair(&adapter);
     let again = adapter.connector();
-    for (connector, queue_pair) in [
-        (&*connector, &fresh),
-        (&again, &busy),
-        (&again, &pair.active.queue_pair),
-        (&again, &pair.passive.queue_pair),
+    for (connector, queue_pair, is_connector) in [
+        (&*connector, &fresh, true),
+        (&again, &busy, false),
+        (&again, &pair.active.queue_pair, false),
+        (&again, &pair.passive.queue_pair, false),
     ] {
         let error =
             within(connector.connect(queue_pair, address, ConnectParams::default())).await.expect_err("busy");
+        assert_eq!(matches!(error, ConnectError::Active), is_connector, "{error:?}");
         assert_eq!(error.status(), Status::CONNECTION_ACTIVE);
     }
     connects(&again, &adapter, &fresh).await;
@@ -280,8 +285,7 @@ async fn connect_nd_connection_refused_by_the_backlog_may_be_retried() {
         Either::Right((outcome, first)) => (outcome, 1, first),
     };
     let error = outcome.expect("joined").expect_err("one request fills the backlog");
-    assert_eq!(error.status(), Status::CONNECTION_REFUSED);
-    assert!(error.is_connector_usable());
+    assert_refused_for_now(&error);
     let passive = queue_pair(&adapter);
     let _accepting =
         accepting(within(listener.request()).await.expect("the other"), &passive, accept_limits(1, 1));

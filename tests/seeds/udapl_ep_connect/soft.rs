@@ -1,21 +1,18 @@
-//! `dat_ep_connect`: the items that need a raw socket, a separate network or a limit. The module `udapl_ep_connect`
-//! follows the rest of the page.
+//! `dat_ep_connect`: the items that need a raw socket or a separate network. The module `udapl_ep_connect` has the rest of what
+//! is particular to the page.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::net::{ip, isolated};
-use common::process::alone;
+use common::net::isolated;
 use common::seeds::*;
 use common::*;
-use futures::poll;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio_rdma::ConnectParams;
 use tokio_rdma::error::ConnectError;
-use tokio_rdma::status::porting::{DatEvent, DatReturn, Outcome};
-use tokio_rdma::{AcceptParams, ConnectParams};
 
-use super::{comes_as, fresh, returns};
+use super::fresh;
 
 /// A peer whose kernel answers and which says nothing itself; it can be asked who came.
 fn heard(ip: IpAddr) -> (TcpListener, SocketAddr) {
@@ -53,21 +50,6 @@ async fn timeout_of_one_microsecond() {
         "{error:?}"
     );
     connects(&connector, &adapter, &queue_pair).await;
-}
-
-// CM-12, LS-24: DAT_TIMEOUT_INFINITE is the default.
-#[tokio::test]
-async fn timeout_infinite_waits_for_the_slowest_peer() {
-    let adapter = adapter_with(impatient());
-    let mut asked = asked(&adapter, ConnectParams::default()).await;
-    // On the clock of this process, on which every time limit of the provider is counted.
-    tokio::time::pause();
-    tokio::time::sleep(LONG).await;
-    tokio::time::resume();
-    assert!(poll!(&mut asked.connecting).is_pending());
-    let passive = queue_pair(&adapter);
-    let _accepting = accepting(asked.request, &passive, AcceptParams::default());
-    drop(within(asked.connecting).await.expect("joined").expect("accepted"));
 }
 
 // CM-13: seen by a peer whose kernel answers in the class that it is asked in.
@@ -124,41 +106,4 @@ async fn connect_flags_multipath_is_never_ignored() {
         let expected = if multipath { Protocol::MPTCP } else { Protocol::TCP };
         assert_eq!(stream.protocol().expect("an option"), Some(expected));
     }
-}
-
-// CM-17
-#[test]
-fn description_unreachable() {
-    isolated(async || {
-        let adapter = adapter();
-        let (connector, queue_pair) = fresh(&adapter);
-        ip("route add unreachable 198.51.100.0/24");
-        for (peer, outcome) in
-            [([203, 0, 113, 1], Outcome::NetworkUnreachable), ([198, 51, 100, 1], Outcome::HostUnreachable)]
-        {
-            let outcome_of =
-                within(connector.connect(&queue_pair, (peer, 7).into(), ConnectParams::default())).await;
-            comes_as(&outcome_of.expect_err("no way"), outcome, DatEvent::UNREACHABLE);
-        }
-        connects(&connector, &adapter, &queue_pair).await;
-    });
-}
-
-#[tokio::test]
-async fn dat_insufficient_resources() {
-    if !alone(module_path!(), "dat_insufficient_resources") {
-        return;
-    }
-    let adapter = adapter();
-    let (connector, queue_pair) = fresh(&adapter);
-    let give_back = without_descriptors();
-    let peer = (Ipv4Addr::LOCALHOST, 7).into();
-    let outcome = within(connector.connect(&queue_pair, peer, ConnectParams::default())).await;
-    give_back();
-    returns(
-        &outcome.expect_err("no descriptor is left"),
-        Outcome::OutOfResources,
-        DatReturn::INSUFFICIENT_RESOURCES,
-    );
-    connects(&connector, &adapter, &queue_pair).await;
 }
