@@ -1,6 +1,6 @@
 //! The drivers of the two providers, behind one contract.
 //!
-//! The public handles hold the types of [`handle`]: closed enums with a variant per provider that is compiled in, so
+//! The public handles hold the types of [`backend`]: closed enums with a variant per provider that is compiled in, so
 //! that a call is a jump and posting can be inlined.
 //!
 //! A provider promises, beyond the types:
@@ -16,7 +16,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`info`] | the properties, limits and abilities of an adapter |
-//! | [`params`], [`work`] | the parameters of a connection, and the requests of a send queue |
+//! | [`params`], [`work`] | the parameters of a queue pair or a connection, and the requests of a send queue |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
@@ -26,12 +26,12 @@
 //! | [`with_runtime`] | futures that work on the runtime of the adapter |
 //! | [`net`] | addresses, sockets and ports |
 //! | `soft`, `verbs` | the providers |
-//! | [`handle`] | the handles: one enum for each object of the contract |
+//! | [`backend`] | one enum for each object of the contract, which calls the provider |
 
 pub(crate) mod accept_queue;
+pub(crate) mod backend;
 pub(crate) mod connector;
 pub(crate) mod errors;
-pub(crate) mod handle;
 pub(crate) mod info;
 pub(crate) mod key_hasher;
 pub(crate) mod net;
@@ -48,9 +48,9 @@ pub(crate) mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use handle::{
-    Adapter, CompletionQueue, Connector, Listener, Provider, QueuePair, QueuePairParts, Registration,
-    SharedReceives, WeakAdapter, Window,
+pub(crate) use backend::{
+    Adapter, CompletionQueue, Connector, Listener, Provider, QueuePair, Registration, SharedReceives,
+    WeakAdapter, Window,
 };
 
 /// Returns a number for a protection domain that no other adapter of this process has had, of any provider.

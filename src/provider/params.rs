@@ -1,10 +1,49 @@
-//! The parameters of a connection.
+//! The parameters of a queue pair, and those of a connection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::stream::StreamInbox;
+use crate::inflight::CompletionSink;
 use crate::types::ReadLimits;
+
+/// The arguments of a new queue pair.
+pub(crate) struct QueuePairParts {
+    pub(crate) receive_depth: usize,
+    pub(crate) send_depth: usize,
+    pub(crate) receive_entries: usize,
+    pub(crate) send_entries: usize,
+    /// The most bytes of an inline request.
+    pub(crate) inline: usize,
+    /// The destination of the completions of receives. Receives of a shared queue are in the table of that
+    /// queue.
+    pub(crate) receive: CompletionSink,
+    pub(crate) initiator: CompletionSink,
+    /// The destination of the Sends of the peer, if a byte stream takes them without receives: on the soft provider.
+    #[cfg_attr(
+        not(feature = "soft"),
+        expect(dead_code, reason = "only the soft provider delivers by itself")
+    )]
+    pub(crate) inbox: Option<Arc<StreamInbox>>,
+    /// Its user sends no message for which the peer has no receive, so that none waits for the peer's application.
+    #[cfg_attr(
+        not(feature = "verbs"),
+        expect(dead_code, reason = "the soft provider has its own signs of life")
+    )]
+    pub(crate) credited: bool,
+}
+
+/// The queues of a provider that a new queue pair uses, made earlier: `S` is its shared receive queue, `C` its completion queue.
+#[derive(Clone)]
+pub(crate) struct Queues<S, C> {
+    /// The shared receive queue, if it is to have no receive queue of its own.
+    pub(crate) shared: Option<S>,
+    /// The completion queues of its two queues.
+    pub(crate) sends: C,
+    pub(crate) receives: C,
+}
 
 /// The retransmission settings of a device. The soft provider has none.
 #[derive(Clone, Copy, Debug, Default)]

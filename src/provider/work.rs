@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use bitflags::bitflags;
 
-use super::{Registration, Window};
 use crate::error::PostErrorKind;
 #[cfg(feature = "soft")]
 use crate::inflight;
@@ -85,6 +84,20 @@ pub(crate) enum DirectOutcome {
     Declined,
 }
 
+/// A request to change the binding of a window, which has no bytes of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowRequest {
+    pub(crate) ticket: Ticket,
+    pub(crate) flags: Flags,
+}
+
+/// The part of a registration that a window is bound to, and the rights that the peer has there by the key of the window.
+pub(crate) struct BindTarget<R> {
+    pub(crate) registration: R,
+    pub(crate) range: Range<usize>,
+    pub(crate) access: Access,
+}
+
 /// A request that was not posted.
 #[derive(Debug)]
 pub(crate) struct Refused {
@@ -94,8 +107,8 @@ pub(crate) struct Refused {
     pub(crate) payload: Payload,
 }
 
-/// The operation of a request.
-#[derive(Clone)]
+/// The operation of a request that moves bytes.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Send {
         /// The window of the peer's that is invalidated with it.
@@ -120,29 +133,17 @@ pub(crate) enum Operation {
         at: RemoteAddress,
         add: u64,
     },
-    /// Gives the window a new key, which it has when the posting call returns, for a part of a region.
-    Bind {
-        window: Window,
-        registration: Registration,
-        range: Range<usize>,
-        access: Access,
-    },
-    Invalidate {
-        window: Window,
-    },
 }
 
 impl Operation {
     /// Returns its kind, as completions have it.
-    pub(crate) fn kind(&self) -> OpKind {
+    pub(crate) fn kind(self) -> OpKind {
         match self {
             Self::Send { .. } => OpKind::Send,
             Self::Write { .. } => OpKind::Write,
             Self::Read { .. } => OpKind::Read,
             Self::CompareSwap { .. } => OpKind::CompareSwap,
             Self::FetchAdd { .. } => OpKind::FetchAdd,
-            Self::Bind { .. } => OpKind::Bind,
-            Self::Invalidate { .. } => OpKind::Invalidate,
         }
     }
 }

@@ -11,9 +11,11 @@ use crate::inflight::{
     self, CompletionSink, Joined, LentList, Op, Payload, RequestMeta, Table, Ticket, WorkBuffer,
 };
 use crate::mr::RemoteRegion;
+use crate::provider;
+use crate::provider::backend::Queues;
 use crate::provider::info::AdapterInfo;
+use crate::provider::params::QueuePairParts;
 use crate::provider::work::Refused;
-use crate::provider::{self, QueuePairParts};
 use crate::status::Status;
 use crate::types::{Access, OpKind};
 
@@ -150,14 +152,19 @@ impl QueuePair {
             Some(queue) => Ok(queue.device().clone()),
             None => adapter.shared_completions(),
         };
-        let send_queue = device(&config.send_completions)?;
+        let sends = device(&config.send_completions)?;
         // Without one of its own, both complete in the same.
-        let receive_queue = match (&config.send_completions, &config.receive_completions) {
-            (None, None) => send_queue.clone(),
+        let receives = match (&config.send_completions, &config.receive_completions) {
+            (None, None) => sends.clone(),
             (_, queue) => device(queue)?,
         };
         let inline = config.inline_bytes(info.max_inline);
-        let provider = adapter.queue_pair(QueuePairParts {
+        let queues = Queues {
+            shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
+            sends,
+            receives,
+        };
+        let parts = QueuePairParts {
             receive_depth: config.receive_depth,
             send_depth: config.send_depth,
             receive_entries: config.receive_entries,
@@ -165,12 +172,10 @@ impl QueuePair {
             inline,
             receive,
             initiator: sink(&config.send_completions, &table),
-            shared: config.shared.as_ref().map(|shared| shared.provider().clone()),
             inbox: config.inbox.clone(),
             credited: config.credited,
-            send_queue,
-            receive_queue,
-        })?;
+        };
+        let provider = adapter.queue_pair(parts, queues)?;
         let domain = adapter.domain();
         let joined = OnceLock::new();
         let handle = Arc::new(Handle {

@@ -3,10 +3,11 @@
 use super::options::WorkOptions;
 use super::pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
-use crate::inflight::{Op, Payload, RequestMeta, WorkBuffer};
+use crate::inflight::{Op, Payload, RequestMeta, Ticket, WorkBuffer};
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
 use crate::provider::work::{
-    DirectOutcome, DirectRequest, Flags, InlineRequest, Operation, RemoteAddress, Source, WorkRequest,
+    BindTarget, DirectOutcome, DirectRequest, Flags, InlineRequest, Operation, RemoteAddress, Source,
+    WindowRequest, WorkRequest,
 };
 use crate::types::{Access, OpKind};
 
@@ -206,13 +207,11 @@ impl QueuePair {
         if !missing.is_empty() {
             return Err(PostErrorKind::AccessViolation { missing });
         }
-        let operation = Operation::Bind {
-            window: window.provider().clone(),
-            registration: part.region().registration(),
-            range: part.range(),
-            access: asked,
-        };
-        self.post_send((), operation, options, None).map_err(|refused| refused.kind)
+        let registration = part.region().registration();
+        self.post_window(OpKind::Bind, options, |request| {
+            let target = BindTarget { registration: &registration, range: part.range(), access: asked };
+            self.handle.provider.post_bind(request, window.provider(), target)
+        })
     }
 
     /// Posts the invalidation of a window. Source: `IND2QueuePair::Invalidate`.
@@ -231,8 +230,9 @@ impl QueuePair {
         if window.remote().is_none() {
             return Err(PostErrorKind::NotBound);
         }
-        let operation = Operation::Invalidate { window: window.provider().clone() };
-        self.post_send((), operation, options, None).map_err(|refused| refused.kind)
+        self.post_window(OpKind::Invalidate, options, |request| {
+            self.handle.provider.post_invalidate(request, window.provider())
+        })
     }
 
     fn inline(
@@ -254,34 +254,56 @@ impl QueuePair {
         }
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
-        match self.post_direct(&operation, Source::Bytes(parts), flags, label) {
-            DirectOutcome::Completed(bytes) => {
-                let of = (bytes, self.handle.config.context);
-                return Ok(Op::completed(of, Payload::new(), kind, ()));
+        let handle = &self.handle;
+        if handle.provider.posts_directly() {
+            let request = DirectRequest { operation: &operation, source: Source::Bytes(parts), flags };
+            match handle.provider.post_direct(request, || handle.table.open(label)) {
+                DirectOutcome::Completed(bytes) => {
+                    return Ok(Op::completed((bytes, handle.config.context), Payload::new(), kind, ()));
+                }
+                DirectOutcome::Posted(ticket) => return Ok(Op::new(handle.table.clone(), ticket, kind, ())),
+                DirectOutcome::Declined => {}
             }
-            DirectOutcome::Posted(ticket) => return Ok(Op::new(self.handle.table.clone(), ticket, kind, ())),
-            DirectOutcome::Declined => {}
         }
-        let ticket = self.handle.table.open(label);
-        let request = InlineRequest { ticket, operation, parts, flags };
-        self.handle.provider.post_inline(request).map_err(|kind| {
-            self.handle.table.close(ticket);
-            self.handle.explain(kind)
-        })?;
-        Ok(Op::new(self.handle.table.clone(), ticket, kind, ()))
+        self.post_without_buffer(label, |ticket| {
+            self.handle.provider.post_inline(InlineRequest { ticket, operation, parts, flags })
+        })
     }
 
-    /// Has the provider execute the request within the call, if it can.
-    #[inline]
-    fn post_direct(
+    /// Checks what does not depend on the moment, and posts a request to change a window.
+    fn post_window(
         &self,
-        operation: &Operation,
-        source: Source<'_>,
-        flags: Flags,
+        kind: OpKind,
+        options: WorkOptions,
+        submit: impl FnOnce(WindowRequest) -> Result<(), PostErrorKind>,
+    ) -> Result<Op<()>, PostErrorKind> {
+        check_options(kind, options)?;
+        if !self.handle.info.memory_windows {
+            return Err(PostErrorKind::NotSupported("memory windows"));
+        }
+        let flags = self.flags(options);
+        self.post_without_buffer(RequestMeta { kind, context: options.context }, |ticket| {
+            submit(WindowRequest { ticket, flags })
+        })
+    }
+
+    /// Posts a request for which no buffer was lent.
+    ///
+    /// # Errors
+    /// Those of `submit`.
+    fn post_without_buffer<B: WorkBuffer<State = ()>>(
+        &self,
         label: RequestMeta,
-    ) -> DirectOutcome {
-        let request = DirectRequest { operation, source, flags };
-        self.handle.provider.post_direct(request, || self.handle.table.open(label))
+        submit: impl FnOnce(Ticket) -> Result<(), PostErrorKind>,
+    ) -> Result<Op<B>, PostErrorKind> {
+        let ticket = self.handle.table.open(label);
+        match submit(ticket) {
+            Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, ())),
+            Err(kind) => {
+                self.handle.table.close(ticket);
+                Err(self.handle.explain(kind))
+            }
+        }
     }
 
     /// Checks what does not depend on the moment, and posts.
@@ -318,15 +340,23 @@ impl QueuePair {
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         let list = self.lend(buffer, kind, entries, access, remote)?;
-        match self.post_direct(&operation, Source::Memory(&list.payload), flags, label) {
-            DirectOutcome::Completed(bytes) => {
-                Ok(Op::completed((bytes, handle.config.context), list.payload, kind, list.state))
+        if handle.provider.posts_directly() {
+            let source = Source::Memory(&list.payload);
+            let request = DirectRequest { operation: &operation, source, flags };
+            match handle.provider.post_direct(request, || handle.table.open(label)) {
+                DirectOutcome::Completed(bytes) => {
+                    let of = (bytes, handle.config.context);
+                    return Ok(Op::completed(of, list.payload, kind, list.state));
+                }
+                DirectOutcome::Posted(ticket) => {
+                    return Ok(Op::new(handle.table.clone(), ticket, kind, list.state));
+                }
+                DirectOutcome::Declined => {}
             }
-            DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, list.state)),
-            DirectOutcome::Declined => self.post(list, label, |ticket, payload| {
-                handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
-            }),
         }
+        self.post(list, label, |ticket, payload| {
+            handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
+        })
     }
 
     /// Checks that the operation takes these options, and that the adapter has both.
@@ -334,10 +364,7 @@ impl QueuePair {
     /// # Errors
     /// `InvalidOptions`, `NotSupported`.
     fn check(&self, operation: &Operation, options: WorkOptions) -> Result<(), PostErrorKind> {
-        let kind = operation.kind();
-        if let Err((argument, option)) = options.check(kind) {
-            return Err(PostErrorKind::InvalidOptions { argument, kind, option });
-        }
+        check_options(operation.kind(), options)?;
         self.lacks(operation).map_or(Ok(()), |what| Err(PostErrorKind::NotSupported(what)))
     }
 
@@ -356,11 +383,19 @@ impl QueuePair {
             }
             Operation::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !info.atomics => Some("atomics"),
-            Operation::Bind { .. } | Operation::Invalidate { .. } if !info.memory_windows => {
-                Some("memory windows")
-            }
             _ => None,
         }
+    }
+}
+
+/// Checks that a request of this kind takes these options.
+///
+/// # Errors
+/// `InvalidOptions`.
+fn check_options(kind: OpKind, options: WorkOptions) -> Result<(), PostErrorKind> {
+    match options.check(kind) {
+        Ok(()) => Ok(()),
+        Err((argument, option)) => Err(PostErrorKind::InvalidOptions { argument, kind, option }),
     }
 }
 

@@ -17,14 +17,15 @@ use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::stream_frames::StreamFrames;
 use super::turn::{TURN_BYTES, cost_of};
 use super::window::WindowOp;
+use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory;
 use crate::provider::net::Stream;
 use crate::provider::net::descriptors::Held;
-use crate::provider::work::{Flags, Refused, WorkRequest};
+use crate::provider::work::{Flags, Refused, WindowRequest, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
-use crate::types::{ConnectionId, Role};
+use crate::types::{ConnectionId, OpKind, Role};
 
 /// A command of the connector to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -435,13 +436,29 @@ impl ConnectionShared {
         if let Err(kind) = sending.admits(request.operation.kind()) {
             return Err(Refused { kind, payload: request.payload });
         }
-        let window_op = match WindowOp::of(&request.operation, self.number) {
-            Ok(window_op) => window_op,
-            Err(kind) => return Err(Refused { kind, payload: request.payload }),
-        };
         let defer = request.flags.contains(Flags::DEFER);
-        sending.post(request, window_op);
+        sending.post(request);
         if !defer {
+            self.transmit_now(sending);
+        }
+        Ok(())
+    }
+
+    /// Posts a request to change a window. `change` makes the change to the window itself, for the connection with this number.
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    pub(crate) fn post_window(
+        &self,
+        kind: OpKind,
+        request: WindowRequest,
+        change: impl FnOnce(u64) -> Result<WindowOp, PostErrorKind>,
+    ) -> Result<(), PostErrorKind> {
+        let mut sending = self.send_queue();
+        sending.admits(kind)?;
+        let window_op = change(self.number)?;
+        sending.post_window(request, window_op);
+        if !request.flags.contains(Flags::DEFER) {
             self.transmit_now(sending);
         }
         Ok(())

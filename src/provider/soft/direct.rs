@@ -143,8 +143,7 @@ impl ConnectionShared {
             batch::restore_arena(frame.copied);
             return DirectOutcome::Completed(length);
         }
-        let request =
-            WorkRequest { ticket: open(), operation: operation.clone(), payload: source.payload(), flags };
+        let request = WorkRequest { ticket: open(), operation: *operation, payload: source.payload(), flags };
         self.queue_direct(&socket, sending, request, frame, outcome)
     }
 
@@ -250,7 +249,7 @@ mod tests {
         assert!(!queue.admits_direct(), "somebody writes");
         let second = request(&table);
         let behind = second.ticket;
-        queue.post(second, None);
+        queue.post(second);
         assert!(matches!(queue.begin(&mut wakes), Next::Idle));
         let payload = Payload::new();
         let frame = DirectFrame::new(header, Source::Memory(&payload), 0, false);

@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 
 use super::registration::RemoteAccess;
-use super::send::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, deregistered};
+use super::send::{
+    Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work, deregistered,
+};
 use crate::inflight::{self, Payload};
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
@@ -102,19 +104,20 @@ impl SendQueue {
         let sequence = self.head + self.framed as u64;
         let Some(entry) = self.entries.get_mut(self.framed) else { return false };
         // The queue is in order: requests behind one that may not start yet wait with it.
-        if entry.framed == 0 && entry.request.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
+        if entry.framed == 0 && entry.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
             return false;
         }
-        let atomic = match entry.request.operation {
-            Operation::Send { .. } | Operation::Write { .. } => return self.fill_message(),
-            Operation::Bind { .. } | Operation::Invalidate { .. } => {
-                if let Some(window_op) = &entry.window_op {
-                    window_op.commit();
-                }
+        let operation = match &entry.work {
+            Work::Transfer(operation) => *operation,
+            Work::Window(window_op) => {
+                window_op.commit();
                 entry.state = RequestState::Done;
                 self.framed += 1;
                 return true;
             }
+        };
+        let atomic = match operation {
+            Operation::Send { .. } | Operation::Write { .. } => return self.fill_message(),
             _ if !self.outbound.may_read() => return false,
             Operation::Read { from } => {
                 // The name of the sink is never looked up, see `Outbound::read`; this one is just easy to
@@ -143,11 +146,15 @@ impl SendQueue {
     /// Frames segments of the oldest unfinished request, which is a Send or a Write.
     fn fill_message(&mut self) -> bool {
         let Some(entry) = self.entries.get_mut(self.framed) else { return false };
-        let Entry { request, length, framed, state, .. } = entry;
-        let solicited = request.flags.contains(Flags::SOLICITED);
-        let (written, options, immediate) = match request.operation {
-            Operation::Write { to, immediate } => (Some(to), SendOptions::default(), immediate),
-            Operation::Send { invalidate, .. } => (None, SendOptions { invalidate, solicited }, None),
+        let Entry { work, payload, flags, length, framed, state, .. } = entry;
+        let solicited = flags.contains(Flags::SOLICITED);
+        let (written, options, immediate) = match *work {
+            Work::Transfer(Operation::Write { to, immediate }) => {
+                (Some(to), SendOptions::default(), immediate)
+            }
+            Work::Transfer(Operation::Send { invalidate, .. }) => {
+                (None, SendOptions { invalidate, solicited }, None)
+            }
             _ => return false,
         };
         self.turn = FramingTurn::Request;
@@ -155,7 +162,7 @@ impl SendQueue {
             let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
             let size = (*length - *framed).min(maximum);
             let last = *framed + size == *length;
-            let parts: SmallVec<_> = inflight::range(&request.payload, *framed, size);
+            let parts: SmallVec<_> = inflight::range(payload, *framed, size);
             if let Some(RemoteAddress { key: stag, address }) = written {
                 let to = address.wrapping_add(*framed as u64);
                 self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);

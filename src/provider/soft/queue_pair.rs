@@ -12,18 +12,27 @@ use super::adapter::{Adapter, MAX_TRANSFER};
 use super::completion_queue::{CompletionQueue, Membership};
 use super::connection::ConnectionShared;
 use super::receive_queue::ReceiveQueue;
-use super::shared::Receive;
+use super::registration::Registration;
+use super::shared::{Receive, SharedReceives};
+use super::window::{Window, WindowOp};
 use crate::error::{PostErrorKind, Reason};
 use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
 use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::FLUSHED;
+use crate::provider::params::{self, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
-use crate::provider::work::{DirectOutcome, DirectRequest, Flags, InlineRequest, Refused, WorkRequest};
-use crate::provider::{self, QueuePairParts};
+use crate::provider::work::{
+    BindTarget, DirectOutcome, DirectRequest, Flags, InlineRequest, Refused, WindowRequest, WorkRequest,
+};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
+use crate::types::OpKind;
+
+/// The queues that it uses. Only completion queues of the program look at sockets: there is none for requests that complete through
+/// futures.
+pub(crate) type Queues = params::Queues<Arc<SharedReceives>, Option<Arc<CompletionQueue>>>;
 
 /// The connector that uses a queue pair, seen from the queue pair.
 pub(crate) trait Borrower: Send + Sync {
@@ -66,26 +75,19 @@ struct State {
 }
 
 impl QueuePair {
-    pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts) -> Arc<Self> {
+    pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts, queues: Queues) -> Arc<Self> {
         // Entries and inline bytes are counted by the caller.
         let _ = (parts.receive_entries, parts.send_entries, parts.inline);
         let mut polled = SmallVec::new();
         if parts.inbox.is_none() {
-            for queue in [parts.send_queue, parts.receive_queue] {
-                #[cfg(feature = "verbs")]
-                let provider::CompletionQueue::Soft(queue) = queue else { continue };
-                #[cfg(not(feature = "verbs"))]
-                let provider::CompletionQueue::Soft(queue) = queue;
+            for queue in [queues.sends, queues.receives] {
                 polled.extend(queue.filter(|queue| !polled.iter().any(|other| Arc::ptr_eq(other, queue))));
             }
         }
-        let receives = match (parts.inbox, parts.shared) {
+        let receives = match (parts.inbox, queues.shared) {
             (Some(inbox), _) => ReceiveQueue::to_stream(inbox, parts.receive),
-            (None, Some(provider::SharedReceives::Soft(shared))) => {
-                ReceiveQueue::with_shared(shared, parts.receive)
-            }
-            // Creating checked that all is of one adapter.
-            _ => ReceiveQueue::new(parts.receive_depth, parts.receive),
+            (None, Some(shared)) => ReceiveQueue::with_shared(shared, parts.receive),
+            (None, None) => ReceiveQueue::new(parts.receive_depth, parts.receive),
         };
         let registry = adapter.registry().clone();
         registry.create(|_, registered| Self {
@@ -251,18 +253,61 @@ impl QueuePair {
             let kind = PostErrorKind::TooLong { length, maximum: MAX_TRANSFER };
             return Err(Refused { kind, payload: request.payload });
         }
+        let posted = match self.connection_for(request.operation.kind()) {
+            Ok(connection) => connection.post(request),
+            Err(kind) => Err(Refused { kind, payload: request.payload }),
+        };
+        posted.map_err(|Refused { kind, payload }| Refused { kind: self.explain(kind), payload })
+    }
+
+    /// Returns the connection for a request of this kind.
+    ///
+    /// # Errors
+    /// The reason why there is none that takes it.
+    fn connection_for(&self, kind: OpKind) -> Result<&Arc<ConnectionShared>, PostErrorKind> {
         // The connection is there from just before the queue pair counts as connected to the end of both.
         let phase = self.lock().phase;
-        match (phase.admits(request.operation.kind()), self.connection.get()) {
-            (Ok(()), Some(connection)) => connection.post(request).map_err(|refused| self.explain(refused)),
-            (Ok(()), None) => {
-                Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: request.payload })
-            }
-            (Err(_), _) if self.adapter.is_removed() => {
-                Err(Refused { kind: PostErrorKind::DeviceRemoved, payload: request.payload })
-            }
-            (Err(kind), _) => Err(self.explain(Refused { kind, payload: request.payload })),
+        match (phase.admits(kind), self.connection.get()) {
+            (Ok(()), connection) => connection.ok_or(PostErrorKind::ConnectionInvalid),
+            (Err(_), _) if self.adapter.is_removed() => Err(PostErrorKind::DeviceRemoved),
+            (Err(kind), _) => Err(kind),
         }
+    }
+
+    /// Posts the bind of a window, which has its new key when this returns.
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    pub(crate) fn post_bind(
+        &self,
+        request: WindowRequest,
+        window: &Arc<Window>,
+        target: BindTarget<&Arc<Registration>>,
+    ) -> Result<(), PostErrorKind> {
+        self.post_window(OpKind::Bind, request, |connection| window.bind(target, connection))
+    }
+
+    /// Posts the invalidation of a window.
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    pub(crate) fn post_invalidate(
+        &self,
+        request: WindowRequest,
+        window: &Arc<Window>,
+    ) -> Result<(), PostErrorKind> {
+        self.post_window(OpKind::Invalidate, request, |_| Ok(window.unbind()))
+    }
+
+    fn post_window(
+        &self,
+        kind: OpKind,
+        request: WindowRequest,
+        change: impl FnOnce(u64) -> Result<WindowOp, PostErrorKind>,
+    ) -> Result<(), PostErrorKind> {
+        let connection = self.connection_for(kind);
+        let posted = connection.and_then(|connection| connection.post_window(kind, request, change));
+        posted.map_err(|kind| self.explain(kind))
     }
 
     /// Executes a request of the send queue within the call, see [`ConnectionShared::post_direct`].
@@ -307,7 +352,7 @@ impl QueuePair {
         let none = PostErrorKind::ConnectionInvalid;
         let written =
             self.connection.get().ok_or(none).and_then(|connection| connection.write_message(message, waker));
-        written.map_err(|kind| self.explain(Refused { kind, payload: Payload::new() }).kind)
+        written.map_err(|kind| self.explain(kind))
     }
 
     /// Reads data that has arrived for a stream, see [`ConnectionShared::read_stream`].
@@ -343,13 +388,11 @@ impl QueuePair {
 
     /// Adds the reason for the loss of the connection, if that is why nothing can be posted.
     #[cold]
-    fn explain(&self, refused: Refused) -> Refused {
+    fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
         let (_, borrower) = self.used_by();
-        match (refused.kind, borrower.and_then(|borrower| borrower.loss())) {
-            (PostErrorKind::ConnectionInvalid, Some(reason)) => {
-                Refused { kind: PostErrorKind::ConnectionLost { reason }, ..refused }
-            }
-            _ => refused,
+        match (kind, borrower.and_then(|borrower| borrower.loss())) {
+            (PostErrorKind::ConnectionInvalid, Some(reason)) => PostErrorKind::ConnectionLost { reason },
+            (kind, _) => kind,
         }
     }
 

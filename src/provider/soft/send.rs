@@ -13,10 +13,10 @@ use super::registration::RemoteAccess;
 use super::remote_keys::Grant;
 use super::window::WindowOp;
 use crate::error::PostErrorKind;
-use crate::inflight::{self, Completed, CompletionSink, Payload, WakeList};
+use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::{Outbound, SendOptions};
-use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
+use crate::provider::work::{Flags, Operation, RemoteAddress, WindowRequest, WorkRequest};
 use crate::status::Status;
 use crate::types::{OpKind, QueueKind};
 use crate::wire::ddp::{Header, Tagged, Untagged};
@@ -44,12 +44,30 @@ const KEEP_ENTRIES: usize = 32;
 
 /// A posted request that has not completed.
 pub(super) struct Entry {
-    pub(super) request: WorkRequest,
+    pub(super) ticket: Ticket,
+    pub(super) work: Work,
+    pub(super) payload: Payload,
+    pub(super) flags: Flags,
     pub(super) length: usize,
     pub(super) framed: usize,
     pub(super) state: RequestState,
-    /// The change that the request makes to a window.
-    pub(super) window_op: Option<WindowOp>,
+}
+
+/// The effect of a request when its turn comes.
+pub(super) enum Work {
+    /// It moves bytes.
+    Transfer(Operation),
+    /// It changes a window, which needs no frame.
+    Window(WindowOp),
+}
+
+impl Entry {
+    /// Creates an entry of which nothing has been framed.
+    fn new(request: WorkRequest) -> Self {
+        let WorkRequest { ticket, operation, payload, flags } = request;
+        let (work, length) = (Work::Transfer(operation), inflight::length(&payload));
+        Self { ticket, work, payload, flags, length, framed: 0, state: RequestState::Queued }
+    }
 }
 
 /// A request of the peer that is being answered.
@@ -213,11 +231,17 @@ impl SendQueue {
         }
     }
 
-    /// Queues a request that [`admits`](Self::admits) allows, with the change that it makes to a window.
-    pub(crate) fn post(&mut self, request: WorkRequest, window_op: Option<WindowOp>) {
-        let length = inflight::length(&request.payload);
-        self.binds |= request.operation.kind() == OpKind::Bind;
-        self.entries.push_back(Entry { request, length, framed: 0, state: RequestState::Queued, window_op });
+    /// Adds a request.
+    pub(crate) fn post(&mut self, request: WorkRequest) {
+        self.entries.push_back(Entry::new(request));
+    }
+
+    /// Adds a request to change a window.
+    pub(crate) fn post_window(&mut self, request: WindowRequest, window_op: WindowOp) {
+        let WindowRequest { ticket, flags } = request;
+        self.binds |= window_op.binds();
+        let (work, payload, state) = (Work::Window(window_op), Payload::new(), RequestState::Queued);
+        self.entries.push_back(Entry { ticket, work, payload, flags, length: 0, framed: 0, state });
     }
 
     /// Returns whether a window was ever bound for the peer.
@@ -406,7 +430,7 @@ impl SendQueue {
     pub(super) fn queue_direct(&mut self, request: WorkRequest, length: usize) {
         self.direct = false;
         let state = RequestState::Framed;
-        self.entries.push_front(Entry { request, length, framed: length, state, window_op: None });
+        self.entries.push_front(Entry { framed: length, state, ..Entry::new(request) });
         self.framed += 1;
     }
 
@@ -448,9 +472,7 @@ impl SendQueue {
         }
         for entry in self.entries.range_mut(self.sent..self.framed) {
             match entry.state {
-                RequestState::Framed if awaits_answer(entry.request.operation.kind()) => {
-                    entry.state = RequestState::Waiting
-                }
+                RequestState::Framed if entry.work.awaits_answer() => entry.state = RequestState::Waiting,
                 RequestState::Framed => {
                     entry.state = RequestState::Done;
                     self.completed = self.written;
@@ -484,9 +506,9 @@ impl SendQueue {
     fn retire_done(&mut self, wakes: &mut WakeList) {
         while self.has_done() {
             let Some(entry) = self.pop() else { return };
-            let WorkRequest { ticket, operation, payload, flags } = entry.request;
-            free_window(operation, entry.window_op, wakes);
-            let mut completed = Completed::done(entry.length, payload);
+            let Entry { ticket, work, payload, flags, length, .. } = entry;
+            work.free_window(wakes);
+            let mut completed = Completed::done(length, payload);
             completed.extra.silent = flags.contains(Flags::SILENT);
             self.sink.complete(ticket, completed, wakes);
         }
@@ -517,12 +539,11 @@ impl SendQueue {
         self.responses.clear();
         wakes.extend(self.idle.take());
         let mut status = first;
-        while let Some(Entry { request, window_op, .. }) = self.pop() {
-            let WorkRequest { ticket, operation, payload, .. } = request;
-            if let Some(window_op) = &window_op {
+        while let Some(Entry { ticket, work, payload, .. }) = self.pop() {
+            if let Work::Window(window_op) = &work {
                 window_op.rollback();
             }
-            free_window(operation, window_op, wakes);
+            work.free_window(wakes);
             self.sink.complete(ticket, Completed::failed(status, payload), wakes);
             status = rest;
         }
@@ -546,7 +567,7 @@ impl SendQueue {
             ReadOwner::Request(sequence) => usize::try_from(sequence - head)
                 .ok()
                 .and_then(|index| self.entries.get(index))
-                .map(|entry| inflight::range(&entry.request.payload, piece.offset, length))
+                .map(|entry| inflight::range(&entry.payload, piece.offset, length))
                 .unwrap_or_default(),
         })
     }
@@ -559,7 +580,7 @@ impl SendQueue {
         };
         let index = usize::try_from(sequence - self.head).ok();
         let entry = index.and_then(|index| self.entries.get(index));
-        entry.map(|entry| inflight::range(&entry.request.payload, offset, usize::MAX)).unwrap_or_default()
+        entry.map(|entry| inflight::range(&entry.payload, offset, usize::MAX)).unwrap_or_default()
     }
 
     /// Places the original value of an atomic of this side; [`answered`](Self::answered) follows.
@@ -573,7 +594,7 @@ impl SendQueue {
             && let Some(entry) = self.entries.get(index)
         {
             let mut original = &response.original.to_ne_bytes()[..];
-            for part in &entry.request.payload {
+            for part in &entry.payload {
                 let (here, rest) = original.split_at(part.len().min(original.len()));
                 part.write(0, here);
                 original = rest;
@@ -594,11 +615,18 @@ impl SendQueue {
     }
 }
 
-/// Drops the window of a completed request without the lock: the last handle to a window waits for transfers
-/// by its key.
-fn free_window(operation: Operation, window_op: Option<WindowOp>, wakes: &mut WakeList) {
-    if let Some(window_op) = window_op {
-        wakes.run(move || drop((operation, window_op)));
+impl Work {
+    /// Drops the window of a completed request without the lock: the last handle to a window waits for transfers
+    /// by its key.
+    fn free_window(self, wakes: &mut WakeList) {
+        if let Self::Window(window_op) = self {
+            wakes.run(move || drop(window_op));
+        }
+    }
+
+    /// Returns whether it completes only when the peer has answered it.
+    fn awaits_answer(&self) -> bool {
+        matches!(self, Self::Transfer(operation) if awaits_answer(operation.kind()))
     }
 }
 
@@ -662,7 +690,7 @@ mod tests {
     // queue.
     #[tokio::test]
     async fn a_window_is_dropped_without_the_lock() {
-        use crate::provider::{Registration, Window, net::Host, soft};
+        use crate::provider::{net::Host, soft, work::BindTarget};
         let id = soft::adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"));
         let id = id.expect("the loopback interface");
         let adapter = soft::adapter::Adapter::open(Host::Kernel, id, soft::config::SoftConfig::default());
@@ -674,18 +702,11 @@ mod tests {
             let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(table.clone()));
             let window = soft::window::Window::new(&adapter).expect("a window");
             let kept = std::sync::Arc::downgrade(&window);
-            let operation = Operation::Bind {
-                window: Window::Soft(window),
-                registration: Registration::Soft(registration.clone()),
-                range: 0..8,
-                access: Access::REMOTE_READ,
-            };
-            let window_op = WindowOp::of(&operation, 1).expect("bound");
+            let target = BindTarget { registration: &registration, range: 0..8, access: Access::REMOTE_READ };
+            let window_op = window.bind(target, 1).expect("bound");
+            drop(window);
             let ticket = table.open(RequestMeta { kind: OpKind::Bind, context: 0 });
-            queue.post(
-                WorkRequest { ticket, operation, payload: Payload::new(), flags: Flags::empty() },
-                window_op,
-            );
+            queue.post_window(WindowRequest { ticket, flags: Flags::empty() }, window_op);
             let mut wakes = WakeList::default();
             if flushes {
                 queue.flush(Status::CANCELED, Status::CANCELED, &mut wakes);
@@ -707,7 +728,7 @@ mod tests {
             let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 });
             let operation = Operation::Send { invalidate: None, immediate: None };
             let request = WorkRequest { ticket, operation, payload: Payload::new(), flags: Flags::empty() };
-            queue.post(request, None);
+            queue.post(request);
         }
         queue.flush(Status::CANCELED, Status::CANCELED, &mut WakeList::default());
         assert!(queue.entries.is_empty() && queue.entries.capacity() <= KEEP_ENTRIES);

@@ -1,16 +1,13 @@
 //! Memory windows: a part of a region under a key of its own, for the peer of one connection.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::adapter::Adapter;
 use super::registration::{Binding, Registration};
 use super::remote_keys::KeyTable;
 use crate::error::{PostErrorKind, RegisterError};
-use crate::provider;
-use crate::provider::work::Operation;
+use crate::provider::work::BindTarget;
 use crate::sync::Mutex;
-use crate::types::Access;
 
 /// A memory window.
 pub(crate) struct Window {
@@ -37,64 +34,54 @@ impl Window {
         (!latest.is_dead()).then(|| (latest.key(), latest.range().start as u64, latest.range().len()))
     }
 
-    fn bind(
-        &self,
-        registration: &Arc<Registration>,
-        range: Range<usize>,
-        access: Access,
+    /// Gives it a new key, for the peer of the connection with this number.
+    ///
+    /// # Errors
+    /// `ForeignMemory` when the region is not registered any more; `InsufficientResources` without a free key.
+    pub(crate) fn bind(
+        self: &Arc<Self>,
+        target: BindTarget<&Arc<Registration>>,
         connection: u64,
     ) -> Result<WindowOp, PostErrorKind> {
+        let BindTarget { registration, range, access } = target;
         let mut latest = self.latest.lock();
         let new = self.keys.bind(registration, range, access, connection)?;
         let old = latest.replace(new.clone());
-        Ok(WindowOp { keys: self.keys.clone(), old, new: Some(new) })
+        Ok(WindowOp { window: self.clone(), old, new: Some(new) })
     }
 
-    fn unbind(&self) -> WindowOp {
-        WindowOp { keys: self.keys.clone(), old: self.latest.lock().take(), new: None }
+    /// Takes its key back.
+    pub(crate) fn unbind(self: &Arc<Self>) -> WindowOp {
+        WindowOp { window: self.clone(), old: self.latest.lock().take(), new: None }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.unbind().commit();
+        if let Some(latest) = self.latest.get_mut().take() {
+            self.keys.unbind(&latest);
+        }
     }
 }
 
 /// The change that a posted request makes to a window when its turn comes.
 pub(crate) struct WindowOp {
-    keys: Arc<KeyTable>,
+    /// It lasts until then, whoever drops it.
+    window: Arc<Window>,
     old: Option<Arc<Binding>>,
     new: Option<Arc<Binding>>,
 }
 
 impl WindowOp {
-    /// Returns the change that this request of the connection with this number makes to a window, if it makes
-    /// one.
-    ///
-    /// # Errors
-    /// `ForeignMemory` if the region is no longer registered; `InsufficientResources` without a free key.
-    pub(crate) fn of(operation: &Operation, connection: u64) -> Result<Option<Self>, PostErrorKind> {
-        use provider::{Registration::Soft as Registered, Window::Soft};
-        match operation {
-            Operation::Bind {
-                window: Soft(window),
-                registration: Registered(registration),
-                range,
-                access,
-            } => window.bind(registration, range.clone(), *access, connection).map(Some),
-            Operation::Invalidate { window: Soft(window) } => Ok(Some(window.unbind())),
-            // Posting checked that all is of one adapter.
-            #[cfg(feature = "verbs")]
-            Operation::Bind { .. } | Operation::Invalidate { .. } => Err(PostErrorKind::ForeignMemory),
-            _ => Ok(None),
-        }
+    /// Returns whether it binds the window.
+    pub(crate) fn binds(&self) -> bool {
+        self.new.is_some()
     }
 
     /// Applies the change, when the turn of the request has come.
     pub(crate) fn commit(&self) {
         if let Some(old) = &self.old {
-            self.keys.unbind(old);
+            self.window.keys.unbind(old);
         }
         if let Some(new) = &self.new {
             new.go_live();
@@ -103,6 +90,6 @@ impl WindowOp {
 
     /// Revokes both bindings of a request whose turn will not come: nothing is bound from now on.
     pub(crate) fn rollback(&self) {
-        self.old.iter().chain(&self.new).for_each(|binding| self.keys.unbind(binding));
+        self.old.iter().chain(&self.new).for_each(|binding| self.window.keys.unbind(binding));
     }
 }

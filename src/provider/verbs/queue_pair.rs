@@ -31,10 +31,9 @@ use crate::error::{OpenError, Reason, WcError};
 use crate::inflight::{Completed, Payload, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
-use crate::provider::params::Options;
+use crate::provider::params::{self, Options, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
-use crate::provider::{self, QueuePairParts};
 use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion};
@@ -60,10 +59,7 @@ pub(crate) struct QueuePair {
     capacities: Capacities,
     /// The peer has a receive for each message.
     credited: bool,
-    /// The shared receive queue, if it has no receive queue of its own.
-    shared: Option<Arc<SharedReceives>>,
-    /// The completion queues of its two queues.
-    completions: Groups,
+    queues: Queues,
     inner: Mutex<Inner>,
     /// Completions that are not processed yet.
     inbox: Inbox,
@@ -72,11 +68,8 @@ pub(crate) struct QueuePair {
     _registered: Registered,
 }
 
-/// The groups in which a queue pair completes.
-struct Groups {
-    sends: Arc<CompletionGroup>,
-    receives: Arc<CompletionGroup>,
-}
+/// The queues that it uses. Its completion queues are the groups in which it completes.
+pub(crate) type Queues = params::Queues<Arc<SharedReceives>, Arc<CompletionGroup>>;
 
 /// The connector of a queue pair, as the queue pair sees it.
 pub(crate) trait Borrower: Send + Sync {
@@ -207,32 +200,17 @@ impl Inner {
     }
 }
 
-impl Groups {
-    /// Returns the groups of the completion queues of a queue pair.
-    ///
-    /// # Errors
-    /// A completion queue belongs to another provider, which the caller has checked.
-    fn of(parts: &QueuePairParts) -> Result<Self, OpenError> {
-        let own = |queue: &provider::CompletionQueue| -> Result<Arc<CompletionGroup>, OpenError> {
-            match queue {
-                provider::CompletionQueue::Verbs(group) => Ok(group.clone()),
-                #[cfg(feature = "soft")]
-                provider::CompletionQueue::Soft(_) => {
-                    Err(OpenError::Unsupported("the completion queue belongs to another provider"))
-                }
-            }
-        };
-        Ok(Self { sends: own(&parts.send_queue)?, receives: own(&parts.receive_queue)? })
-    }
-}
-
 impl QueuePair {
     /// Creates a queue pair, and its first queue pair of the device.
     ///
     /// # Errors
     /// `InvalidParameter` for more requests than the device can have with so many entries and inline bytes, or more inline bytes
     /// than it gives; `Os` when it has no room.
-    pub(crate) fn new(adapter: Arc<AdapterContext>, parts: QueuePairParts) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn new(
+        adapter: Arc<AdapterContext>,
+        parts: QueuePairParts,
+        queues: Queues,
+    ) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let send_depth = small(parts.send_depth);
@@ -243,25 +221,14 @@ impl QueuePair {
             send_entries: small(parts.send_entries),
             inline: small(parts.inline),
         };
-        let completions = Groups::of(&parts)?;
-        let shared = match parts.shared {
-            Some(provider::SharedReceives::Verbs(shared)) => Some(shared),
-            // Its user belongs to the adapter that it was made from.
-            #[cfg(feature = "soft")]
-            Some(provider::SharedReceives::Soft(_)) => {
-                return Err(OpenError::Unsupported("the shared receive queue belongs to another provider"));
-            }
-            None => None,
-        };
-        let (device, asked) = (adapter.clone(), (capacities, send_depth, shared.is_some()));
+        let (device, asked) = (adapter.clone(), (capacities, send_depth, queues.shared.is_some()));
         let registry = adapter.registry().clone();
         let make = |me: &Weak<Self>, registered| Self {
             me: me.clone(),
             send_depth,
             capacities,
             credited: parts.credited,
-            shared,
-            completions,
+            queues,
             inner: Mutex::new(Inner {
                 state: QueuePairState::Unconnected,
                 cm: None,
@@ -528,7 +495,7 @@ impl QueuePair {
         (inner.has_received, inner.reads) = (false, 0);
         inner.device = Some(device);
         while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
-            let posted = match &self.shared {
+            let posted = match &self.queues.shared {
                 Some(shared) => shared.post_receive(ticket, payload),
                 None => self.post_receive_locked(inner, ticket, payload),
             };
@@ -555,9 +522,10 @@ impl QueuePair {
     fn make(&self) -> io::Result<Arc<DeviceQp>> {
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
-        let receives = self.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
+        let receives =
+            self.queues.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
         let queue = receives.as_ref().and_then(|receives| receives.queue());
-        let Groups { sends, receives: received } = &self.completions;
+        let Queues { sends, receives: received, .. } = &self.queues;
         let rooms = ((sends, self.capacities.send), (received, self.capacities.receive));
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
         let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
@@ -692,7 +660,7 @@ impl CompletionHandler for QueuePair {
             Element::SharedReceiveQueue(key) => key,
             Element::QueuePair(_) | Element::Device => return false,
         };
-        self.shared.as_ref().is_some_and(|shared| shared.key() == key)
+        self.queues.shared.as_ref().is_some_and(|shared| shared.key() == key)
     }
 
     fn last_receive(&self, key: u32) {
@@ -713,7 +681,7 @@ impl CompletionHandler for QueuePair {
 
     /// Releases the shared queue. Its receives come back when the last queue pair that uses it has ended.
     fn shared_lost(&self) {
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = &self.queues.shared {
             shared.released();
         }
     }

@@ -10,6 +10,7 @@ use super::window::{Bound, Window};
 use crate::error::{PostErrorKind, WcError};
 use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket};
 use crate::memory::Slice;
+use crate::provider::work::Flags;
 use crate::status::{Status, WcStatus};
 use crate::sys::{Quirks, ScatterEntry, Told};
 use crate::types::QueueKind;
@@ -36,6 +37,11 @@ impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
         let held = Held::Nothing;
         Self { ticket, payload, silent: false, unsignaled: false, held, copied: 0, result: None }
+    }
+
+    /// A request of the send queue with these options.
+    pub(crate) fn to_send(ticket: Ticket, payload: Payload, flags: Flags) -> Self {
+        Self { silent: flags.contains(Flags::SILENT), ..Self::new(ticket, payload) }
     }
 }
 

@@ -117,7 +117,7 @@ impl QueuePair {
         inner.deferred.clear();
         inner.copies.clear();
         // A call that connects it may have it, too.
-        let idle = inner.is_flushed() && self.shared.is_none() && Arc::strong_count(&device) == 1;
+        let idle = inner.is_flushed() && self.queues.shared.is_none() && Arc::strong_count(&device) == 1;
         let windows = std::mem::take(&mut inner.windows);
         Some(Detached { device, lent: std::mem::take(&mut inner.lent), idle, used: inner.used, windows })
     }

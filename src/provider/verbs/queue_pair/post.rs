@@ -11,17 +11,19 @@ use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
+use crate::provider::verbs::region::Registration;
 use crate::provider::verbs::request_id::RequestId;
-use crate::provider::verbs::window::{Free, Window};
+use crate::provider::verbs::window::Window;
 use crate::provider::verbs::work_queue::{
     Entries, Held, Outstanding, entries, no_entries, nothing, receive_entries,
 };
-use crate::provider::work::{Flags, InlineRequest, Operation, Refused, RemoteAddress, WorkRequest};
-use crate::provider::{self, Registration};
+use crate::provider::work::{
+    BindTarget, Flags, InlineRequest, Operation, Refused, RemoteAddress, WindowRequest, WorkRequest,
+};
 use crate::status::Status;
+use crate::sync::MutexGuard;
 use crate::sys::{
-    self, AccessFlags, Binding, MemoryRegion, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags,
-    SendRequest,
+    self, AccessFlags, Binding, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
 use crate::types::{Access, OpKind, QueueKind};
 
@@ -61,37 +63,6 @@ struct Bytes<'a> {
 
 impl Bytes<'_> {
     const NOTHING: Self = Self { entries: &[], inline: false, copied: None };
-}
-
-/// A request of the send queue, in the device's words.
-enum Request {
-    /// An operation on the payload.
-    Data(sys::Operation<'static>),
-    Bind(Asked),
-    Invalidate(provider::Window),
-}
-
-/// A binding, as it is asked for.
-struct Asked {
-    window: provider::Window,
-    registration: Registration,
-    range: Range<usize>,
-    access: Access,
-}
-
-impl Asked {
-    /// Returns the binding of a free window to this registration, which begins at `address`, as the device takes it.
-    fn binding<'a>(&self, free: &'a Free, region: &'a MemoryRegion, address: u64) -> Binding<'a> {
-        Binding {
-            window: free.window(),
-            key: free.key(),
-            next_key: free.next_key(),
-            region,
-            address: address + self.range.start as u64,
-            length: self.range.len() as u64,
-            access: rights(self.access),
-        }
-    }
 }
 
 impl QueuePair {
@@ -178,52 +149,27 @@ impl QueuePair {
     /// # Errors
     /// The reason, with the payload.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
-        self.try_post(request).map_err(|refused| self.explain(refused))
-    }
-
-    /// Adds the cause of the loss of the connection, if nothing can be posted because of it.
-    #[cold]
-    fn explain(&self, refused: Refused) -> Refused {
-        let cm = self.lock().borrower();
-        match (refused.kind, cm.and_then(|cm| cm.cause())) {
-            (PostErrorKind::ConnectionInvalid, Some(reason)) => {
-                Refused { kind: PostErrorKind::ConnectionLost { reason }, ..refused }
-            }
-            _ => refused,
-        }
-    }
-
-    fn try_post(&self, request: WorkRequest) -> Result<(), Refused> {
         let WorkRequest { ticket, operation, payload, flags } = request;
         let kind = operation.kind();
-        let request = translate(operation);
-        let mut inner = self.lock();
+        let operation = translate(operation);
         let length = inflight::length(&payload);
-        let key = match self.admits(&inner, kind, length) {
-            Ok(key) => key,
-            Err(refusal) => return Err(Refused { kind: refusal, payload }),
-        };
-        let mut outstanding = Outstanding::new(ticket, payload);
-        outstanding.silent = flags.contains(Flags::SILENT);
-        let refused = match &request {
-            Request::Data(operation) => {
+        let mut inner = self.lock();
+        let posted = match self.admits(&inner, kind, length) {
+            Ok(key) => {
                 let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
-                let Some(entries) = entries(&outstanding.payload, reads, self.adapter.quirks()) else {
-                    let payload = outstanding.payload;
-                    return Err(Refused { kind: PostErrorKind::ForeignMemory, payload });
-                };
-                let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
-                let bytes = Bytes { entries: &entries, inline, copied: None };
-                self.submit(&mut inner, key, outstanding, operation, bytes, flags)
+                let outstanding = Outstanding::to_send(ticket, payload, flags);
+                match entries(&outstanding.payload, reads, self.adapter.quirks()) {
+                    Some(entries) => {
+                        let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
+                        let bytes = Bytes { entries: &entries, inline, copied: None };
+                        self.submit(&mut inner, key, outstanding, &operation, bytes, flags)
+                    }
+                    None => Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload }),
+                }
             }
-            Request::Bind(asked) => self.bind(&mut inner, key, outstanding, asked, flags).map(|()| false),
-            Request::Invalidate(window) => self.invalidate(&mut inner, key, outstanding, window, flags),
-        }?;
-        drop(inner);
-        if refused {
-            self.doorbell_refused(key);
-        }
-        Ok(())
+            Err(kind) => Err(Refused { kind, payload }),
+        };
+        self.conclude(inner, posted)
     }
 
     /// Posts a request of the send queue whose bytes are copied by this call.
@@ -231,39 +177,115 @@ impl QueuePair {
     /// # Errors
     /// The reason.
     pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
-        self.try_post_inline(request).map_err(|refused| self.explain(refused).kind)
+        let InlineRequest { ticket, operation, parts, flags } = request;
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let mut inner = self.lock();
+        let posted = match self.admits(&inner, operation.kind(), length) {
+            Ok(key) => {
+                let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
+                // No longer than the inline bytes of a queue pair.
+                outstanding.copied = length as u32;
+                let from = inner.copies.len();
+                parts.iter().for_each(|part| inner.copies.extend_from_slice(part));
+                let range = from..inner.copies.len();
+                let entries = self.entry_of(&inner.copies, &range);
+                let bytes = Bytes { entries: &entries, inline: true, copied: Some(range) };
+                let posted = self.submit(&mut inner, key, outstanding, &translate(operation), bytes, flags);
+                if inner.deferred.is_empty() {
+                    // The device has them, or nobody wants them.
+                    inner.copies.clear();
+                }
+                posted
+            }
+            Err(kind) => Err(Refused { kind, payload: Payload::new() }),
+        };
+        self.conclude(inner, posted).map_err(|refused| refused.kind)
     }
 
-    fn try_post_inline(&self, request: InlineRequest<'_>) -> Result<(), Refused> {
-        let InlineRequest { ticket, operation, parts, flags } = request;
-        let kind = operation.kind();
-        // The others have no bytes of their own.
-        let Request::Data(operation) = translate(operation) else {
-            return Err(Refused { kind: PostErrorKind::NotSupported("inline"), payload: Payload::new() });
-        };
+    /// Posts the bind of a window, which has its new key when this returns.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn post_bind(
+        &self,
+        request: WindowRequest,
+        window: &Arc<Window>,
+        target: BindTarget<&Arc<Registration>>,
+    ) -> Result<(), PostErrorKind> {
+        let WindowRequest { ticket, flags } = request;
         let mut inner = self.lock();
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        let mut outstanding = Outstanding::new(ticket, Payload::new());
-        // No longer than the inline bytes of a queue pair.
-        outstanding.copied = length as u32;
-        outstanding.silent = flags.contains(Flags::SILENT);
-        let admitted = self.admits(&inner, kind, length);
-        let key = admitted.map_err(|kind| Refused { kind, payload: Payload::new() })?;
-        let from = inner.copies.len();
-        parts.iter().for_each(|part| inner.copies.extend_from_slice(part));
-        let range = from..inner.copies.len();
-        let entries = self.entry_of(&inner.copies, &range);
-        let bytes = Bytes { entries: &entries, inline: true, copied: Some(range) };
-        let posted = self.submit(&mut inner, key, outstanding, &operation, bytes, flags);
-        if inner.deferred.is_empty() {
-            // The device has them, or has refused them.
-            inner.copies.clear();
-        }
+        let posted = self.admits(&inner, OpKind::Bind, 0).and_then(|key| {
+            let flags = send_flags(flags) | SendFlags::SIGNALED;
+            self.bind_window(&mut inner, key, window, target, flags)
+        });
+        let posted = posted.map(|held| {
+            let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
+            outstanding.held = held;
+            inner.initiator.outstanding.push_back(outstanding);
+            inner.unsignaled = 0;
+        });
         drop(inner);
-        if posted? {
+        posted.map_err(|kind| self.explain(kind))
+    }
+
+    /// Posts the invalidation of a window.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn post_invalidate(
+        &self,
+        request: WindowRequest,
+        window: &Arc<Window>,
+    ) -> Result<(), PostErrorKind> {
+        let WindowRequest { ticket, flags } = request;
+        let mut inner = self.lock();
+        let bound = self.admits(&inner, OpKind::Invalidate, 0).and_then(|key| {
+            // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
+            window.unbind(key).map(|bound| (key, bound)).ok_or(PostErrorKind::NotBound)
+        });
+        let posted = match bound {
+            Ok((key, bound)) => {
+                let operation = sys::Operation::LocalInvalidate(bound.key());
+                let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
+                outstanding.held = Held::Invalidating(Box::new((window.clone(), bound)));
+                self.submit(&mut inner, key, outstanding, &operation, Bytes::NOTHING, flags)
+            }
+            Err(kind) => Err(Refused { kind, payload: Payload::new() }),
+        };
+        self.conclude(inner, posted).map_err(|refused| refused.kind)
+    }
+
+    /// Ends a posting call, whose outcome is that of [`submit`](Self::submit).
+    ///
+    /// # Errors
+    /// Those of the outcome, with the cause of the loss of the connection if nothing can be posted because of it.
+    #[inline]
+    fn conclude(&self, inner: MutexGuard<'_, Inner>, posted: Result<bool, Refused>) -> Result<(), Refused> {
+        self.unlock(inner, matches!(posted, Ok(true)));
+        match posted {
+            Ok(_) => Ok(()),
+            Err(Refused { kind, payload }) => Err(Refused { kind: self.explain(kind), payload }),
+        }
+    }
+
+    /// Unlocks, and ends the connection if the device has refused deferred requests.
+    #[inline]
+    fn unlock(&self, inner: MutexGuard<'_, Inner>, refused: bool) {
+        let key = if refused { inner.device.as_ref().map(|device| device.key()) } else { None };
+        drop(inner);
+        if let Some(key) = key {
             self.doorbell_refused(key);
         }
-        Ok(())
+    }
+
+    /// Adds the cause of the loss of the connection, if nothing can be posted because of it.
+    #[cold]
+    fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
+        let cm = self.lock().borrower();
+        match (kind, cm.and_then(|cm| cm.cause())) {
+            (PostErrorKind::ConnectionInvalid, Some(reason)) => PostErrorKind::ConnectionLost { reason },
+            (kind, _) => kind,
+        }
     }
 
     /// Returns whether the call that posts these bytes copies them, as it does with few, so that the device need not come for them;
@@ -302,26 +324,6 @@ impl QueuePair {
             return Err(PostErrorKind::NoReads);
         }
         Ok(device.key())
-    }
-
-    /// Posts the invalidation of a window; like [`submit`](Self::submit).
-    fn invalidate(
-        &self,
-        inner: &mut Inner,
-        key: u32,
-        mut outstanding: Outstanding,
-        window: &provider::Window,
-        flags: Flags,
-    ) -> Result<bool, Refused> {
-        // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
-        let window = ours(window);
-        let bound = window.and_then(|window| Some((window.clone(), window.unbind(key)?)));
-        let Some((window, bound)) = bound else {
-            return Err(Refused { kind: PostErrorKind::NotBound, payload: outstanding.payload });
-        };
-        let operation = sys::Operation::LocalInvalidate(bound.key());
-        outstanding.held = Held::Invalidating(Box::new((window, bound)));
-        self.submit(inner, key, outstanding, &operation, Bytes::NOTHING, flags)
     }
 
     /// Hands a request to the device, now or with the doorbell. Returns whether some of the deferred requests
@@ -400,11 +402,7 @@ impl QueuePair {
     pub(crate) fn ring(&self) {
         let mut inner = self.lock();
         let refused = self.ring_for(&mut inner);
-        let key = inner.device.as_ref().map(|device| device.key());
-        drop(inner);
-        if let (true, Some(key)) = (refused, key) {
-            self.doorbell_refused(key);
-        }
+        self.unlock(inner, refused);
     }
 
     /// Posts the deferred requests. Returns whether the device refused some of them: nothing is posted behind
@@ -439,32 +437,16 @@ impl QueuePair {
         posted.is_err()
     }
 
-    /// Posts a binding.
-    fn bind(
-        &self,
-        inner: &mut Inner,
-        key: u32,
-        mut outstanding: Outstanding,
-        asked: &Asked,
-        flags: Flags,
-    ) -> Result<(), Refused> {
-        match self.post_binding(inner, key, asked, send_flags(flags) | SendFlags::SIGNALED) {
-            Ok(held) => {
-                outstanding.held = held;
-                inner.initiator.outstanding.push_back(outstanding);
-                inner.unsignaled = 0;
-                Ok(())
-            }
-            Err(kind) => Err(Refused { kind, payload: outstanding.payload }),
-        }
-    }
-
     /// Hands a binding to the device, and returns what its request holds until it has finished.
-    fn post_binding(
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    fn bind_window(
         &self,
         inner: &mut Inner,
         key: u32,
-        asked: &Asked,
+        window: &Arc<Window>,
+        target: BindTarget<&Arc<Registration>>,
         flags: SendFlags,
     ) -> Result<Held, PostErrorKind> {
         // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
@@ -472,14 +454,7 @@ impl QueuePair {
             self.broke_later(key);
             return Err(PostErrorKind::ConnectionInvalid);
         }
-        #[cfg_attr(
-            not(feature = "soft"),
-            expect(irrefutable_let_patterns, reason = "soft has registrations, too")
-        )]
-        let Registration::Verbs(registration) = &asked.registration else {
-            return Err(PostErrorKind::ForeignMemory);
-        };
-        let window = ours(&asked.window).ok_or(PostErrorKind::ForeignMemory)?;
+        let BindTarget { registration, range, access } = target;
         let Some(device) = inner.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
         let free = window.take_free().map_err(|error| match error {
             RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
@@ -488,9 +463,17 @@ impl QueuePair {
         })?;
         let id = RequestId { key, receive: false, sequence: inner.initiator.next() }.pack();
         let posted = registration.with_region(|region| {
-            let operation = sys::Operation::BindWindow(asked.binding(&free, region, registration.address()));
-            // SAFETY: the window is held by the request until it has finished, or is freed before, which the device
-            // notices; the registration is held by the window. No other request has this window of the device.
+            let operation = sys::Operation::BindWindow(Binding {
+                window: free.window(),
+                key: free.key(),
+                next_key: free.next_key(),
+                region,
+                address: registration.address() + range.start as u64,
+                length: range.len() as u64,
+                access: rights(access),
+            });
+            // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
+            // the registration is held by the window. No other request has this window of the device.
             unsafe { device.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
         });
         let posted = posted.ok_or(PostErrorKind::ForeignMemory);
@@ -500,7 +483,7 @@ impl QueuePair {
             window.give_back(free);
             return Err(kind);
         }
-        let before = window.bind(free, registration, asked.range.clone(), key);
+        let before = window.bind(free, registration, range, key);
         inner.add_window(window);
         Ok(Held::Binding(Box::new((window.clone(), before))))
     }
@@ -531,9 +514,9 @@ impl QueuePair {
     }
 }
 
-/// Translates a request into one that the device takes.
-fn translate(operation: Operation) -> Request {
-    Request::Data(match operation {
+/// Translates an operation into one that the device takes.
+fn translate(operation: Operation) -> sys::Operation<'static> {
+    match operation {
         Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),
         Operation::Send { immediate: Some(immediate), .. } => sys::Operation::SendImmediate(immediate),
         Operation::Send { .. } => sys::Operation::Send,
@@ -546,24 +529,11 @@ fn translate(operation: Operation) -> Request {
             sys::Operation::CompareSwap { remote: place(at), compare, swap }
         }
         Operation::FetchAdd { at, add } => sys::Operation::FetchAdd { remote: place(at), add },
-        Operation::Bind { window, registration, range, access } => {
-            return Request::Bind(Asked { window, registration, range, access });
-        }
-        Operation::Invalidate { window } => return Request::Invalidate(window),
-    })
+    }
 }
 
 fn place(remote: RemoteAddress) -> RemoteMemory {
     RemoteMemory { address: remote.address, key: remote.key }
-}
-
-/// Returns the window if it is one of this provider.
-fn ours(window: &provider::Window) -> Option<&Arc<Window>> {
-    match window {
-        provider::Window::Verbs(window) => Some(window),
-        #[cfg(feature = "soft")]
-        provider::Window::Soft(_) => None,
-    }
 }
 
 fn send_flags(flags: Flags) -> SendFlags {
