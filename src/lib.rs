@@ -148,25 +148,13 @@ pub(crate) mod memory;
 #[cfg(feature = "verbs")]
 mod sys;
 
+pub(crate) mod net;
+
 pub(crate) mod provider;
-
-pub mod mr;
-
-pub mod qp;
-
-pub mod cm;
-
-pub mod io;
-
-#[cfg(feature = "sim")]
-pub mod sim;
 
 /// Settings of the soft provider.
 #[cfg(feature = "soft")]
-pub mod soft {
-    pub use crate::provider::net::capture::Capture;
-    pub use crate::provider::soft::config::SoftConfig;
-}
+pub mod soft;
 
 /// Settings of the verbs provider, and the check-up of a machine.
 ///
@@ -180,11 +168,20 @@ pub mod soft {
 /// [`Mapping`](crate::mr::Mapping) without reserved huge pages, need neither: children do not share their pages, and read zeros
 /// there. A child must not use the adapters, connections and regions of its parent.
 #[cfg(feature = "verbs")]
-pub mod verbs {
-    pub use crate::cm::check_up::{CheckUp, Choice, check_up};
-    pub use crate::provider::verbs::config::VerbsConfig;
-    pub use crate::provider::verbs::fault::Fault;
-}
+pub mod verbs;
+
+pub(crate) mod backend;
+
+pub mod mr;
+
+pub mod qp;
+
+pub mod cm;
+
+pub mod io;
+
+#[cfg(feature = "sim")]
+pub mod sim;
 
 pub use cm::{
     AcceptParams, Acceptor, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connection, Connector,

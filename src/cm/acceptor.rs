@@ -24,8 +24,8 @@ use super::handshakes::Handshakes;
 use super::listener::{Listener, Request};
 use crate::error::{AcceptError, BindError};
 use crate::metrics::AcceptMetrics;
+use crate::net::descriptors::Held;
 use crate::proto::half_open::HalfOpen;
-use crate::provider::net::descriptors::Held;
 use crate::provider::runtime::with_timers;
 use crate::sync::{Mutex, Throttle};
 

@@ -6,9 +6,9 @@ use std::os::fd::BorrowedFd;
 
 use super::connector::Connector;
 use super::listener::Listener;
+use crate::backend;
 use crate::error::{OpenError, RegisterError, RegisterFromError};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
-use crate::provider;
 use crate::provider::info::AdapterInfo;
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig, SharedReceiveConfig,
@@ -22,12 +22,12 @@ use crate::types::Access;
 /// last object created from it are dropped.
 #[derive(Clone)]
 pub struct Adapter {
-    provider: provider::Adapter,
+    provider: backend::Adapter,
 }
 
 /// An adapter that stays open only as long as there are other handles and objects.
 pub(crate) struct WeakAdapter {
-    provider: provider::WeakAdapter,
+    provider: backend::WeakAdapter,
 }
 
 impl WeakAdapter {
@@ -44,7 +44,7 @@ impl WeakAdapter {
 
 impl Adapter {
     /// Creates the handle of an adapter that a provider has opened.
-    pub(crate) fn new(provider: provider::Adapter) -> Self {
+    pub(crate) fn new(provider: backend::Adapter) -> Self {
         Self { provider }
     }
 

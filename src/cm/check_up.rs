@@ -11,9 +11,9 @@ use super::provider::Provider;
 use crate::error::{OpenError, RegisterError};
 use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
-use crate::provider::verbs::fault::Fault;
-use crate::provider::verbs::machine;
 use crate::qp::QueuePairConfig;
+use crate::verbs::fault::Fault;
+use crate::verbs::machine;
 
 /// The memory that the check-up registers: as much as a program with a few streams.
 const MEMORY: usize = 1 << 20;

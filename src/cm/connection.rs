@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use tokio::task::coop::cooperative;
 
+use crate::backend;
 use crate::error::{DisconnectError, StateError};
-use crate::provider;
 use crate::provider::info::ProviderKind;
 use crate::qp::{QueuePair, WeakQueuePair};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -17,7 +17,7 @@ use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 ///
 /// A connector returns its read limits, private data and addresses only in some states, so they are stored here.
 pub(super) struct Attempt {
-    provider: provider::Connector,
+    provider: backend::Connector,
     read_limits: ReadLimits,
     private_data: PrivateData,
     local: SocketAddr,
@@ -31,7 +31,7 @@ impl Attempt {
     ///
     /// # Errors
     /// The connector, if the attempt was ended in this very moment, and its answers with it.
-    pub(super) fn new(provider: provider::Connector) -> Result<Self, provider::Connector> {
+    pub(super) fn new(provider: backend::Connector) -> Result<Self, backend::Connector> {
         let answers = (|| {
             let private_data = provider.private_data()?;
             Ok((provider.read_limits()?, private_data, provider.local_addr()?, provider.peer_addr()?))
@@ -42,7 +42,7 @@ impl Attempt {
         Ok(Self { provider, read_limits, private_data, local, peer, queue_pair: None })
     }
 
-    pub(super) fn provider(&self) -> &provider::Connector {
+    pub(super) fn provider(&self) -> &backend::Connector {
         &self.provider
     }
 
@@ -97,7 +97,7 @@ pub struct Connection {
 impl Connection {
     /// Returns the connector.
     #[cfg(feature = "rustls")]
-    pub(crate) fn connector(&self) -> &provider::Connector {
+    pub(crate) fn connector(&self) -> &backend::Connector {
         &self.attempt.provider
     }
 

@@ -7,8 +7,8 @@ use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use super::connection::{Attempt, Connection};
+use crate::backend;
 use crate::error::{BindError, ConnectError, Retained, StateError};
-use crate::provider;
 use crate::provider::params::ConnectParams;
 use crate::qp::QueuePair;
 use crate::types::{ConnectionId, PrivateData, ReadLimits};
@@ -37,11 +37,11 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// # }
 /// ```
 pub struct Connector {
-    provider: provider::Connector,
+    provider: backend::Connector,
 }
 
 impl Connector {
-    pub(crate) fn new(provider: provider::Connector) -> Self {
+    pub(crate) fn new(provider: backend::Connector) -> Self {
         Self { provider }
     }
 
@@ -172,7 +172,7 @@ impl fmt::Debug for Connector {
 
 /// Connects like [`Connector::connect`].
 async fn ask(
-    provider: provider::Connector,
+    provider: backend::Connector,
     queue_pair: QueuePair,
     peer: SocketAddr,
     params: ConnectParams,
@@ -196,7 +196,7 @@ async fn ask(
 }
 
 /// Returns why a connector ended that was connecting until now: a cancel, or the removal of its adapter.
-async fn end_of(provider: &provider::Connector) -> ConnectError {
+async fn end_of(provider: &backend::Connector) -> ConnectError {
     let outcome = provider.complete().await;
     provider.release();
     match outcome {

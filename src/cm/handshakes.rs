@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, Id};
 use tokio::time::Instant;
 
+use crate::net::descriptors::{Budget, Holder};
 use crate::proto::half_open::{HalfOpen, PeerKey};
-use crate::provider::net::descriptors::{Budget, Holder};
 
 /// The least time that a peer has to complete its handshake, however many others want its place. It is longer than a round trip
 /// around the world, so that many distant peers at once do not take each other's places.

@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use super::acceptor::{Acceptor, AcceptorConfig, AcceptorParts, none_later};
 use super::adapter::Adapter;
 use super::connection::{Attempt, Connection};
+use crate::backend;
 use crate::error::{AcceptError, BindError, Retained, StateError};
 use crate::metrics::AcceptMetrics;
-use crate::provider;
 use crate::provider::params::AcceptParams;
 use crate::qp::QueuePair;
 use crate::types::{ConnectionId, PrivateData, ReadLimits};
@@ -38,7 +38,7 @@ pub struct Listener {
     handle: Arc<Handle>,
 }
 
-struct Handle(provider::Listener);
+struct Handle(backend::Listener);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -47,7 +47,7 @@ impl Drop for Handle {
 }
 
 impl Listener {
-    pub(crate) fn new(provider: provider::Listener) -> Self {
+    pub(crate) fn new(provider: backend::Listener) -> Self {
         Self { handle: Arc::new(Handle(provider)) }
     }
 
@@ -195,9 +195,9 @@ impl fmt::Debug for Listener {
     }
 }
 
-type AsRequest = fn(provider::Connector) -> Result<Request, AcceptError>;
+type AsRequest = fn(backend::Connector) -> Result<Request, AcceptError>;
 
-type Pending = Pin<Box<dyn Future<Output = Result<provider::Connector, AcceptError>> + Send + Sync>>;
+type Pending = Pin<Box<dyn Future<Output = Result<backend::Connector, AcceptError>> + Send + Sync>>;
 
 /// A stream of connection requests, returned by [`Listener::requests`].
 #[must_use = "streams do nothing unless polled"]
@@ -258,7 +258,7 @@ impl Request {
     ///
     /// # Errors
     /// `DeviceRemoved` if the adapter was removed in this very moment.
-    fn new(provider: provider::Connector) -> Result<Self, AcceptError> {
+    fn new(provider: backend::Connector) -> Result<Self, AcceptError> {
         let attempt = Attempt::new(provider).map_err(|provider| {
             provider.release();
             AcceptError::DeviceRemoved
@@ -270,13 +270,13 @@ impl Request {
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
-    fn fetched(provider: provider::Connector) -> Result<Self, AcceptError> {
+    fn fetched(provider: backend::Connector) -> Result<Self, AcceptError> {
         drop(provider.take_descriptor());
         Self::new(provider)
     }
 
     /// Returns the connector.
-    pub(super) fn provider(&self) -> &provider::Connector {
+    pub(super) fn provider(&self) -> &backend::Connector {
         self.attempt.provider()
     }
 

@@ -35,7 +35,7 @@ impl<T: sealed::Choice> AdapterChoice for T {}
 
 pub(super) mod sealed {
     use super::{AdapterId, LocalAddress, OpenError};
-    use crate::provider::Provider;
+    use crate::backend::Provider;
 
     pub trait Sealed {}
 

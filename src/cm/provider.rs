@@ -4,16 +4,16 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::adapter::Adapter;
 use super::local_address::{AdapterChoice, LocalAddress};
+use crate::backend;
 use crate::error::OpenError;
-use crate::provider;
+#[cfg(feature = "soft")]
+use crate::net::Host;
 use crate::provider::info::ProviderKind;
 #[cfg(feature = "soft")]
-use crate::provider::net::Host;
-#[cfg(feature = "soft")]
-use crate::provider::soft::config::SoftConfig;
-#[cfg(feature = "verbs")]
-use crate::provider::verbs::{config::VerbsConfig, devices};
+use crate::soft::config::SoftConfig;
 use crate::types::{AdapterId, TooShort};
+#[cfg(feature = "verbs")]
+use crate::verbs::{config::VerbsConfig, devices};
 
 /// Finds adapters by address and opens them (`IND2Provider`).
 ///
@@ -32,7 +32,7 @@ use crate::types::{AdapterId, TooShort};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Provider {
-    provider: provider::Provider,
+    provider: backend::Provider,
 }
 
 impl Provider {
@@ -55,13 +55,13 @@ impl Provider {
     /// Returns the user-space iWARP provider. `config` applies to the adapters that it opens.
     #[cfg(feature = "soft")]
     pub fn soft_with(config: SoftConfig) -> Self {
-        Self { provider: provider::Provider::Soft(Host::Kernel, config) }
+        Self { provider: backend::Provider::Soft(Host::Kernel, config) }
     }
 
     /// Returns the user-space iWARP provider on a host of a simulated network.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated(host: Host, config: SoftConfig) -> Self {
-        Self { provider: provider::Provider::Soft(host, config) }
+        Self { provider: backend::Provider::Soft(host, config) }
     }
 
     /// Returns the verbs provider, for RDMA devices, with default settings.
@@ -83,7 +83,7 @@ impl Provider {
     /// As for [`verbs`](Self::verbs).
     #[cfg(feature = "verbs")]
     pub fn verbs_with(config: VerbsConfig) -> Result<Self, OpenError> {
-        devices::channel().map(|_channel| Self { provider: provider::Provider::Verbs(config) })
+        devices::channel().map(|_channel| Self { provider: backend::Provider::Verbs(config) })
     }
 
     /// Returns the kind of the provider.

@@ -12,8 +12,8 @@ use super::later::{Wanted, later};
 use super::places::{any, has_device, listener, places};
 use crate::cm::{Adapter, AdapterInfo, Listener, Provider, none_later};
 use crate::error::{BindError, OpenError, StreamError};
-use crate::provider::net::canonical;
-use crate::provider::net::kernel::monitor::AddressMonitor;
+use crate::net::canonical;
+use crate::net::kernel::monitor::AddressMonitor;
 
 /// The number of searches for a port that is free at all addresses: a port that is free at one address may be
 /// taken at the next.

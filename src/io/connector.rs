@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
     use crate::error::ConnectError;
-    use crate::provider::net::kernel::interfaces::LISTED;
+    use crate::net::kernel::interfaces::LISTED;
     use crate::qp::{CompletionQueueConfig, QueuePairConfig};
 
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

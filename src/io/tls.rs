@@ -21,7 +21,7 @@ use super::listener::RdmaListener;
 use super::stream::RdmaStream;
 use crate::cm::Handshakes;
 use crate::metrics::AcceptMetrics;
-use crate::provider::net::descriptors::Held;
+use crate::net::descriptors::Held;
 use crate::sync::Throttle;
 
 /// The default number of peers in their TLS handshake.

@@ -6,9 +6,9 @@ use std::ops::{Deref, DerefMut, Range};
 use bytes::Bytes;
 
 use super::lend::{Lent, SgEntry};
+use crate::backend::Adapter;
 use crate::error::RegisterError;
 use crate::memory::{Frozen, Owned, Shared};
-use crate::provider::Adapter;
 use crate::types::Access;
 
 /// Memory for sends, receives, and the local side of reads and writes.

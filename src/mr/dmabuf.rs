@@ -10,8 +10,8 @@ use super::lend::{Lent, SgEntry};
 use super::region::{Region, RegionSlice};
 use super::remote::RemoteRegion;
 use super::{check_length, maybe_blocking};
+use crate::backend::Adapter;
 use crate::error::RegisterError;
-use crate::provider::Adapter;
 use crate::types::{Access, RemoteKey, TooShort};
 
 /// Registered memory of another device, given as a dma-buf (ibv_reg_dmabuf_mr).

@@ -12,8 +12,8 @@ mod region;
 mod remote;
 mod window;
 
+use crate::backend::Adapter;
 use crate::error::RegisterError;
-use crate::provider::Adapter;
 
 pub use buffer::{Buffer, BufferPart};
 pub use dmabuf::{DmaBufRegion, DmaBufSlice};

@@ -7,9 +7,9 @@ use tokio::task::coop::consume_budget;
 
 use super::check_length;
 use super::region::Region;
+use crate::backend::Adapter;
 use crate::error::{RegisterError, RegisterFromError};
 use crate::memory::{Owned, OwnedMemory, Returned};
-use crate::provider::Adapter;
 use crate::types::Access;
 
 /// A [`Region`] in an allocation of the program. Created by [`Adapter::register_from`](crate::cm::Adapter::register_from).

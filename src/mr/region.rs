@@ -11,10 +11,10 @@ use tokio::task::coop::consume_budget;
 use super::lend::{Lent, SgEntry};
 use super::remote::RemoteRegion;
 use super::{check_length, maybe_blocking};
+use crate::backend::{Adapter, Registration};
 use crate::error::{RegisterError, WordError};
 use crate::memory::{Owned, Shared, Slice};
 use crate::provider::info::ProviderKind;
-use crate::provider::{Adapter, Registration};
 use crate::sync::RwLock;
 use crate::types::{Access, RemoteKey, TooShort};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::remote::RemoteRegion;
+use crate::backend::{self, Adapter};
 use crate::error::RegisterError;
-use crate::provider::{self, Adapter};
 use crate::types::RemoteKey;
 
 /// A memory window (`IND2MemoryWindow`, type 2 of verbs). Created by
@@ -15,7 +15,7 @@ use crate::types::RemoteKey;
 /// [`QueuePair::invalidate`](crate::qp::QueuePair::invalidate), by a Send with Invalidate of the peer, or when the
 /// connection ends. A region cannot be deregistered while a window is bound to it.
 pub struct MemoryWindow {
-    provider: provider::Window,
+    provider: backend::Window,
     domain: u64,
 }
 
@@ -29,7 +29,7 @@ impl MemoryWindow {
     }
 
     /// Returns the window of the provider.
-    pub(crate) fn provider(&self) -> &provider::Window {
+    pub(crate) fn provider(&self) -> &backend::Window {
         &self.provider
     }
 

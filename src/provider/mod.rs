@@ -1,7 +1,6 @@
-//! The drivers of the two providers, behind one contract.
+//! The contract of the providers `soft` and `verbs`, and the code that they share.
 //!
-//! The public handles hold the types of [`backend`]: closed enums with a variant per provider that is compiled in, so
-//! that a call is a jump and posting can be inlined.
+//! The public handles hold the enums of `backend`, which call the one or the other.
 //!
 //! A provider promises, beyond the types:
 //!
@@ -24,34 +23,19 @@
 //! | [`accept_queue`] | the backlog of a listener: the requests that were not fetched |
 //! | [`connector`] | the driver of the state machine of a connector |
 //! | [`with_runtime`] | futures that work on the runtime of the adapter |
-//! | [`net`] | addresses, sockets and ports |
-//! | `soft`, `verbs` | the providers |
-//! | [`backend`] | one enum for each object of the contract, which calls the provider |
 
 pub(crate) mod accept_queue;
-pub(crate) mod backend;
 pub(crate) mod connector;
 pub(crate) mod errors;
 pub(crate) mod info;
-pub(crate) mod key_hasher;
-pub(crate) mod net;
 pub(crate) mod params;
 pub(crate) mod registry;
 pub(crate) mod runtime;
-#[cfg(feature = "soft")]
-pub(crate) mod soft;
 pub(crate) mod stream;
-#[cfg(feature = "verbs")]
-pub(crate) mod verbs;
 pub(crate) mod with_runtime;
 pub(crate) mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-
-pub(crate) use backend::{
-    Adapter, CompletionQueue, Connector, Listener, Provider, QueuePair, Registration, SharedReceives,
-    WeakAdapter, Window,
-};
 
 /// Returns a number for a protection domain that no other adapter of this process has had, of any provider.
 pub(crate) fn next_domain() -> u64 {

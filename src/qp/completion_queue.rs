@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::task::coop::cooperative;
 
+use crate::backend;
 use crate::error::{NotifyError, OpenError, ResizeError, WcError};
 use crate::inflight::{CompletionRing, Note, Notified, NotifyKind, Polled};
-use crate::provider;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Spin, poll_budgeted};
@@ -174,9 +174,9 @@ pub struct CompletionQueue {
 
 struct Inner {
     results: Arc<CompletionRing>,
-    adapter: provider::Adapter,
+    adapter: backend::Adapter,
     /// The queue of the device.
-    device: provider::CompletionQueue,
+    device: backend::CompletionQueue,
     config: CompletionQueueConfig,
     _registered: Registered,
 }
@@ -192,7 +192,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn new(adapter: &provider::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
+    pub(crate) fn new(adapter: &backend::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
         Ok(Self::with(adapter, device, config))
@@ -203,8 +203,8 @@ impl CompletionQueue {
     /// # Errors
     /// See [`OpenError`].
     pub(crate) fn over(
-        adapter: &provider::Adapter,
-        device: provider::CompletionQueue,
+        adapter: &backend::Adapter,
+        device: backend::CompletionQueue,
         config: CompletionQueueConfig,
     ) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
@@ -212,8 +212,8 @@ impl CompletionQueue {
     }
 
     fn with(
-        adapter: &provider::Adapter,
-        device: provider::CompletionQueue,
+        adapter: &backend::Adapter,
+        device: backend::CompletionQueue,
         config: CompletionQueueConfig,
     ) -> Self {
         let results = CompletionRing::new(config.depth);
@@ -228,7 +228,7 @@ impl CompletionQueue {
     }
 
     /// Returns the queue of the device.
-    pub(super) fn device(&self) -> &provider::CompletionQueue {
+    pub(super) fn device(&self) -> &backend::CompletionQueue {
         &self.inner.device
     }
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use super::completion_queue::CompletionQueue;
 use super::config::QueuePairConfig;
+use crate::backend;
+use crate::backend::Queues;
 use crate::error::{OpenError, PostError, PostErrorKind};
 use crate::inflight::{
     self, CompletionSink, Joined, LentList, Op, Payload, RequestMeta, Table, Ticket, WorkBuffer,
 };
 use crate::mr::RemoteRegion;
-use crate::provider;
-use crate::provider::backend::Queues;
 use crate::provider::info::AdapterInfo;
 use crate::provider::params::QueuePairParts;
 use crate::provider::work::Refused;
@@ -67,7 +67,7 @@ pub struct QueuePair {
 
 /// The part of a queue pair that its handles share.
 pub(super) struct Handle {
-    pub(super) provider: provider::QueuePair,
+    pub(super) provider: backend::QueuePair,
     pub(super) table: Arc<Table>,
     pub(super) domain: u64,
     pub(super) config: QueuePairConfig,
@@ -134,7 +134,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn new(adapter: &provider::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
+    pub(crate) fn new(adapter: &backend::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
         let info = adapter.info().clone();
         let table = Arc::<Table>::default();
         let sink = |queue: &Option<CompletionQueue>, table: &Arc<Table>| {
@@ -207,7 +207,7 @@ impl QueuePair {
     }
 
     /// Returns the queue pair of the provider.
-    pub(crate) fn provider(&self) -> &provider::QueuePair {
+    pub(crate) fn provider(&self) -> &backend::QueuePair {
         &self.handle.provider
     }
 

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use crate::backend;
 use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError};
 use crate::inflight::{
     self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
-use crate::provider;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
@@ -99,8 +99,8 @@ pub struct SharedReceiveQueue {
 }
 
 struct Inner {
-    provider: provider::SharedReceives,
-    adapter: provider::Adapter,
+    provider: backend::SharedReceives,
+    adapter: backend::Adapter,
     table: Arc<Table>,
     count: Arc<ReceiveCounter>,
     config: SharedReceiveConfig,
@@ -124,7 +124,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn new(adapter: &provider::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
+    pub(crate) fn new(adapter: &backend::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
         config.check(adapter.info())?;
         let table = Arc::<Table>::default();
         let count = Arc::new(ReceiveCounter::new(config.depth, config.threshold));
@@ -142,7 +142,7 @@ impl SharedReceiveQueue {
     }
 
     /// Returns the queue of the provider.
-    pub(super) fn provider(&self) -> &provider::SharedReceives {
+    pub(super) fn provider(&self) -> &backend::SharedReceives {
         &self.inner.provider
     }
 

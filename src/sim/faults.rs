@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::host::Host;
 use super::network::Network;
-use crate::provider::net::sim::Settings;
+use crate::net::sim::Settings;
 
 /// A kind of fault: [`Faults::kinds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

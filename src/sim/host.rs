@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::cm::{Adapter, LocalAddress, Provider};
 use crate::error::OpenError;
-use crate::provider::net;
-use crate::provider::soft::config::SoftConfig;
+use crate::net;
+use crate::soft::config::SoftConfig;
 
 /// A host of a [`Network`](super::Network), with one interface and an address, or one of each family.
 ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::host::Host;
 use crate::cm::LocalAddress;
-use crate::provider::net::sim::{self, Settings, World};
+use crate::net::sim::{self, Settings, World};
 use crate::sync::LONGEST;
 
 /// A simulated network.

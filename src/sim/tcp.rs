@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::host::Host;
 use crate::error::ConnectError;
 use crate::memory::Piece;
-use crate::provider::net::leases::PortLease;
-use crate::provider::net::options::SocketOptions;
-use crate::provider::net::ports::PortRange;
-use crate::provider::net::{canonical, sim};
+use crate::net::leases::PortLease;
+use crate::net::options::SocketOptions;
+use crate::net::ports::PortRange;
+use crate::net::{canonical, sim};
 
 impl Host {
     /// Connects a plain byte stream, from a port that the network chooses. A test plays a peer with it that violates the

@@ -8,6 +8,7 @@
 
 mod budget;
 mod deadline;
+pub(crate) mod hash;
 mod spin;
 mod throttle;
 mod wait_set;

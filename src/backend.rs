@@ -1,0 +1,758 @@
+//! The providers behind the public handles: an enum for each object of the contract, with a variant for each provider that is
+//! compiled in, so that a call is a jump and posting can be inlined.
+//!
+//! This is the only place that names both providers: each of them sees its own types alone. The methods of the
+//! providers by the same name say what their errors are.
+#![cfg_attr(
+    not(all(feature = "soft", feature = "verbs")),
+    allow(unused_variables, reason = "an argument that one provider alone needs")
+)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+use tokio::runtime::Handle;
+
+use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
+use crate::inflight::{CompletionSink, Payload, Polling, Ticket, WakeList};
+use crate::memory::{Owned, Shared};
+use crate::provider::info::{AdapterInfo, ProviderKind};
+use crate::provider::params::{self, QueuePairParts};
+use crate::provider::registry::Registry;
+use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
+use crate::provider::work::{
+    BindTarget, DirectOutcome, DirectRequest, InlineRequest, Refused, WindowRequest, WorkRequest,
+};
+use crate::types::{Access, AdapterId};
+#[cfg(feature = "soft")]
+use crate::{net::Host, soft};
+#[cfg(feature = "verbs")]
+use crate::{net::kernel, verbs};
+
+/// Calls the object of either provider by the same name.
+macro_rules! dispatch {
+    ($self:expr, $object:ident => $call:expr) => {
+        match $self {
+            #[cfg(feature = "soft")]
+            Self::Soft($object) => $call,
+            #[cfg(feature = "verbs")]
+            Self::Verbs($object) => $call,
+        }
+    };
+}
+
+/// Makes an object of the same provider.
+macro_rules! make {
+    ($self:expr, $made:ident, $object:pat => $soft:expr, $other:pat => $verbs:expr) => {
+        match $self {
+            #[cfg(feature = "soft")]
+            Self::Soft($object) => $made::Soft($soft),
+            #[cfg(feature = "verbs")]
+            Self::Verbs($other) => $made::Verbs($verbs),
+        }
+    };
+}
+
+/// Calls an object with others, which the caller has checked to be of the same provider: `$foreign` if they are not.
+macro_rules! dispatch_all {
+    ($self:expr, $($other:expr, $kind:ident),+; ($object:ident, $($name:ident),+) => $call:expr, $foreign:expr) => {
+        match ($self, $($other),+) {
+            #[cfg(feature = "soft")]
+            (Self::Soft($object), $($kind::Soft($name)),+) => $call,
+            #[cfg(feature = "verbs")]
+            (Self::Verbs($object), $($kind::Verbs($name)),+) => $call,
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => $foreign,
+        }
+    };
+}
+
+/// Calls the object of the soft provider. With a device the result is `$device`.
+macro_rules! only_soft {
+    ($self:expr, $object:pat => $call:expr, $device:expr) => {
+        match $self {
+            #[cfg(feature = "soft")]
+            Self::Soft($object) => $call,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => $device,
+        }
+    };
+}
+
+/// Takes the object of one provider out of its enum: `None` if it belongs to the other.
+macro_rules! own {
+    ($variant:path, $object:expr) => {
+        match $object {
+            $variant(object) => Some(object),
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => None,
+        }
+    };
+}
+
+mod connection;
+
+pub(crate) use connection::{Connector, Listener};
+
+/// A provider, with the settings for the adapters that it opens.
+#[derive(Clone, Debug)]
+pub(crate) enum Provider {
+    #[cfg(feature = "soft")]
+    Soft(Host, soft::config::SoftConfig),
+    #[cfg(feature = "verbs")]
+    Verbs(verbs::config::VerbsConfig),
+}
+
+/// An opened adapter: what it is, and all that is made from it. Objects that are made from it keep it open.
+#[derive(Clone)]
+pub(crate) enum Adapter {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::adapter::Adapter>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::adapter::Adapter>),
+}
+
+/// An adapter that stays open only as long as there are other handles and objects.
+pub(crate) enum WeakAdapter {
+    #[cfg(feature = "soft")]
+    Soft(Weak<soft::adapter::Adapter>),
+    #[cfg(feature = "verbs")]
+    Verbs(Weak<verbs::adapter::Adapter>),
+}
+
+/// Registered memory. Its key is good until it is taken back; the memory stays.
+#[derive(Clone)]
+pub(crate) enum Registration {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::registration::Registration>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::region::Registration>),
+}
+
+/// A memory window: a part of a registration under a key of its own.
+#[derive(Clone)]
+pub(crate) enum Window {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::window::Window>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::window::Window>),
+}
+
+/// The completion queue of a provider. The soft provider completes requests in the program's own queue, and has one only for the
+/// sockets that a poll looks at: not for requests that complete through futures.
+#[derive(Clone)]
+pub(crate) enum CompletionQueue {
+    #[cfg(feature = "soft")]
+    Soft(Option<Arc<soft::completion_queue::CompletionQueue>>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::completions::CompletionGroup>),
+}
+
+/// A receive queue of several queue pairs.
+#[derive(Clone)]
+pub(crate) enum SharedReceives {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::shared::SharedReceives>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::shared::SharedReceives>),
+}
+
+/// A queue pair. Each posted request finishes exactly once, in post order within its queue, through the sink of its queue.
+pub(crate) enum QueuePair {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::queue_pair::QueuePair>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::queue_pair::QueuePair>),
+}
+
+/// The queues that a new queue pair uses.
+pub(crate) type Queues = params::Queues<SharedReceives, CompletionQueue>;
+
+impl Provider {
+    /// Returns the kind of the provider.
+    pub(crate) fn kind(&self) -> ProviderKind {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(..) => ProviderKind::Soft,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => ProviderKind::Verbs,
+        }
+    }
+
+    /// Returns the adapter that has this address, whose port does not matter.
+    pub(crate) fn resolve(&self, address: SocketAddr) -> Result<AdapterId, OpenError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(host, _) => soft::adapter::resolve(host, address.ip()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(config) => verbs::devices::resolve(config, address),
+        }
+    }
+
+    /// Lists every address that its adapters have.
+    pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(host, _) => soft::adapter::addresses(host),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(config) => verbs::devices::addresses(config),
+        }
+    }
+
+    /// Returns the address from which one of its adapters reaches a peer, with any port.
+    pub(crate) fn local_for(&self, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(host, _) => {
+                soft::adapter::local_for(host, remote.ip()).map(|ip| SocketAddr::new(ip, 0))
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(config) => verbs::devices::local_for(config, remote),
+        }
+    }
+
+    /// Returns whether one of its adapters could use this address right now.
+    pub(crate) fn is_usable(&self, address: IpAddr) -> bool {
+        let usable = match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(host, _) => host.is_usable(address),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => kernel::interfaces::is_usable(address),
+        };
+        usable.unwrap_or(false) && self.resolve(SocketAddr::new(address, 0)).is_ok()
+    }
+
+    /// Opens the adapter of a listener at every address of this machine, with and without an interface. `None` if the provider
+    /// listens at each address by itself, as devices and simulated hosts do.
+    pub(crate) fn everywhere(&self) -> Option<Result<Adapter, OpenError>> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(Host::Kernel, config) => {
+                Some(soft::adapter::Adapter::everywhere(config.clone()).map(Adapter::Soft))
+            }
+            #[cfg(feature = "sim")]
+            Self::Soft(Host::Sim(_), _) => None,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Returns whether addresses can be added to this machine that the provider serves.
+    pub(crate) fn is_of_machine(&self) -> bool {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Soft(Host::Sim(_), _) => false,
+            #[cfg(feature = "soft")]
+            Self::Soft(Host::Kernel, _) => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => true,
+        }
+    }
+
+    /// Opens an adapter.
+    pub(crate) fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
+        Ok(match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(host, config) => {
+                Adapter::Soft(soft::adapter::Adapter::open(host.clone(), id, config.clone())?)
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(config) => Adapter::Verbs(verbs::adapter::Adapter::open(id, config.clone())?),
+        })
+    }
+}
+
+impl WeakAdapter {
+    /// Returns the adapter if it is open.
+    pub(crate) fn upgrade(&self) -> Option<Adapter> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => adapter.upgrade().map(Adapter::Soft),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => adapter.upgrade().map(Adapter::Verbs),
+        }
+    }
+
+    /// Returns whether the adapter is open.
+    pub(crate) fn is_open(&self) -> bool {
+        dispatch!(self, adapter => adapter.strong_count() > 0)
+    }
+}
+
+impl Adapter {
+    /// Returns a handle that does not keep the adapter open.
+    pub(crate) fn downgrade(&self) -> WeakAdapter {
+        make!(self, WeakAdapter, adapter => Arc::downgrade(adapter), adapter => Arc::downgrade(adapter))
+    }
+
+    /// Returns the protection domain: unique in the process, one per open.
+    #[inline]
+    pub(crate) fn domain(&self) -> u64 {
+        dispatch!(self, adapter => adapter.domain())
+    }
+
+    /// Returns its properties, limits and abilities, which do not change while it is open, but for the addresses: these are those
+    /// that it had when it was opened.
+    #[inline]
+    pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
+        dispatch!(self, adapter => adapter.info())
+    }
+
+    /// Returns its properties, limits and abilities, with the addresses that it has now.
+    pub(crate) fn current_info(&self) -> AdapterInfo {
+        dispatch!(self, adapter => adapter.current_info())
+    }
+
+    /// Returns whether it was removed.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        dispatch!(self, adapter => adapter.is_removed())
+    }
+
+    /// Returns the objects that end with the adapter.
+    #[inline]
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        dispatch!(self, adapter => adapter.registry())
+    }
+
+    /// Returns the runtime that has threads for registering and deregistering memory; `None` when it can be done right here.
+    #[inline]
+    pub(crate) fn blocking(&self) -> Option<&Handle> {
+        dispatch!(self, adapter => adapter.blocking())
+    }
+
+    /// Returns whether the adapter has this local address, without a question to the system. A device may have lost it to
+    /// another device, of which nothing is announced, so it has to be asked.
+    pub(crate) fn has_listed(&self, ip: IpAddr) -> bool {
+        only_soft!(self, adapter => adapter.has_listed(ip), false)
+    }
+
+    /// Returns whether the number of the adapter means the same adapter to the calling thread, which may be in another network
+    /// namespace.
+    pub(crate) fn is_of_this_thread(&self) -> bool {
+        only_soft!(self, adapter => adapter.is_of_this_thread(), true)
+    }
+
+    /// Makes a queue pair.
+    pub(crate) fn queue_pair(&self, parts: QueuePairParts, queues: Queues) -> Result<QueuePair, OpenError> {
+        // Every queue belongs to the adapter that it was made from, which the caller has checked.
+        const FOREIGN: OpenError = OpenError::Unsupported("a queue belongs to another provider");
+        macro_rules! own_queues {
+            ($provider:ident, $variant:ident) => {
+                $provider::queue_pair::Queues {
+                    shared: queues
+                        .shared
+                        .map(|shared| own!(SharedReceives::$variant, shared).ok_or(FOREIGN))
+                        .transpose()?,
+                    sends: own!(CompletionQueue::$variant, queues.sends).ok_or(FOREIGN)?,
+                    receives: own!(CompletionQueue::$variant, queues.receives).ok_or(FOREIGN)?,
+                }
+            };
+        }
+        Ok(make!(
+            self,
+            QueuePair,
+            adapter => soft::queue_pair::QueuePair::new(adapter.clone(), parts, own_queues!(soft, Soft)),
+            adapter => verbs::queue_pair::QueuePair::new(adapter.context().clone(), parts, own_queues!(verbs, Verbs))?
+        ))
+    }
+
+    /// Makes a completion queue of the program, of this depth, for the processor. `polled` says that the program polls it all the
+    /// time.
+    pub(crate) fn completion_queue(
+        &self,
+        depth: usize,
+        processor: Option<usize>,
+        polled: bool,
+    ) -> Result<CompletionQueue, OpenError> {
+        Ok(
+            make!(self, CompletionQueue, _ => Some(Arc::default()), adapter => adapter.completion_queue(depth, processor, polled)?),
+        )
+    }
+
+    /// Returns a completion queue that others complete in, too: for requests that complete through futures.
+    pub(crate) fn shared_completions(&self) -> Result<CompletionQueue, OpenError> {
+        Ok(make!(self, CompletionQueue, _ => None, adapter => adapter.shared_completions()?))
+    }
+
+    /// Makes a receive queue for several queue pairs, with room for so many receives of so many entries each. Receives still
+    /// posted when the queue is dropped complete through `sink`.
+    pub(crate) fn shared_receives(
+        &self,
+        depth: usize,
+        entries: usize,
+        sink: CompletionSink,
+    ) -> Result<SharedReceives, OpenError> {
+        Ok(make!(
+            self,
+            SharedReceives,
+            adapter => soft::shared::SharedReceives::new(adapter, depth, entries, sink)?,
+            adapter => verbs::shared::SharedReceives::new(adapter, depth, entries, sink)?
+        ))
+    }
+
+    /// Makes a connector that is not bound.
+    pub(crate) fn connector(&self) -> Connector {
+        make!(
+            self,
+            Connector,
+            adapter => soft::connector::Connector::new(adapter.clone()),
+            adapter => verbs::connector::Connector::new(adapter.context().clone())
+        )
+    }
+
+    /// Makes a listener that is not bound.
+    pub(crate) fn listener(&self) -> Listener {
+        make!(
+            self,
+            Listener,
+            adapter => soft::accept::Listener::new(adapter.clone()),
+            adapter => verbs::listen::Listener::new(adapter.context().clone())
+        )
+    }
+
+    /// Makes a memory window that is not bound.
+    pub(crate) fn window(&self) -> Result<Window, RegisterError> {
+        Ok(
+            make!(self, Window, adapter => soft::window::Window::new(adapter)?, adapter => verbs::window::Window::new(adapter)?),
+        )
+    }
+
+    /// Allocates memory that work requests can use, and no peer.
+    #[inline]
+    pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
+        dispatch!(self, adapter => adapter.allocate(length))
+    }
+
+    /// Puts memory under a key. Returns a handle to the memory, too.
+    pub(crate) fn register(
+        &self,
+        memory: Owned,
+        access: Access,
+    ) -> Result<(Registration, Shared), RegisterError> {
+        Ok(match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(adapter) => {
+                let (registration, memory) = adapter.register(memory, access)?;
+                (Registration::Soft(registration), memory)
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                let registration = adapter.register(memory, access)?;
+                let memory = registration.memory().clone();
+                (Registration::Verbs(Arc::new(registration)), memory)
+            }
+        })
+    }
+
+    /// Puts this memory of a registration that was ended under a new key.
+    pub(crate) fn register_again(
+        &self,
+        old: &Registration,
+        memory: &Shared,
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        match (self, old) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(old)) => {
+                if old.is_valid() {
+                    return Err(RegisterError::Busy);
+                }
+                Ok(Registration::Soft(adapter.keys.register(memory.clone(), access)?))
+            }
+            // The registration has kept the memory.
+            #[cfg(feature = "verbs")]
+            (Self::Verbs(adapter), Registration::Verbs(old)) => {
+                Ok(Registration::Verbs(Arc::new(adapter.register_again(old, access)?)))
+            }
+            // A registration is kept together with its adapter.
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            _ => Err(RegisterError::Busy),
+        }
+    }
+
+    /// Puts memory of another device under a key: `offset`, `length` and the address of its first byte. Returns a handle to the
+    /// memory, too.
+    pub(crate) fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        part: (u64, usize, u64),
+        access: Access,
+    ) -> Result<(Registration, Shared), RegisterError> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {
+                Err(RegisterError::NotSupported("memory of another device with the soft provider"))
+            }
+            #[cfg(feature = "verbs")]
+            Self::Verbs(adapter) => {
+                let registration = adapter.register_dmabuf(dmabuf, part, access)?;
+                let memory = registration.memory().clone();
+                Ok((Registration::Verbs(Arc::new(registration)), memory))
+            }
+        }
+    }
+
+    /// Takes the key back.
+    pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
+        match (self, registration) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.deregister(registration),
+            #[cfg(feature = "verbs")]
+            (_, Registration::Verbs(registration)) => registration.deregister(),
+            // A registration is kept together with its adapter.
+            #[cfg(all(feature = "soft", feature = "verbs"))]
+            (Self::Verbs(_), Registration::Soft(_)) => Ok(()),
+        }
+    }
+
+    /// Releases a registration whose last handle the user has dropped. A device has the memory until no request uses it either, and
+    /// the memory sees to that by itself: requests that name memory that was taken away would fail.
+    pub(crate) fn release(&self, registration: &Registration) {
+        match (self, registration) {
+            #[cfg(feature = "soft")]
+            (Self::Soft(adapter), Registration::Soft(registration)) => adapter.keys.release(registration),
+            #[cfg(feature = "verbs")]
+            _ => {}
+        }
+    }
+}
+
+impl Registration {
+    /// Returns the key, also of one that was taken back.
+    #[inline]
+    pub(crate) fn key(&self) -> u32 {
+        dispatch!(self, registration => registration.key())
+    }
+
+    /// Returns the remote address of the first byte.
+    #[inline]
+    pub(crate) fn address(&self) -> u64 {
+        dispatch!(self, registration => registration.address())
+    }
+
+    /// Returns the rights it was registered with.
+    #[inline]
+    pub(crate) fn access(&self) -> Access {
+        dispatch!(self, registration => registration.access())
+    }
+
+    /// Returns whether the key is good.
+    #[inline]
+    pub(crate) fn is_valid(&self) -> bool {
+        dispatch!(self, registration => registration.is_valid())
+    }
+}
+
+impl Window {
+    /// Returns its binding by the last call that binds or invalidates it: key, remote address, length.
+    pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
+        dispatch!(self, window => window.bound())
+    }
+}
+
+impl CompletionQueue {
+    /// Takes what the device has completed, for who polls and does not wait for the reactor.
+    pub(crate) fn progress(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(Some(queue)) => queue.progress(|| false),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.progress(),
+            #[cfg(feature = "soft")]
+            Self::Soft(None) => {}
+        }
+    }
+
+    /// Takes what the device has completed as [`progress`](Self::progress) does, for who polls this queue.
+    pub(crate) fn poll(&self, polling: &mut Polling<'_>) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(Some(queue)) => queue.poll(polling.is_empty(), || polling.is_satisfied()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) if polling.room() > 0 => group.poll(polling),
+            _ => {}
+        }
+    }
+
+    /// Notes that somebody waits for completions from now on, until [`end_wait`](Self::end_wait).
+    pub(crate) fn begin_wait(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(Some(queue)) => queue.begin_wait(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.begin_wait(),
+            #[cfg(feature = "soft")]
+            Self::Soft(None) => {}
+        }
+    }
+
+    /// Notes that somebody waits no more.
+    pub(crate) fn end_wait(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(_) => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(group) => group.end_wait(),
+        }
+    }
+}
+
+impl SharedReceives {
+    /// Posts a receive. There is room: the caller counts.
+    #[inline]
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+        dispatch!(self, queue => queue.post_receive(ticket, payload))
+    }
+
+    /// Makes room for so many receives; there are not more.
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
+        dispatch!(self, queue => queue.resize(depth))
+    }
+
+    /// Ends the queue, whose last handle the user has dropped, and which no queue pair uses.
+    pub(crate) fn released(&self) {
+        dispatch!(self, queue => queue.released());
+    }
+}
+
+impl QueuePair {
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+        dispatch!(self, queue_pair => queue_pair.post_receive(ticket, payload))
+    }
+
+    /// Posts a request of the send queue.
+    #[inline]
+    pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
+        dispatch!(self, queue_pair => queue_pair.post_send(request))
+    }
+
+    /// Posts a request of the send queue whose bytes are copied by this call.
+    #[inline]
+    pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
+        dispatch!(self, queue_pair => queue_pair.post_inline(request))
+    }
+
+    /// Returns whether the provider executes requests within the posting call, as soft does.
+    #[inline]
+    pub(crate) fn posts_directly(&self) -> bool {
+        only_soft!(self, _ => true, false)
+    }
+
+    /// Executes a request within the call, if the provider can and nothing is ahead of it. `open` opens the slot of one that has to
+    /// wait for the provider after all.
+    #[inline]
+    pub(crate) fn post_direct(
+        &self,
+        request: DirectRequest<'_>,
+        open: impl FnOnce() -> Ticket,
+    ) -> DirectOutcome {
+        only_soft!(self, queue_pair => queue_pair.post_direct(request, open), DirectOutcome::Declined)
+    }
+
+    /// Posts the bind of a window, which has its new key when this returns.
+    pub(crate) fn post_bind(
+        &self,
+        request: WindowRequest,
+        window: &Window,
+        target: BindTarget<&Registration>,
+    ) -> Result<(), PostErrorKind> {
+        let BindTarget { registration, range, access } = target;
+        dispatch_all!(
+            self, window, Window, registration, Registration;
+            (queue_pair, window, registration) => {
+                queue_pair.post_bind(request, window, BindTarget { registration, range, access })
+            },
+            Err(PostErrorKind::ForeignMemory)
+        )
+    }
+
+    /// Posts the invalidation of a window.
+    pub(crate) fn post_invalidate(
+        &self,
+        request: WindowRequest,
+        window: &Window,
+    ) -> Result<(), PostErrorKind> {
+        dispatch_all!(
+            self, window, Window;
+            (queue_pair, window) => queue_pair.post_invalidate(request, window),
+            Err(PostErrorKind::ForeignMemory)
+        )
+    }
+
+    /// Has the device look at what was deferred.
+    #[inline]
+    pub(crate) fn ring(&self) {
+        dispatch!(self, queue_pair => queue_pair.ring());
+    }
+
+    /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
+    pub(crate) fn flush(&self) {
+        dispatch!(self, queue_pair => queue_pair.flush());
+    }
+
+    /// Ends the connection, because a completion queue of it has lost a result.
+    pub(crate) fn overrun(&self) {
+        dispatch!(self, queue_pair => queue_pair.overrun());
+    }
+
+    /// Ends the queue pair, whose last handle the user has dropped.
+    pub(crate) fn released(&self) {
+        dispatch!(self, queue_pair => queue_pair.released());
+    }
+
+    /// Waits until an attempt that has ended has given the queue pair back.
+    pub(crate) async fn settled(&self) {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(queue_pair) => queue_pair.settled().await,
+            #[cfg(feature = "verbs")]
+            // In a box, because it would be moved with each accept of either provider.
+            Self::Verbs(queue_pair) => Box::pin(queue_pair.settled()).await,
+        }
+    }
+
+    /// Writes a message of a stream, or as much of it as the connection takes, if the provider frames messages itself.
+    pub(crate) fn write_message(
+        &self,
+        message: &StreamMessage<'_>,
+        waker: &Waker,
+    ) -> Result<Streamed, PostErrorKind> {
+        let none = PostErrorKind::NotSupported("a message that is no request, on a device");
+        only_soft!(self, queue_pair => queue_pair.write_message(message, waker), Err(none))
+    }
+
+    /// Reads what has come for a stream, if the provider reads for the caller. Payload for the place that is read next goes to the
+    /// room, and the rest to where it belongs. Without a room, it looks for what is small. If the stream spins, it does not wait for
+    /// the runtime to say that something has come. The waker is woken when there may be more; `wakes` is for the caller to wake
+    /// without its locks.
+    pub(crate) fn read_stream(
+        &self,
+        room: Option<&mut StreamRoom<'_>>,
+        waker: &Waker,
+        spins: bool,
+        wakes: &mut WakeList,
+    ) {
+        only_soft!(self, queue_pair => queue_pair.read_stream(room, waker, spins, wakes), ());
+    }
+
+    /// Calls `act` with the end of the last Write to the ring if the peer of a stream is writing nothing. Nothing is placed meanwhile.
+    /// With a device, whose the memory is, it does not call.
+    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
+        only_soft!(self, queue_pair => queue_pair.if_quiet(act), ());
+    }
+
+    /// Returns the progress of the connection. `None` if it has ended, and with a device.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        only_soft!(self, queue_pair => queue_pair.progress(), None)
+    }
+
+    /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
+    pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
+        only_soft!(self, queue_pair => queue_pair.takes_messages(waker), true)
+    }
+}

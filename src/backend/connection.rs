@@ -1,0 +1,228 @@
+//! Connectors and listeners of either provider.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::{Adapter, QueuePair};
+use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
+use crate::net::descriptors::{Descriptors, Held};
+use crate::provider::accept_queue::AcceptQueue;
+use crate::provider::connector::ConnectorDriver;
+use crate::provider::info::ProviderKind;
+use crate::provider::params::{AcceptParams, ConnectParams};
+use crate::provider::with_runtime::WithRuntime;
+#[cfg(feature = "soft")]
+use crate::soft;
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
+#[cfg(feature = "verbs")]
+use crate::verbs;
+
+/// A connector, from Bind to the end of its connection.
+#[derive(Clone)]
+pub(crate) enum Connector {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::connector::Connector>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::connector::Connector>),
+}
+
+/// A listener.
+#[derive(Clone)]
+pub(crate) enum Listener {
+    #[cfg(feature = "soft")]
+    Soft(Arc<soft::accept::Listener>),
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<verbs::listen::Listener>),
+}
+
+impl Connector {
+    /// Returns the provider of its adapter.
+    pub(crate) fn kind(&self) -> ProviderKind {
+        only_soft!(self, _ => ProviderKind::Soft, ProviderKind::Verbs)
+    }
+
+    /// Returns its number in `tracing` output.
+    pub(crate) fn id(&self) -> ConnectionId {
+        dispatch!(self, cm => cm.id())
+    }
+
+    /// Returns the adapter of a request, if its listener serves several: `None` with a device, whose listeners serve one.
+    pub(crate) fn adapter(&self) -> Option<Adapter> {
+        only_soft!(self, cm => Some(Adapter::Soft(cm.adapter.clone())), None)
+    }
+
+    /// Takes the descriptor of a request, which counts until it is dropped. Connections of devices have none.
+    pub(crate) fn take_descriptor(&self) -> Option<Held> {
+        only_soft!(self, cm => cm.take_descriptor(), None)
+    }
+
+    /// Sets the descriptor of a request. It counts until the socket is closed, unless it is released.
+    pub(crate) fn set_descriptor(&self, descriptor: Held) {
+        only_soft!(self, cm => cm.set_descriptor(descriptor), ());
+    }
+
+    /// Returns the budgets of the descriptors of its host, if its connection has one.
+    pub(crate) fn descriptors(&self) -> Option<&Descriptors> {
+        only_soft!(self, cm => Some(cm.adapter.host.descriptors()), None)
+    }
+
+    /// Returns the runtime of its adapter.
+    fn runtime(&self) -> Handle {
+        dispatch!(self, cm => cm.adapter.runtime.clone())
+    }
+
+    /// Binds it to an address of the adapter.
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        dispatch!(self, cm => cm.bind(address))
+    }
+
+    /// Asks the peer; ready when it has accepted.
+    pub(crate) async fn connect(
+        &self,
+        queue_pair: &QueuePair,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<(), ConnectError> {
+        let connect = async {
+            dispatch_all!(
+                self, queue_pair, QueuePair;
+                (cm, queue_pair) => cm.connect(queue_pair, peer, params).await,
+                Err(ConnectError::ForeignQueuePair)
+            )
+        };
+        WithRuntime::new(self.runtime(), connect).await
+    }
+
+    /// Completes what the peer has accepted.
+    pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
+        let complete = async {
+            match self {
+                #[cfg(feature = "soft")]
+                Self::Soft(cm) => cm.complete(),
+                #[cfg(feature = "verbs")]
+                Self::Verbs(cm) => cm.complete().await,
+            }
+        };
+        WithRuntime::new(self.runtime(), complete).await
+    }
+
+    /// Refuses what the peer has accepted.
+    pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
+        dispatch!(self, cm => cm.reject_reply(data))
+    }
+
+    /// Accepts a request; ready when the connection is established.
+    pub(crate) async fn accept(
+        &self,
+        queue_pair: &QueuePair,
+        params: &AcceptParams,
+    ) -> Result<(), AcceptError> {
+        let accept = async {
+            dispatch_all!(
+                self, queue_pair, QueuePair;
+                (cm, queue_pair) => cm.accept(queue_pair, params).await,
+                Err(AcceptError::ForeignQueuePair)
+            )
+        };
+        WithRuntime::new(self.runtime(), accept).await
+    }
+
+    /// Refuses a request.
+    pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
+        dispatch!(self, cm => cm.reject_request(data))
+    }
+
+    /// Returns whether a request may still be accepted or rejected.
+    pub(crate) fn is_pending(&self) -> bool {
+        dispatch!(self, cm => cm.is_pending())
+    }
+
+    /// Returns the bound address, or that of the connection.
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        dispatch!(self, cm => cm.local_addr().or_else(|_| cm.bound_addr()))
+    }
+
+    /// Returns the peer's address.
+    pub(crate) fn peer_addr(&self) -> Result<SocketAddr, StateError> {
+        dispatch!(self, cm => cm.peer_addr())
+    }
+
+    /// Returns the read limits that the peer offers, or that were agreed on.
+    pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError> {
+        dispatch!(self, cm => cm.read_limits())
+    }
+
+    /// Returns the read limits of an accept that asks for `asked` and is offered `offered`.
+    pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
+        dispatch!(self, cm => cm.agreed(asked, offered))
+    }
+
+    /// Returns the private data of the peer's last message.
+    pub(crate) fn private_data(&self) -> Result<PrivateData, StateError> {
+        dispatch!(self, cm => cm.private_data())
+    }
+
+    /// Returns whether the connection is established.
+    pub(crate) fn is_connected(&self) -> bool {
+        dispatch!(self, cm => cm.is_connected())
+    }
+
+    /// Waits until the connection is over.
+    pub(crate) async fn disconnected(&self) -> DisconnectReason {
+        dispatch!(self, cm => cm.disconnected().await)
+    }
+
+    /// Ends the connection, and waits until no memory of its queue pair is in use.
+    pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
+        dispatch!(self, cm => cm.disconnect().await)
+    }
+
+    /// Ends what is under way with `CANCELED`.
+    pub(crate) fn cancel(&self) {
+        dispatch!(self, cm => cm.cancel());
+    }
+
+    /// Ends it, because the user has dropped the last handle.
+    pub(crate) fn release(&self) {
+        dispatch!(self, cm => cm.release());
+    }
+}
+
+impl Listener {
+    /// Binds it to an address of the adapter.
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        dispatch!(self, listener => listener.bind(address))
+    }
+
+    /// Takes requests from now on, so many of which may wait.
+    pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
+        dispatch!(self, listener => listener.listen(backlog))
+    }
+
+    /// Returns the bound address.
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
+        dispatch!(self, listener => listener.local_addr())
+    }
+
+    /// Waits for a request and returns its connector. `'static`, so that it can be kept and polled.
+    pub(crate) fn request(&self) -> impl Future<Output = Result<Connector, AcceptError>> + Send + use<> {
+        let listener = self.clone();
+        async move {
+            Ok(
+                make!(&listener, Connector, listener => listener.request().await?, listener => listener.request().await?),
+            )
+        }
+    }
+
+    /// Ends the calls that wait for a request with `CANCELED`.
+    pub(crate) fn cancel(&self) {
+        dispatch!(self, listener => listener.cancel());
+    }
+
+    /// Ends it, and refuses the requests that nobody has taken.
+    pub(crate) fn close(&self) {
+        dispatch!(self, listener => listener.close());
+    }
+}

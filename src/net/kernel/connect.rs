@@ -1,0 +1,407 @@
+//! The TCP part of `IND2Connector::Connect`: from a bound socket to a connected stream, or back to the bound
+//! socket.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use socket2::{SockRef, Socket};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::bind::BoundSocket;
+use super::options::abort;
+use crate::net::leases::PortLease;
+use crate::net::{canonical, errno, require_runtime};
+
+/// A connected stream.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    /// The stream; see [`prepare`](super::options::prepare).
+    pub(crate) stream: TcpStream,
+    /// Its local address, now in full.
+    pub(crate) local: SocketAddr,
+    /// Keeps the port from the rest of the process; keep it as long as the stream.
+    pub(crate) lease: PortLease,
+}
+
+/// A connect that has failed.
+#[derive(Debug)]
+pub(crate) struct ConnectFailure {
+    /// The kernel's error, `ETIMEDOUT` when the caller's time was up. See
+    /// [`connect_error`](crate::net::errors::connect_error) for what it means; `EADDRNOTAVAIL` in particular is
+    /// worth another port.
+    pub(crate) error: io::Error,
+    /// The socket, still bound and good for another attempt; `None` in the rare case that it could not be
+    /// saved.
+    pub(crate) bound: Option<BoundSocket>,
+}
+
+/// Connects to `peer`, giving up after `timeout` if there is one, and else when the kernel does
+/// (`tcp_syn_retries`, tcp(7)).
+///
+/// ND lets a connector whose Connect was refused, unreachable or timed out connect again, from the address
+/// that it is bound to. So the socket is not given up on failure: Linux lets a socket whose attempt failed
+/// try again, and one that was bound to a port keeps that port all along.
+///
+/// A socket that would connect to its own address and port would meet itself (simultaneous open, RFC 9293
+/// section 3.5); that is reported as `ECONNREFUSED`, because no socket listens there.
+///
+/// # Errors
+/// See [`ConnectFailure`].
+///
+/// # Panics
+/// As tokio's timers and sockets do, in a runtime that was built without them.
+///
+/// # Cancel safety
+/// Dropping the future closes the socket, which abandons the attempt, and releases the port.
+pub(crate) async fn connect(
+    bound: BoundSocket,
+    peer: SocketAddr,
+    timeout: Option<Duration>,
+) -> Result<Connected, ConnectFailure> {
+    let fail = |error, bound| Err(ConnectFailure { error, bound });
+    let peer = canonical(peer);
+    if peer == bound.local {
+        return fail(errno(libc::ECONNREFUSED), Some(bound));
+    }
+    if let Err(error) = require_runtime() {
+        return fail(error, Some(bound));
+    }
+    // The kernel would not report that itself for a socket of the other family: it fails with EINVAL or EAFNOSUPPORT.
+    if peer.is_ipv4() != bound.local.is_ipv4() {
+        return fail(errno(libc::EAFNOSUPPORT), Some(bound));
+    }
+    match bound.socket.connect(&peer.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return fail(error, Some(bound)),
+    }
+    // Only now: a socket that does not connect yet looks hung up to epoll.
+    let BoundSocket { socket, local, lease } = bound;
+    let stream = match TcpStream::from_std(socket.into()) {
+        Ok(stream) => stream,
+        Err(error) => return fail(error, None),
+    };
+    let outcome = match timeout {
+        None => established(&stream, peer).await,
+        Some(limit) => match tokio::time::timeout(limit, established(&stream, peer)).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => give_up(&stream, peer),
+        },
+    };
+    match outcome.and_then(|()| reached(&stream, local, peer)) {
+        Ok(local) => Ok(Connected { stream, local, lease }),
+        Err(error) => {
+            let socket = stream.into_std().map(Socket::from).ok();
+            // One that has a peer after all cannot be used again.
+            let socket = socket.filter(|socket| socket.peer_addr().is_err());
+            fail(error, socket.map(|socket| BoundSocket { socket, local, lease }))
+        }
+    }
+}
+
+/// Waits until the attempt that is under way has ended, and how.
+///
+/// A socket that is writable and not hung up is connected. Of all others connect(2), called again, says more than
+/// `SO_ERROR` would: on failure it also takes the socket back to unconnected, so that another attempt may follow.
+async fn established(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
+    loop {
+        let ready = stream.ready(Interest::WRITABLE).await?;
+        if ready.is_writable() && !ready.is_write_closed() {
+            return Ok(());
+        }
+        match stream.try_io(Interest::WRITABLE, || connect_again(stream, peer)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Asks for the result of the attempt: `WouldBlock` when it goes on.
+fn connect_again(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
+    match SockRef::from(stream).connect(&peer.into()) {
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EALREADY | libc::EINPROGRESS | libc::EINTR) => Err(io::ErrorKind::WouldBlock.into()),
+            Some(libc::EISCONN) => Ok(()),
+            _ => Err(error),
+        },
+        connected => connected,
+    }
+}
+
+/// Ends an attempt whose time is up, unless it has ended in this moment.
+///
+/// Shutting a socket down while it connects takes it back to unconnected without closing it (Linux).
+fn give_up(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
+    match connect_again(stream, peer) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            // It fails when the attempt fails right now, which is as good.
+            let _ = SockRef::from(stream).shutdown(Shutdown::Both);
+            Err(errno(libc::ETIMEDOUT))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Returns the local address of a new connection, unless it is one with itself. The kernel is asked for the address if
+/// the socket was bound to no address in particular.
+fn reached(stream: &TcpStream, bound: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
+    let local = if bound.ip().is_unspecified() || bound.port() == 0 { stream.local_addr()? } else { bound };
+    if (peer.ip(), peer.port()) == (local.ip(), local.port()) {
+        // A connection with itself has no reader for what is left.
+        let _ = abort(stream);
+        return Err(errno(libc::ECONNREFUSED));
+    }
+    Ok(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::super::bind::bind_connector;
+    use super::super::listen::bind_listener;
+    use super::super::options::prepare;
+    use super::super::testing::{block_on, eventually, in_namespace, ip, nft};
+    use super::*;
+    use crate::error::ConnectError;
+    use crate::net::errors::connect_error;
+    use crate::net::options::{SocketError, SocketOptions};
+    use crate::net::ports::PortRange;
+    use crate::status::Status;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn bound(local: &str) -> BoundSocket {
+        bind_connector(address(local), PortRange::EPHEMERAL, &SocketOptions::default()).expect("bound")
+    }
+
+    fn status(failure: &ConnectFailure, peer: &str) -> Status {
+        connect_error(&failure.error, address(peer)).status()
+    }
+
+    async fn exchange(active: &mut TcpStream, passive: &mut TcpStream) {
+        active.write_all(b"ping").await.expect("written");
+        let mut buffer = [0; 4];
+        passive.read_exact(&mut buffer).await.expect("read");
+        assert_eq!(&buffer, b"ping");
+    }
+
+    #[tokio::test]
+    async fn connects_from_the_bound_address() {
+        for (local, at) in [
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("127.0.0.2:0", "127.0.0.1:0"),
+            ("[::1]:0", "[::1]:0"),
+            ("0.0.0.0:0", "127.0.0.1:0"),
+        ] {
+            let listener = tokio::net::TcpListener::bind(at).await.expect("listener");
+            let socket = bound(local);
+            let expected = socket.local;
+            let mut connected =
+                connect(socket, listener.local_addr().expect("address"), None).await.expect("connected");
+            let (mut passive, peer) = listener.accept().await.expect("accepted");
+            assert_eq!(connected.local, peer);
+            assert_eq!(peer.port(), expected.port());
+            assert!(expected.ip().is_unspecified() || peer == expected);
+            exchange(&mut connected.stream, &mut passive).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn refused_then_connected_from_the_same_port() {
+        let elsewhere = bound("127.0.0.1:0");
+        let peer = elsewhere.local;
+        let mut socket = bound("127.0.0.1:0");
+        let local = socket.local;
+        for _ in 0..3 {
+            let failure = connect(socket, peer, None).await.expect_err("nobody listens");
+            assert_eq!(failure.error.raw_os_error(), Some(libc::ECONNREFUSED));
+            socket = failure.bound.expect("still bound");
+            assert_eq!(socket.socket.local_addr().expect("address").as_socket(), Some(local));
+        }
+        elsewhere.socket.listen(1).expect("listening");
+        let connected = connect(socket, peer, None).await.expect("connected");
+        assert_eq!(connected.local, local);
+    }
+
+    #[tokio::test]
+    async fn oneself_is_refused() {
+        let socket = bound("127.0.0.1:0");
+        let oneself = socket.local;
+        let failure = connect(socket, oneself, None).await.expect_err("itself");
+        assert_eq!(failure.error.raw_os_error(), Some(libc::ECONNREFUSED));
+        assert!(failure.bound.is_some());
+
+        let any = bound("0.0.0.0:0");
+        let oneself = SocketAddr::from(([127, 0, 0, 1], any.local.port()));
+        let failure = connect(any, oneself, None).await.expect_err("itself");
+        assert_eq!(failure.error.raw_os_error(), Some(libc::ECONNREFUSED));
+        assert!(failure.bound.is_none());
+    }
+
+    #[tokio::test]
+    async fn the_other_family_is_not_an_address() {
+        let failure = connect(bound("127.0.0.1:0"), address("[::1]:7"), None).await.expect_err("IPv6");
+        assert_eq!(status(&failure, "[::1]:7"), Status::INVALID_ADDRESS);
+        assert!(failure.bound.is_some());
+    }
+
+    #[test]
+    fn routes_that_refuse() {
+        in_namespace(|| {
+            ip("link add left type veth peer name right");
+            ip("address add 10.9.0.1/24 dev left");
+            ip("address add fd09::1/64 dev left nodad");
+            ip("link set right up");
+            ip("link set left up");
+            for (kind, v4, v6) in [
+                ("unreachable", "10.11.0.0/16", "fd11::/16"),
+                ("prohibit", "10.12.0.0/16", "fd12::/16"),
+                ("blackhole", "10.13.0.0/16", "fd13::/16"),
+            ] {
+                ip(&format!("route add {kind} {v4}"));
+                ip(&format!("-6 route add {kind} {v6}"));
+            }
+            block_on(async {
+                let mut sockets = [bound("10.9.0.1:0"), bound("[fd09::1]:0")];
+                let cases = [
+                    (["10.10.0.1:7", "[fd10::1]:7"], libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
+                    (["10.11.0.1:7", "[fd11::1]:7"], libc::EHOSTUNREACH, Status::HOST_UNREACHABLE),
+                    (["10.12.0.1:7", "[fd12::1]:7"], libc::EACCES, Status::HOST_UNREACHABLE),
+                    (["10.13.0.1:7", "[fd13::1]:7"], libc::EINVAL, Status::NETWORK_UNREACHABLE),
+                    // The second time around; and the subnet's broadcast address.
+                    (["10.9.0.255:7", "[fd10::1]:7"], libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
+                ];
+                for (peers, code, expected) in cases {
+                    let mut tried = Vec::new();
+                    for (socket, peer) in sockets.into_iter().zip(peers) {
+                        let failure = connect(socket, address(peer), None).await.expect_err(peer);
+                        assert_eq!(failure.error.raw_os_error(), Some(code), "{peer}: {}", failure.error);
+                        assert_eq!(status(&failure, peer), expected, "{peer}");
+                        tried.push(failure.bound.expect("still bound"));
+                    }
+                    sockets = tried.try_into().expect("two sockets");
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn a_host_that_is_not_there_is_unreachable() {
+        in_namespace(|| {
+            ip("link add left type veth peer name right");
+            ip("address add 10.9.0.1/24 dev left");
+            ip("link set right up");
+            ip("link set left up");
+            // One question instead of three, so that the test need not wait.
+            std::fs::write("/proc/sys/net/ipv4/neigh/left/mcast_solicit", "1").expect("sysctl");
+            std::fs::write("/proc/sys/net/ipv4/neigh/left/retrans_time_ms", "50").expect("sysctl");
+            block_on(async {
+                let failure =
+                    connect(bound("10.9.0.1:0"), address("10.9.0.2:7"), None).await.expect_err("no host");
+                assert_eq!(failure.error.raw_os_error(), Some(libc::EHOSTUNREACH));
+                assert!(failure.bound.is_some());
+            });
+        });
+    }
+
+    #[test]
+    fn no_answer_is_a_timeout_and_the_socket_survives() {
+        in_namespace(|| {
+            nft("table inet t { chain c { type filter hook input priority 0; tcp dport 6000 drop; }; }");
+            block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");
+                let socket = bound("127.0.0.1:0");
+                let local = socket.local;
+                let limit = Some(Duration::from_millis(50));
+                let failure = connect(socket, address("127.0.0.1:6000"), limit).await.expect_err("dropped");
+                assert_eq!(status(&failure, "127.0.0.1:6000"), Status::IO_TIMEOUT);
+                nft("flush ruleset");
+                let socket = failure.bound.expect("still bound");
+                let connected = connect(socket, address("127.0.0.1:6000"), limit).await.expect("connected");
+                assert_eq!(connected.local, local);
+                assert_eq!(listener.accept().await.expect("accepted").1, local);
+            });
+        });
+    }
+
+    #[test]
+    fn dropping_the_future_frees_the_port() {
+        in_namespace(|| {
+            nft("table inet t { chain c { type filter hook input priority 0; tcp dport 6000 drop; }; }");
+            block_on(async {
+                let socket = bound("127.0.0.1:7001");
+                let attempt = connect(socket, address("127.0.0.1:6000"), None);
+                tokio::time::timeout(Duration::from_millis(50), attempt).await.expect_err("cancelled");
+                let bind = || {
+                    bind_connector(address("127.0.0.1:7001"), PortRange::EPHEMERAL, &SocketOptions::default())
+                };
+                drop(eventually(bind));
+            });
+        });
+    }
+
+    #[test]
+    fn a_connection_that_exists_is_told_apart() {
+        in_namespace(|| {
+            block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");
+                let range = PortRange::new(7001, 7001).expect("range");
+                let options = SocketOptions::default();
+                let first = bind_connector(address("127.0.0.1:0"), range, &options).expect("bound");
+                let Connected { stream, lease, .. } =
+                    connect(first, address("127.0.0.1:6000"), None).await.expect("connected");
+                let _passive = listener.accept().await.expect("accepted");
+                // Without the lease this stands for another process.
+                drop(lease);
+                let second = bind_connector(address("127.0.0.1:0"), range, &options).expect("bound");
+                let failure =
+                    connect(second, address("127.0.0.1:6000"), None).await.expect_err("the same four");
+                assert_eq!(failure.error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+                let error = connect_error(&failure.error, address("127.0.0.1:6000"));
+                assert!(matches!(error, ConnectError::AddressAlreadyExists { .. }), "{error:?}");
+                assert!(failure.bound.is_some());
+                drop(stream);
+            });
+        });
+    }
+
+    #[tokio::test]
+    async fn multipath_where_the_kernel_has_it() {
+        let options = SocketOptions {
+            multipath: true,
+            path_timeout: Some(Duration::from_secs(30)),
+            ..SocketOptions::default()
+        };
+        for listener_options in [SocketOptions::default(), options] {
+            let socket = match bind_connector(address("127.0.0.1:0"), PortRange::EPHEMERAL, &options) {
+                Err(SocketError::NotSupported("multipath")) => return,
+                other => other.expect("bound"),
+            };
+            let local = socket.local;
+            let mut listener =
+                bind_listener(&[local.ip()], 0, PortRange::EPHEMERAL, &listener_options).expect("bound");
+            let peer = listener.local_addresses().next().expect("address");
+            let failure = connect(socket, peer, None).await.expect_err("nobody listens");
+            assert_eq!(failure.error.raw_os_error(), Some(libc::ECONNREFUSED));
+            let socket = failure.bound.expect("still bound");
+            let listeners = listener.listen().expect("listening");
+            let mut connected = connect(socket, peer, None).await.expect("connected");
+            assert_eq!(connected.local, local);
+            let (mut passive, _) = listeners[0].accept().await.expect("accepted");
+            match prepare(&connected.stream, &options) {
+                Ok(()) => {}
+                // A kernel without keepalive for multipath.
+                Err(SocketError::NotSupported("path timeout")) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+            assert!(SockRef::from(&connected.stream).keepalive().expect("option"));
+            assert!(connected.stream.nodelay().expect("option"));
+            exchange(&mut connected.stream, &mut passive).await;
+        }
+    }
+}

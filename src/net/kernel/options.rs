@@ -1,0 +1,192 @@
+//! The options of our TCP sockets, and the calls that set them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::TcpStream;
+
+use crate::net::options::{KEEPALIVE_RETRIES, SocketError, SocketOptions};
+
+/// Creates a TCP socket that is not bound yet: nonblocking, closed on exec, IPv6 only if IPv6, with its type of
+/// service.
+///
+/// The type of service is set this early so that the very first packet carries it.
+///
+/// # Errors
+/// `NotSupported` when the kernel has no MPTCP or it is switched off (`net.mptcp.enabled`), or will not use
+/// this type of service; otherwise socket(2)'s.
+pub(super) fn new_socket(ip: IpAddr, options: &SocketOptions) -> Result<Socket, SocketError> {
+    let protocol = if options.multipath { Protocol::MPTCP } else { Protocol::TCP };
+    let domain = Domain::for_address(SocketAddr::new(ip, 0));
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(protocol)).map_err(|error| {
+        let missing = matches!(
+            error.raw_os_error(),
+            Some(libc::EPROTONOSUPPORT | libc::ENOPROTOOPT | libc::EINVAL | libc::ESOCKTNOSUPPORT)
+        );
+        if options.multipath && missing {
+            SocketError::NotSupported("multipath")
+        } else {
+            SocketError::os("socket", error)
+        }
+    })?;
+    if ip.is_ipv6() {
+        socket.set_only_v6(true).map_err(|error| SocketError::os("setsockopt", error))?;
+    }
+    if let Some(tos) = options.tos {
+        set_tos(&socket, ip, tos)?;
+    }
+    Ok(socket)
+}
+
+/// Sets the type of service (`IP_TOS`, ip(7)) or traffic class (`IPV6_TCLASS`, RFC 3542 section 6.5).
+///
+/// The two lowest bits belong to TCP, for congestion notification (RFC 3168): the kernel leaves them as they
+/// are and reports success. We read the value back, so that nothing is ignored silently.
+fn set_tos(socket: &Socket, ip: IpAddr, tos: u8) -> Result<(), SocketError> {
+    let tos = u32::from(tos);
+    let outcome = if ip.is_ipv6() {
+        socket.set_tclass_v6(tos).and_then(|()| socket.tclass_v6())
+    } else {
+        socket.set_tos_v4(tos).and_then(|()| socket.tos_v4())
+    };
+    match outcome {
+        Ok(actual) if actual == tos => Ok(()),
+        Ok(_) => Err(SocketError::NotSupported("quality of service")),
+        Err(error) if is_unsupported(&error) => Err(SocketError::NotSupported("quality of service")),
+        Err(error) => Err(SocketError::os("setsockopt", error)),
+    }
+}
+
+/// Returns whether setsockopt(2) said that it does not do this, as opposed to failing at it.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::EACCES | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
+    )
+}
+
+/// Sets up a stream that has just been connected, or a socket that is to listen: what it accepts is as it is.
+///
+/// * Small messages leave at once (`TCP_NODELAY`): iWARP frames are complete when they are written.
+/// * With a path timeout, silence on an idle connection ends it: a probe after half of it, then one every sixth
+///   until three went unanswered (`SO_KEEPALIVE` and the `TCP_KEEP*` options, tcp(7), in whole seconds and at
+///   least one).
+///
+/// The kernel's limit for unacknowledged data (`TCP_USER_TIMEOUT`) is not used: it also ends a connection whose
+/// peer is alive and has no room (`SEC-03`). The task of the connection watches what is acknowledged.
+///
+/// # Errors
+/// `NotSupported("path timeout")` when the kernel cannot do that on this kind of socket. Otherwise
+/// setsockopt(2)'s error.
+pub(crate) fn prepare(socket: &impl AsFd, options: &SocketOptions) -> Result<(), SocketError> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true).map_err(|error| SocketError::os("setsockopt", error))?;
+    let Some((time, interval)) = options.keepalive() else { return Ok(()) };
+    let keepalive =
+        TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(KEEPALIVE_RETRIES);
+    socket.set_tcp_keepalive(&keepalive).map_err(|error| match is_unsupported(&error) {
+        true => SocketError::NotSupported("path timeout"),
+        false => SocketError::os("setsockopt", error),
+    })
+}
+
+/// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data (`SO_LINGER`,
+/// socket(7)).
+///
+/// # Errors
+/// Those of setsockopt(2); the drop is then an ordinary close.
+pub(crate) fn abort(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::Ipv6Addr;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((V4, 0)).await.expect("listener");
+        let peer = listener.local_addr().expect("address");
+        let (active, passive) = tokio::join!(TcpStream::connect(peer), listener.accept());
+        (active.expect("connected"), passive.expect("accepted").0)
+    }
+
+    fn closes_on_exec(socket: &Socket) -> bool {
+        let flags = nix::fcntl::fcntl(socket, nix::fcntl::FcntlArg::F_GETFD).expect("flags");
+        flags & libc::FD_CLOEXEC != 0
+    }
+
+    #[test]
+    fn new_sockets() {
+        for ip in [V4, V6] {
+            let socket = new_socket(ip, &SocketOptions::default()).expect("socket");
+            assert!(socket.nonblocking().expect("flags") && closes_on_exec(&socket));
+            assert_eq!(socket.protocol().expect("protocol"), Some(Protocol::TCP));
+            assert!(ip.is_ipv4() || socket.only_v6().expect("option"));
+        }
+    }
+
+    #[test]
+    fn type_of_service_is_set_or_refused() {
+        let options = SocketOptions { tos: Some(0xB8), ..SocketOptions::default() };
+        assert_eq!(new_socket(V4, &options).expect("socket").tos_v4().expect("tos"), 0xB8);
+        assert_eq!(new_socket(V6, &options).expect("socket").tclass_v6().expect("class"), 0xB8);
+        let congestion = SocketOptions { tos: Some(0x03), ..SocketOptions::default() };
+        for ip in [V4, V6] {
+            let error = new_socket(ip, &congestion).expect_err("the bits are TCP's");
+            assert!(matches!(error, SocketError::NotSupported("quality of service")), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn multipath_is_had_or_refused() {
+        let options = SocketOptions { multipath: true, ..SocketOptions::default() };
+        match new_socket(V4, &options) {
+            Ok(socket) => assert_eq!(socket.protocol().expect("protocol"), Some(Protocol::MPTCP)),
+            Err(error) => assert!(matches!(error, SocketError::NotSupported("multipath")), "{error:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn prepared_streams() {
+        let (active, passive) = pair().await;
+        prepare(&passive, &SocketOptions::default()).expect("prepared");
+        assert!(passive.nodelay().expect("option"));
+        assert!(!SockRef::from(&passive).keepalive().expect("option"));
+
+        for (timeout, idle, interval) in [(30_000, 15, 5), (10, 1, 1), (0, 1, 1), (u64::MAX, 32767, 32767)] {
+            let path_timeout = Some(Duration::from_millis(timeout));
+            prepare(&active, &SocketOptions { path_timeout, ..SocketOptions::default() }).expect("prepared");
+            let socket = SockRef::from(&active);
+            assert!(socket.keepalive().expect("option") && socket.tcp_nodelay().expect("option"));
+            assert_eq!(socket.tcp_user_timeout().expect("option"), None, "{timeout}");
+            assert_eq!(socket.tcp_keepalive_time().expect("option"), Duration::from_secs(idle), "{timeout}");
+            assert_eq!(socket.tcp_keepalive_interval().expect("option"), Duration::from_secs(interval));
+            assert_eq!(socket.tcp_keepalive_retries().expect("option"), KEEPALIVE_RETRIES);
+        }
+    }
+
+    #[tokio::test]
+    async fn abort_resets_and_close_does_not() {
+        let (closed, mut reader) = pair().await;
+        drop(closed);
+        assert_eq!(reader.read(&mut [0; 1]).await.expect("the end"), 0);
+
+        let (aborted, mut reader) = pair().await;
+        abort(&aborted).expect("linger");
+        drop(aborted);
+        let error = reader.read(&mut [0; 1]).await.expect_err("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+}

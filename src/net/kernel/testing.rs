@@ -1,0 +1,62 @@
+//! The helpers that the tests of this module share, such as a network namespace of a test's own.
+#![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
+
+use std::fmt::Debug;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+
+/// Runs `test` on a fresh thread in a new network namespace, whose loopback interface is up.
+///
+/// Says so and returns when this process may not make one.
+pub(in crate::net) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let run = move || {
+        match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => {}
+            Err(Errno::EPERM) => return eprintln!("skipped: needs CAP_NET_ADMIN"),
+            Err(error) => panic!("unshare: {error}"),
+        }
+        ip("link set lo up");
+        test();
+    };
+    if let Err(panic) = thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` with these arguments, in the namespace of the calling thread.
+pub(super) fn ip(arguments: &str) {
+    command("ip", &arguments.split(' ').collect::<Vec<_>>());
+}
+
+/// Loads an nftables rule set, in the namespace of the calling thread.
+pub(super) fn nft(rules: &str) {
+    command("nft", &[rules]);
+}
+
+fn command(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect(program);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
+}
+
+/// Tries until it works: what a socket held is free when the last copy of its descriptor is closed, and a test that
+/// starts a program at this moment has copies of them all until the program runs.
+pub(super) fn eventually<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match attempt() {
+            Ok(value) => return value,
+            Err(error) => assert!(Instant::now() < end, "still not: {error:?}"),
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs a future on a tokio runtime of this thread alone, so that it stays in the thread's namespace.
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime").block_on(future)
+}

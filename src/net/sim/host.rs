@@ -1,0 +1,234 @@
+//! A host of a simulated network, as the soft provider uses it.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use super::limits::{Claim, Resource};
+use super::socket::register;
+use super::world::{Place, World};
+use crate::memory::{Attachment, Owned};
+use crate::net::descriptors::Descriptors;
+use crate::net::errors::is_peer_address;
+use crate::net::leases::Namespace;
+use crate::net::{Interface, errno};
+
+/// A host of a network.
+#[derive(Clone, Debug)]
+pub(crate) struct Host(Arc<Inner>);
+
+/// The part of a host that never changes.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) world: Arc<World>,
+    pub(crate) number: usize,
+    address: IpAddr,
+    pub(super) namespace: Namespace,
+    /// The ports that it holds are those of its namespace.
+    pub(super) ports: Resource,
+    pub(super) sockets: Arc<Resource>,
+    pub(super) memory: Arc<Resource>,
+    descriptors: Descriptors,
+}
+
+impl Deref for Host {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Host {
+    /// Adds a host with this address; `None` if the network has it.
+    pub(crate) fn new(world: &Arc<World>, address: IpAddr) -> Option<Self> {
+        let namespace = Namespace::simulated();
+        let number = world.with(|state| {
+            if state.addresses.contains_key(&address) {
+                return None;
+            }
+            let number = state.places.len();
+            state.places.push(Place {
+                address,
+                second: None,
+                up: true,
+                attached: true,
+                frozen: false,
+                version: 0,
+                index: 1,
+                watchers: Vec::new(),
+                stopped: Vec::new(),
+                next_port: state.rng.next() >> 1,
+            });
+            state.addresses.insert(address, number);
+            Some(number)
+        })?;
+        Some(Self(Arc::new(Inner {
+            world: world.clone(),
+            number,
+            address,
+            namespace,
+            ports: Resource::default(),
+            sockets: Arc::default(),
+            memory: Arc::default(),
+            // Its sockets are no descriptors.
+            descriptors: Descriptors::new(|| usize::MAX),
+        })))
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Adds an address of the other family. Returns whether it could: the host has one of each family at most, and the network
+    /// has each address once.
+    pub(crate) fn add_address(&self, address: IpAddr) -> bool {
+        self.world.with(|state| {
+            let Some(place) = state.places.get_mut(self.number) else { return false };
+            let known = place.second.is_some() || place.address.is_ipv4() == address.is_ipv4();
+            if known || state.addresses.contains_key(&address) {
+                return false;
+            }
+            place.second = Some(address);
+            state.addresses.insert(address, self.number);
+            state.readdress(self.number);
+            true
+        })
+    }
+
+    /// Returns the addresses, the first one first.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let second = self.world.with(|state| state.places.get(self.number).and_then(|place| place.second));
+        [Some(self.address), second].into_iter().flatten().collect()
+    }
+
+    /// Returns the address of the same family as another one.
+    pub(super) fn address_like(&self, other: IpAddr) -> Option<IpAddr> {
+        self.addresses().into_iter().find(|ip| ip.is_ipv4() == other.is_ipv4())
+    }
+
+    pub(crate) fn namespace(&self) -> Namespace {
+        self.namespace
+    }
+
+    /// Returns a random number for a key.
+    pub(crate) fn random(&self) -> u32 {
+        // The high half.
+        self.world.with(|state| u32::try_from(state.rng.next() >> 32).unwrap_or(0))
+    }
+
+    /// Counts memory of its programs, if there is as much left.
+    pub(crate) fn charge(&self, memory: Owned) -> Option<Owned> {
+        let claim = self.memory.claim(memory.len())?;
+        memory.attach(|_, _| Ok::<_, Infallible>(Arc::new(claim) as Arc<dyn Attachment>)).ok()
+    }
+
+    /// Returns the budgets of the descriptors that peers hold.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// Polls for the programs of the host to run.
+    pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
+        self.world.with(|state| match state.places.get_mut(self.number) {
+            Some(place) if place.frozen => {
+                register(&mut place.stopped, cx);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+    }
+
+    /// Takes the descriptor of a new socket.
+    ///
+    /// # Errors
+    /// `EMFILE` if no descriptor is left, `ENOBUFS` if no memory is left.
+    pub(super) fn descriptor(&self) -> io::Result<Claim> {
+        if self.memory.is_exhausted() {
+            return Err(errno(libc::ENOBUFS));
+        }
+        self.sockets.claim(1).ok_or_else(|| errno(libc::EMFILE))
+    }
+
+    /// Returns the number of the interface, while the host is up and has it.
+    pub(super) fn index(&self) -> Option<u32> {
+        self.world.with(|state| {
+            state.places.get(self.number).filter(|place| place.is_on_line()).map(|place| place.index)
+        })
+    }
+
+    /// Returns the interface, while the host is up and has it.
+    pub(crate) fn interfaces(&self) -> Vec<Interface> {
+        let interface = |index| Interface {
+            index,
+            name: "sim0".into(),
+            addresses: self.addresses(),
+            up: true,
+            loopback: false,
+        };
+        self.index().map(interface).into_iter().collect()
+    }
+
+    pub(crate) fn interface_of(&self, ip: IpAddr) -> Option<Interface> {
+        let ip = ip.to_canonical();
+        self.interfaces().into_iter().find(|interface| interface.addresses.contains(&ip))
+    }
+
+    /// Returns the local address from which `remote` is reached.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for what can never be a peer; `ENETUNREACH` without the interface, for an address that no host has, or of a
+    /// family of which this host has none.
+    pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
+        let remote = remote.to_canonical();
+        if !is_peer_address(remote) {
+            return Err(errno(libc::EADDRNOTAVAIL));
+        }
+        let known = self.world.with(|state| state.addresses.contains_key(&remote));
+        let source = self.address_like(remote).filter(|_| known && self.index().is_some());
+        source.ok_or_else(|| errno(libc::ENETUNREACH))
+    }
+
+    /// Watches the interface from now on.
+    ///
+    /// # Errors
+    /// Those of a new socket: the kernel has one for this.
+    pub(crate) fn monitor(&self) -> io::Result<Monitor> {
+        let descriptor = self.descriptor()?;
+        let seen = self.world.with(|state| state.places.get(self.number).map_or(0, |place| place.version));
+        Ok(Monitor { host: self.clone(), seen: AtomicU64::new(seen), _descriptor: descriptor })
+    }
+}
+
+/// Notices that the interface has come or gone, or has a further address.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    host: Host,
+    /// The version of the host that was reported last.
+    seen: AtomicU64,
+    _descriptor: Claim,
+}
+
+impl Monitor {
+    /// Resolves when the interface has come or gone since the last call, or has got an address.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn changed(&self) {
+        poll_fn(|cx| {
+            self.host.world.with(|state| {
+                let Some(place) = state.places.get_mut(self.host.number) else { return Poll::Pending };
+                if self.seen.swap(place.version, Ordering::Relaxed) != place.version {
+                    return Poll::Ready(());
+                }
+                register(&mut place.watchers, cx);
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+}

@@ -1,0 +1,323 @@
+//! Connecting sockets of a simulated host, and their streams.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::host::Host;
+use super::limits::Claim;
+use super::segment::Kind;
+use super::socket::{Phase, Socket, SocketParts};
+use super::world::State;
+use crate::memory;
+use crate::net::leases::PortLease;
+use crate::net::options::SocketOptions;
+use crate::net::{canonical, errno};
+
+/// A socket that holds a port, and may connect.
+#[derive(Debug)]
+pub(crate) struct BoundSocket {
+    pub(super) host: Host,
+    pub(super) local: SocketAddr,
+    pub(super) lease: PortLease,
+    pub(super) options: SocketOptions,
+    /// Shared with the stream that comes of it.
+    pub(super) descriptor: Arc<Claim>,
+}
+
+impl BoundSocket {
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Connects like [`kernel::connect::connect`](crate::net::kernel::connect::connect).
+    ///
+    /// # Errors
+    /// The error, and the socket for another attempt.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt.
+    pub(crate) async fn connect(
+        self,
+        peer: SocketAddr,
+        timeout: Option<Duration>,
+    ) -> Result<(Stream, SocketAddr, PortLease), (io::Error, Self)> {
+        let stream = match self.begin(canonical(peer)) {
+            Ok(stream) => stream,
+            Err(error) => return Err((error, self)),
+        };
+        let established = poll_fn(|cx| stream.poll_established(cx));
+        let outcome = match timeout {
+            None => established.await,
+            Some(limit) => match tokio::time::timeout(limit, established).await {
+                Ok(outcome) => outcome,
+                Err(_elapsed) => Err(errno(libc::ETIMEDOUT)),
+            },
+        };
+        match outcome.and_then(|()| stream.local_addr()) {
+            Ok(local) => Ok((stream, local, self.lease)),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    /// Asks for the connection.
+    fn begin(&self, peer: SocketAddr) -> io::Result<Stream> {
+        let Self { host, options, descriptor, .. } = self;
+        if peer.is_ipv4() != self.local.is_ipv4() {
+            return Err(errno(libc::EAFNOSUPPORT));
+        }
+        let source = host.source_for(peer.ip())?;
+        let ip = if self.local.ip().is_unspecified() { source } else { self.local.ip() };
+        let local = SocketAddr::new(ip, self.local.port());
+        // No socket listens at a port that connects.
+        if peer == local {
+            return Err(errno(libc::ECONNREFUSED));
+        }
+        host.world.with(|state| {
+            if state.pairs.contains_key(&(local, peer)) {
+                return Err(errno(libc::EADDRNOTAVAIL));
+            }
+            let SocketOptions { tos, multipath, .. } = options;
+            let asked = format!("{local} connects to {peer}, tos {tos:?}, multipath {multipath}");
+            state.trace.note(state.now, asked);
+            let (id, connection) = (state.number(), state.number());
+            let socket = Socket::new(SocketParts {
+                host: host.number,
+                local,
+                remote: peer,
+                connection,
+                phase: Phase::Connecting,
+                limits: state.buffers,
+                now: state.now,
+            });
+            state.pairs.insert((local, peer), id);
+            state.sockets.insert(id, socket);
+            state.emit(id, Kind::Syn, Bytes::new(), false);
+            state.set_clock(id);
+            Ok(Stream::new(host.clone(), id, descriptor.clone()))
+        })
+    }
+}
+
+/// A connected stream. Dropping it closes it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    host: Host,
+    id: u64,
+    _descriptor: Arc<Claim>,
+}
+
+impl Stream {
+    pub(super) fn new(host: Host, id: u64, descriptor: Arc<Claim>) -> Self {
+        Self { host, id, _descriptor: descriptor }
+    }
+
+    /// Polls for the programs of the host to run.
+    pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
+        self.host.poll_running(cx)
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// None: a socket is there as long as its handle.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.with(|state, _| state.sockets.get(&self.id).map(|socket| socket.local))
+            .ok_or_else(|| errno(libc::ENOTCONN))
+    }
+
+    /// Runs `act` on the state of the network, with whether the programs of the host are stopped.
+    fn with<R>(&self, act: impl FnOnce(&mut State, bool) -> R) -> R {
+        self.host.world.with(|state| {
+            let frozen = state.is_frozen(self.host.number);
+            act(state, frozen)
+        })
+    }
+
+    /// Changes the socket.
+    ///
+    /// # Errors
+    /// `WouldBlock` while the programs of its host do not run; those of `act`.
+    fn try_with<R>(&self, act: impl FnOnce(&mut Socket) -> io::Result<R>) -> io::Result<R> {
+        self.with(|state, frozen| match state.sockets.get_mut(&self.id) {
+            Some(socket) if !frozen => act(socket),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        })
+    }
+
+    fn poll_established(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|state, frozen| {
+            let Some(socket) = state.sockets.get_mut(&self.id) else { return Poll::Pending };
+            ready!(socket.poll_writable(frozen, cx));
+            Poll::Ready(socket.error.take().map_or(Ok(()), |error| Err(errno(error))))
+        })
+    }
+
+    pub(crate) fn poll_read_ready(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|state, frozen| match state.sockets.get_mut(&self.id) {
+            Some(socket) => socket.poll_readable(frozen, cx).map(Ok),
+            None => Poll::Pending,
+        })
+    }
+
+    pub(crate) fn poll_write_ready(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|state, frozen| match state.sockets.get_mut(&self.id) {
+            Some(socket) => socket.poll_writable(frozen, cx).map(Ok),
+            None => Poll::Pending,
+        })
+    }
+
+    /// Takes bytes that have arrived, and lets the peer send more if there is room again.
+    fn take(&self, take: impl FnOnce(&[u8]) -> io::Result<usize>) -> io::Result<usize> {
+        self.with(|state, frozen| {
+            let Some(socket) = state.sockets.get_mut(&self.id).filter(|_| !frozen) else {
+                return Err(io::ErrorKind::WouldBlock.into());
+            };
+            let length = take(socket.readable()?)?;
+            socket.input.advance(length);
+            if socket.owes_window() {
+                state.acknowledge(self.id);
+            }
+            Ok(length)
+        })
+    }
+
+    /// Reads into the targets.
+    ///
+    /// # Errors
+    /// `WouldBlock`, how the connection ended, and those of [`memory::scatter`].
+    pub(crate) fn receive(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
+        self.take(|bytes| memory::scatter(bytes, targets))
+    }
+
+    /// Reads into a buffer.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and how the connection ended.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.receive(&mut [memory::Target::Bytes(buffer)])
+    }
+
+    /// Reads into a buffer like [`read`](Self::read), without taking the bytes.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub(crate) fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.try_with(|socket| memory::scatter(socket.readable()?, &mut [memory::Target::Bytes(buffer)]))
+    }
+
+    /// Writes the pieces.
+    ///
+    /// # Errors
+    /// `WouldBlock`, how the connection ended, and those of [`memory::gather`].
+    pub(crate) fn send<'a>(&self, pieces: impl Iterator<Item = memory::Piece<'a>>) -> io::Result<usize> {
+        let length = self.try_with(|socket| {
+            let room = socket.room()?;
+            memory::gather(pieces, room, &mut socket.output)
+        })?;
+        self.with(|state, _| state.pump(self.id));
+        Ok(length)
+    }
+
+    pub(crate) fn shut_down(&self, how: Shutdown) -> io::Result<()> {
+        self.with(|state, _| {
+            let Some(socket) = state.sockets.get_mut(&self.id) else { return Ok(()) };
+            if socket.phase != Phase::Open {
+                return Err(errno(libc::ENOTCONN));
+            }
+            socket.deaf |= how != Shutdown::Write;
+            socket.ends |= how != Shutdown::Read;
+            state.wake_socket(self.id);
+            state.pump(self.id);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn set_aborting(&self, aborting: bool) {
+        self.with(|state, _| {
+            if let Some(socket) = state.sockets.get_mut(&self.id) {
+                socket.aborting = aborting;
+            }
+        });
+    }
+
+    pub(crate) fn is_aborting(&self) -> bool {
+        self.with(|state, _| state.sockets.get(&self.id).is_some_and(|socket| socket.aborting))
+    }
+
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        self.with(|state, _| state.sockets.get_mut(&self.id)?.error.take().map(errno))
+    }
+
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.with(|state, _| state.sockets.get(&self.id).map_or(0, Socket::unacknowledged))
+    }
+
+    /// Returns the time since the last segment of the peer, if what was sent since, or the probe of a peer without
+    /// room, has been repeated.
+    pub(crate) fn unanswered(&self) -> Option<Duration> {
+        self.with(|state, _| {
+            let times = &state.sockets.get(&self.id)?.times;
+            (times.unheard > 1).then(|| state.now.saturating_sub(times.heard))
+        })
+    }
+
+    /// Sets keepalive, with the times that the kernel's streams have.
+    pub(crate) fn prepare(&self, options: &SocketOptions) {
+        self.with(|state, _| {
+            if let Some(socket) = state.sockets.get_mut(&self.id) {
+                socket.times.keepalive = options.keepalive();
+            }
+            state.set_clock(self.id);
+        });
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.with(|state, _| state.close(self.id));
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let progress = ready!(tokio::task::coop::poll_proceed(cx));
+        ready!(self.poll_read_ready(cx))?;
+        progress.made_progress();
+        let length = self.read(buffer.initialize_unfilled())?;
+        buffer.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let progress = ready!(tokio::task::coop::poll_proceed(cx));
+        ready!(self.poll_write_ready(cx))?;
+        progress.made_progress();
+        Poll::Ready(self.send([memory::Piece::Bytes(bytes)].into_iter()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shut_down(Shutdown::Write))
+    }
+}

@@ -1,0 +1,213 @@
+//! The behaviour of a network's sockets that the public API does not show.
+
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::sleep;
+
+use super::{Host, Listener, Stream, World};
+use crate::net::leases::PortLease;
+use crate::net::options::SocketOptions;
+use crate::net::ports::PortRange;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn hosts(world: &Arc<World>) -> [Host; 2] {
+    ["10.0.0.1", "10.0.0.2"].map(|text| {
+        let address: IpAddr = text.parse().expect("an address");
+        Host::new(world, address).expect("a new host")
+    })
+}
+
+fn listen(host: &Host) -> (Listener, SocketAddr) {
+    let mut bound = host.bind_listener(&[host.address()], 7, PortRange::EPHEMERAL).expect("bound");
+    (bound.listen().expect("listening"), (host.address(), 7).into())
+}
+
+async fn connect(host: &Host, peer: SocketAddr, limit: Duration) -> std::io::Result<(Stream, PortLease)> {
+    let options = SocketOptions::default();
+    let bound =
+        host.bind_connector((host.address(), 0).into(), PortRange::EPHEMERAL, &options).expect("bound");
+    match bound.connect(peer, Some(limit)).await {
+        Ok((stream, _, lease)) => Ok((stream, lease)),
+        Err((error, _)) => Err(error),
+    }
+}
+
+async fn pair(world: &Arc<World>) -> (Stream, Stream, Listener) {
+    let [server, client] = hosts(world);
+    let (listener, address) = listen(&server);
+    let (accepted, connected) = tokio::join!(listener.accept(), connect(&client, address, SECOND));
+    (accepted.expect("accepted").0, connected.expect("connected").0, listener)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_buffer_that_is_full_takes_no_more_until_the_peer_reads() {
+    let world = World::new(1);
+    world.set_buffers(1000, 500);
+    let (mut reader, writer, _listener) = pair(&world).await;
+    let mut written = 0;
+    loop {
+        match writer.send([crate::memory::Piece::Bytes(&[7; 64])].into_iter()) {
+            Ok(length) => written += length,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                let before = (written, writer.unacknowledged());
+                sleep(SECOND).await;
+                if before == (1500, 1000) {
+                    break;
+                }
+            }
+        }
+    }
+    // Probes do not move it, however long that takes.
+    sleep(1000 * SECOND).await;
+    assert_eq!(writer.unacknowledged(), 1000);
+    let mut bytes = vec![0; written];
+    reader.read_exact(&mut bytes).await.expect("all bytes");
+    sleep(SECOND).await;
+    assert_eq!(writer.unacknowledged(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_in_one_direction_at_a_time() {
+    let world = World::new(1);
+    let (mut here, mut there, _listener) = pair(&world).await;
+    here.write_all(b"last").await.expect("written");
+    here.shut_down(Shutdown::Write).expect("open");
+    let mut found = Vec::new();
+    there.read_to_end(&mut found).await.expect("read");
+    assert_eq!(found, b"last");
+    there.write_all(b"answer").await.expect("written");
+    drop(there);
+    found.clear();
+    here.read_to_end(&mut found).await.expect("read");
+    assert_eq!(found, b"answer");
+    assert_eq!(here.write(b"x").await.expect_err("ended").raw_os_error(), Some(libc::EPIPE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_resets_if_it_is_told_to_or_leaves_bytes_unread() {
+    for aborts in [true, false] {
+        let world = World::new(1);
+        let (here, mut there, _listener) = pair(&world).await;
+        here.set_aborting(aborts);
+        assert_eq!(here.is_aborting(), aborts);
+        if !aborts {
+            there.write_all(b"unread").await.expect("written");
+            sleep(SECOND).await;
+        }
+        drop(here);
+        let error = there.read_u8().await.expect_err("a reset");
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+        assert_eq!(there.read(&mut [0]).expect("told once"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_has_ended_is_read_to_its_end_though_a_reset_follows() {
+    let world = World::new(1);
+    let (mut here, mut there, _listener) = pair(&world).await;
+    there.write_all(b"unread").await.expect("written");
+    here.write_all(b"last").await.expect("written");
+    here.shut_down(Shutdown::Write).expect("open");
+    sleep(SECOND).await;
+    drop(here);
+    sleep(SECOND).await;
+    let mut found = Vec::new();
+    there.read_to_end(&mut found).await.expect("an end in order");
+    assert_eq!(found, b"last");
+    let error = there.write(b"x").await.expect_err("a reset");
+    assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_has_an_address_of_each_family() {
+    let world = World::new(1);
+    let [server, client] = hosts(&world);
+    let [v6, other]: [IpAddr; 2] = ["fd00::1", "fd00::2"].map(|text| text.parse().expect("an address"));
+    assert!(server.add_address(v6));
+    assert!(!server.add_address(other), "it has one of this family");
+    assert!(!client.add_address(v6), "the address is taken");
+    assert!(!client.add_address("10.0.0.3".parse().expect("an address")), "it has one of this family");
+    assert_eq!(server.interfaces()[0].addresses, [server.address(), v6]);
+    // A host without an address of the family has no way to it.
+    assert_eq!(client.source_for(v6).expect_err("no way").raw_os_error(), Some(libc::ENETUNREACH));
+    assert_eq!(server.source_for(v6).expect("itself"), v6);
+    assert_eq!(server.source_for(client.address()).expect("a way"), server.address());
+    assert!(client.add_address(other));
+    assert_eq!(client.source_for(v6).expect("a way"), other);
+    let (ends, options) = ((v6, 7).into(), SocketOptions::default());
+    let mut bound = server.bind_listener(&[v6], 7, PortRange::EPHEMERAL).expect("bound");
+    let listener = bound.listen().expect("listening");
+    // Both families have the port.
+    let _other = server.bind_listener(&[server.address()], 7, PortRange::EPHEMERAL).expect("bound");
+    let any = client.bind_connector((Ipv6Addr::UNSPECIFIED, 0).into(), PortRange::EPHEMERAL, &options);
+    let (accepted, connected) =
+        tokio::join!(listener.accept(), any.expect("bound").connect(ends, Some(SECOND)));
+    let (Ok((_, peer)), Ok((_, local, _lease))) = (accepted, connected) else { panic!("a connection") };
+    assert_eq!((peer, peer.ip()), (local, other));
+}
+
+#[test]
+fn a_type_of_service_leaves_congestion_control_alone() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _inside = runtime.enter();
+    let [host, _] = hosts(&World::new(1));
+    for (tos, works) in [(0xB8, true), (0xB9, false), (0xBA, false)] {
+        let options = SocketOptions { tos: Some(tos), ..SocketOptions::default() };
+        let bound = host.bind_connector((host.address(), 0).into(), PortRange::EPHEMERAL, &options);
+        assert_eq!(bound.is_ok(), works, "{tos:#x}: {bound:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_that_is_full_lets_peers_ask_again() {
+    let world = World::new(1);
+    let [server, client] = hosts(&world);
+    let (listener, address) = listen(&server);
+    let mut streams = Vec::new();
+    for _ in 0..4096 {
+        streams.push(connect(&client, address, SECOND).await.expect("connected"));
+    }
+    let error = connect(&client, address, SECOND / 2).await.expect_err("no room");
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+    let late = connect(&client, address, 10 * SECOND);
+    let (late, accepted) = tokio::join!(late, async {
+        sleep(SECOND / 2).await;
+        listener.accept().await
+    });
+    let _late = late.expect("connected at the second try");
+    accepted.expect("accepted");
+}
+
+// Nothing is left of connections whose handles are dropped, whatever has become of them.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left() {
+    for fault in 0..6 {
+        let world = World::new(fault);
+        let (mut here, mut there, listener) = pair(&world).await;
+        here.write_all(&[1; 100_000]).await.expect("written");
+        match fault {
+            0 => {}
+            1 => world.crash(0),
+            2 => world.crash(1),
+            3 => world.cut(1, 0, 10_000 * SECOND),
+            4 => assert_eq!(world.reset_between(0, 1), 1),
+            _ => {
+                here.shut_down(Shutdown::Write).expect("open");
+                let mut found = Vec::new();
+                there.read_to_end(&mut found).await.expect("read");
+            }
+        }
+        sleep(SECOND).await;
+        drop((here, there, listener));
+        sleep(1000 * SECOND).await;
+        world.with(|state| {
+            let left = (state.sockets.len(), state.pairs.len(), state.listening.len());
+            assert_eq!(left, (0, 0, 0), "fault {fault}: {state:?}");
+        });
+    }
+}

@@ -1,0 +1,633 @@
+//! The active side of connection setup: Bind, Connect, CompleteConnect, Reject.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+
+use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
+use super::connection::{ConnectionParts, ConnectionShared, Socket};
+use super::connector::Connector;
+use super::driver::Driver;
+use super::handshake::PendingHandshake;
+use super::queue_pair::QueuePair;
+use super::receive::Receiver;
+use super::send::SendQueue;
+use crate::error::{BindError, ConnectError, Reason, StateError};
+use crate::net::host::{ConnectFailure, Connected};
+use crate::net::options::SocketError;
+use crate::net::{self, BoundSocket, Stream};
+use crate::proto::connector::{Input, Op, State, Terms};
+use crate::proto::limits;
+use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_overdue};
+use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::provider::params::ConnectParams;
+use crate::status::Status;
+use crate::types::Role;
+
+/// The number of ports that are tried when the kernel reports that the pair of addresses and ports is in use.
+const PORT_TRIES: usize = 512;
+
+/// A failed dial: the input for the machine, and the error for the caller.
+struct DialError {
+    input: Input,
+    error: ConnectError,
+}
+
+impl DialError {
+    fn refused(peer: SocketAddr, reason: Reason) -> Self {
+        Self::new(ConnectError::Refused { peer, reason })
+    }
+
+    fn new(error: ConnectError) -> Self {
+        let input = report_of(&error);
+        Self { input, error }
+    }
+
+    fn io(error: &io::Error, peer: SocketAddr) -> Self {
+        let errno = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+                Self::refused(peer, errno)
+            }
+            _ => Self::new(net::errors::connect_error(error, peer)),
+        }
+    }
+}
+
+impl Connector {
+    /// Binds the connector to `address` (IND2Connector::Bind).
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        if self.adapter.is_removed() {
+            return Err(BindError::DeviceRemoved);
+        }
+        let mut after = AfterStep::default();
+        // All under one lock: between the steps another bind would reserve a second address, and a connect
+        // would find a connector that is not bound yet.
+        let mut inner = self.lock();
+        let local = inner.progress.local;
+        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
+        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
+            let (input, outcome) = match self.make_bound(address, &ConnectParams::default()) {
+                Ok(socket) => {
+                    inner.progress.local = Some(socket.local());
+                    inner.bound = Some(socket.local());
+                    inner.socket = Some(socket);
+                    (Input::Bound, Ok(()))
+                }
+                Err(error) => {
+                    let error = match error {
+                        SocketError::Bind(error) => error,
+                        // Bind requests no option that a kernel could lack.
+                        SocketError::NotSupported(what) => {
+                            BindError::Os { call: "socket", source: io::Error::other(what).into() }
+                        }
+                    };
+                    (Input::BindFailed(error.status()), Err(error))
+                }
+            };
+            let _ = self.handle_locked(&mut inner, input, &mut after);
+            outcome
+        });
+        drop(inner);
+        after.run();
+        outcome
+    }
+
+    fn make_bound(&self, address: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
+        if !self.adapter.owns(address.ip()) {
+            return Err(BindError::InvalidAddress(address.ip()).into());
+        }
+        let options = self.adapter.socket_options(params.traffic_class, params.multipath);
+        self.adapter.host.bind_connector(address, self.adapter.ports(), &options)
+    }
+
+    /// Returns the address of Bind, until a connection uses it.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` if the connector is not bound.
+    pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
+        bound.ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// Connects to `peer` (IND2Connector::Connect). Afterwards the handshake waits for
+    /// [`complete`](Self::complete).
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        queue_pair: &Arc<QueuePair>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<(), ConnectError> {
+        if self.adapter.is_removed() {
+            return Err(ConnectError::DeviceRemoved);
+        }
+        if queue_pair.adapter.domain != self.adapter.domain {
+            return Err(ConnectError::ForeignQueuePair);
+        }
+        if let Some(option) = params.options.first() {
+            return Err(ConnectError::NotSupported(option));
+        }
+        let deadline = params.timeout.and_then(|timeout| {
+            tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
+        });
+        // The driver of a failed attempt may still have the queue pair.
+        self.unless_canceled(queue_pair.settled()).await?;
+        let call = self.begin(queue_pair, peer, params, deadline)?;
+        let outcome = self.race(peer, params, deadline).await;
+        let error = match outcome {
+            Ok(dialled) => {
+                let _ = self.handle_with(Input::PeerAccepted(dialled.terms), |inner| {
+                    if inner.progress.machine.state() == State::Connecting {
+                        inner.handshake = Some(dialled.handshake);
+                    }
+                });
+                None
+            }
+            Err(Some(DialError { input, error })) => {
+                let _ = self.handle_with(input, |inner| inner.progress.reason = error.reason());
+                Some(error)
+            }
+            Err(None) => None,
+        };
+        let status = self.answer(Op::Connect).await;
+        let outcome = match error {
+            _ if status == Status::SUCCESS => Ok(()),
+            Some(error) if error.status() == status => Err(error),
+            _ => Err(connect_error(status, self.take_reason(), self.peer())),
+        };
+        call.returned();
+        outcome
+    }
+
+    /// Begins the attempt: the part of Connect that runs within the call.
+    fn begin(
+        self: &Arc<Self>,
+        queue_pair: &Arc<QueuePair>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<ConnectCall<'_, Self>, ConnectError> {
+        let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
+        // Taken before the machine is asked, so that no other connector gets it in between, and under the
+        // same lock, so that another call on this connector finds either all of it or nothing.
+        let mut busy = false;
+        let (outcome, after) = self.step(|inner| {
+            let fits =
+                matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
+            let called = inner.progress.is_connect_called();
+            let taken = fits && !called && self.take_queue_pair(inner, queue_pair);
+            if taken {
+                inner.progress.peer = Some(net::canonical(peer));
+                inner.progress.begin_connect();
+            }
+            busy = fits && !called && !taken;
+            let overdue = is_overdue(deadline);
+            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
+        });
+        let call = outcome.map(|()| ConnectCall::new(&**self));
+        // If a subscriber panics, the call is dropped.
+        after.run();
+        call.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => {
+                ConnectError::InvalidBufferSize { length: data, maximum: max_data }
+            }
+            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
+            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
+        })
+    }
+
+    /// Dials until the dial ends or the machine answers the call. Returns `Err(None)` if the machine has the
+    /// answer.
+    async fn race(
+        &self,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Dialled, Option<DialError>> {
+        tokio::select! {
+            biased;
+            () = self.interrupted() => Err(None),
+            outcome = self.dial(peer, params, deadline) => outcome.map_err(Some),
+        }
+    }
+
+    /// Resolves when the machine has answered the connect: it was cancelled, or the device or the queue pair
+    /// was removed.
+    async fn interrupted(&self) {
+        std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)).await;
+    }
+
+    /// Connects by TCP and starts up MPA, within the caller's time.
+    async fn dial(
+        &self,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Dialled, DialError> {
+        // Not before the machine has accepted the call: unlike a mistake with the queue pair, it makes the
+        // connector unusable (X2).
+        net::errors::validate_destination(peer).map_err(DialError::new)?;
+        let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
+        let stream =
+            stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);
+        let explicit = {
+            let mut inner = self.lock();
+            // An attempt that was ended does not need the port, which would be held for as long as the
+            // connector exists.
+            if inner.progress.state() == State::Connecting {
+                inner.progress.local = Some(local);
+                inner.lease = Some(lease);
+            }
+            inner.bound
+        };
+        let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
+        // If the start-up fails the port has to be free at once, for the next attempt.
+        let _ = stream.abort();
+        let outcome = if explicit.ip().is_unspecified() && !self.adapter.owns(local.ip()) {
+            // The kernel reaches the peer by another adapter.
+            drop(stream);
+            Err(DialError::new(ConnectError::NetworkUnreachable { peer }))
+        } else {
+            self.start_up(stream, peer, params, deadline).await
+        };
+        match &outcome {
+            Ok(Dialled { handshake, .. }) => handshake.keep(),
+            Err(_) => self.bind_again(None),
+        }
+        outcome
+    }
+
+    /// Restores the socket of a connector that is bound, after a failed attempt (`CM-19`): `socket` if the
+    /// attempt has not used it up, or a new one. If that cannot be bound now the next attempt tries again,
+    /// because the address stays that of the connector.
+    fn bind_again(&self, socket: Option<BoundSocket>) {
+        let mut inner = self.lock();
+        let Some(local) = inner.bound.filter(|_| inner.progress.state() == State::Connecting) else { return };
+        inner.lease = None;
+        inner.progress.local = Some(local);
+        let bind = || self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)).ok();
+        inner.socket = socket.or_else(bind);
+    }
+
+    /// Starts up MPA, until the deadline.
+    async fn start_up(
+        &self,
+        stream: Stream,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Dialled, DialError> {
+        let Some(deadline) = deadline else { return self.shake_hands(stream, peer, params).await };
+        match tokio::time::timeout_at(deadline.into(), self.shake_hands(stream, peer, params)).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(DialError::new(ConnectError::TimedOut { peer, limit: None })),
+        }
+    }
+
+    async fn shake_hands(
+        &self,
+        mut stream: Stream,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<Dialled, DialError> {
+        let offer = limits::offer(params.read_limits, READ_LIMITS);
+        let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
+        let mut initiator = Initiator::new(config, offer, &params.private_data);
+        stream.write_all(&initiator.request()).await.map_err(|error| DialError::io(&error, peer))?;
+        // Set while the peer reads the request: none of these options concerns the first bytes of a
+        // connection.
+        let options = self.adapter.socket_options(None, params.multipath);
+        match stream.prepare(&options) {
+            Ok(()) => {}
+            // A kernel without keepalive for multipath: the probe notices a dead path all the same.
+            Err(SocketError::NotSupported(_)) if params.multipath => {}
+            Err(error) => return Err(DialError::new(error.into())),
+        }
+        let mut look = options.path_timeout;
+        let reply = loop {
+            let ready = match look {
+                None => stream.readable().await,
+                Some(time) => match tokio::time::timeout(time, stream.readable()).await {
+                    Ok(ready) => ready,
+                    Err(_elapsed) => look_again(&stream, options.path_timeout).map(|next| look = next),
+                },
+            };
+            ready.map_err(|error| DialError::io(&error, peer))?;
+            match read_reply(&stream, &mut initiator).map_err(|error| DialError::io(&error, peer))? {
+                Ok(Some(reply)) => break reply,
+                Ok(None) => {}
+                Err(error) => {
+                    return Err(DialError::refused(peer, self.send_last_words(stream, &error)));
+                }
+            }
+        };
+        match reply {
+            Reply::Accepted { negotiated, private_data } => {
+                let leftover = initiator.leftover();
+                let terms = Terms { limits: negotiated.limits, private_data };
+                Ok(Dialled { handshake: PendingHandshake::Active { stream, negotiated, leftover }, terms })
+            }
+            Reply::Rejected { private_data } => {
+                let data = Some(private_data).filter(|data| !data.is_empty());
+                let error = ConnectError::Rejected { peer, private_data: data, reason: Reason::MpaReject };
+                Err(DialError::new(error))
+            }
+        }
+    }
+
+    /// Sends the peer the reason why its reply is invalid, and closes the socket behind that. Returns the
+    /// reason for the caller.
+    fn send_last_words(&self, stream: Stream, error: &StartError) -> Reason {
+        let last_words = error.bytes();
+        if stream.is_aborting() {
+            // The port has to be free at once, whether or not the peer receives the message.
+            let _ = stream.send_now(&last_words);
+        } else {
+            self.adapter.lingering_close.close_after(stream, last_words);
+        }
+        match error.parting.as_deref() {
+            Some(Parting::Terminate { terminate, .. }) => terminate.reason(true),
+            Some(Parting::Reply(_)) | None => Reason::Protocol(error.error),
+        }
+    }
+
+    /// Connects by TCP. If the kernel refuses a port of this side's choice as taken, the next one is tried.
+    async fn reach(
+        &self,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<Connected, DialError> {
+        let left = || {
+            let now = tokio::time::Instant::now().into_std();
+            deadline.map(|deadline| deadline.saturating_duration_since(now))
+        };
+        let (bound, socket) = {
+            let mut inner = self.lock();
+            (inner.bound, inner.socket.take())
+        };
+        if let Some(local) = bound {
+            let socket =
+                self.with_options(local, socket, params).map_err(|error| DialError::new(error.into()))?;
+            return socket.connect(peer, left()).await.map_err(|ConnectFailure { error, bound }| {
+                // Still bound: the same connector may try again (`CM-19`), but with the options of its own
+                // attempt.
+                let is_plain = |socket: &mut BoundSocket| {
+                    !has_options(params) || socket.renew(&self.adapter.socket_options(None, false)).is_ok()
+                };
+                self.bind_again(bound.and_then(|mut socket| is_plain(&mut socket).then_some(socket)));
+                DialError::io(&error, peer)
+            });
+        }
+        let mut tries = PORT_TRIES;
+        loop {
+            let bound = self.bind_towards(peer, params).map_err(DialError::new)?;
+            self.lock().progress.local = Some(bound.local());
+            match bound.connect(peer, left()).await {
+                Ok(connected) => return Ok(connected),
+                Err(ConnectFailure { error, .. })
+                    if tries > 0 && error.raw_os_error() == Some(libc::EADDRNOTAVAIL) =>
+                {
+                    tries -= 1;
+                }
+                Err(ConnectFailure { error, .. }) => return Err(DialError::io(&error, peer)),
+            }
+        }
+    }
+
+    /// Binds a socket to the address from which the peer is reached.
+    fn bind_towards(&self, peer: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, ConnectError> {
+        let made = || {
+            let source = self.adapter.source_for(net::canonical(peer).ip());
+            let source = source.ok_or_else(|| match self.adapter.has_addresses() {
+                true => ConnectError::InvalidAddress(peer),
+                // The interface may get its addresses back.
+                false => ConnectError::NetworkUnreachable { peer },
+            })?;
+            self.make_bound(SocketAddr::new(source, 0), params).map_err(ConnectError::from)
+        };
+        match made() {
+            Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
+                // The address was removed after it was listed.
+                let _ = self.adapter.current_addresses();
+                made()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Returns a socket at the address of Bind, with the options of this attempt. `socket` is the one that
+    /// Bind made, without options.
+    ///
+    /// # Errors
+    /// The kernel does not support the options, or no new socket can be bound in place of one that was used
+    /// up. The connector is as it was.
+    fn with_options(
+        &self,
+        local: SocketAddr,
+        socket: Option<BoundSocket>,
+        params: &ConnectParams,
+    ) -> Result<BoundSocket, SocketError> {
+        let options = self.adapter.socket_options(params.traffic_class, params.multipath);
+        let Some(mut socket) = socket else { return self.adapter.host.bind_again(local, &options) };
+        if has_options(params)
+            && let Err(error) = socket.renew(&options)
+        {
+            self.bind_again(Some(socket));
+            return Err(error);
+        }
+        Ok(socket)
+    }
+
+    /// Completes the connection (IND2Connector::CompleteConnect).
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) fn complete(self: &Arc<Self>) -> Result<(), ConnectError> {
+        let gone = self.check_peer();
+        let invalid = |status| connect_error(status, self.take_reason(), self.peer());
+        if let Err(reason) = gone {
+            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+        }
+        self.handle(Input::CompleteConnect).map_err(invalid)?;
+        let (handshake, queue_pair) = {
+            let mut inner = self.lock();
+            (inner.handshake.take(), inner.queue_pair())
+        };
+        if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
+            (handshake, queue_pair)
+        {
+            let started = self.start_connection(
+                stream,
+                &queue_pair,
+                Role::Active,
+                &negotiated,
+                &leftover,
+                negotiated.rtr,
+            );
+            if let Some((connection, driver)) = started {
+                connection.flush_deferred();
+                self.establish(Input::CompleteDone);
+                self.spawn(driver);
+            }
+        }
+        match self.take_answer(Op::CompleteConnect) {
+            Some(Status::SUCCESS) => Ok(()),
+            status => Err(connect_error(
+                status.unwrap_or(Status::CONNECTION_ABORTED),
+                self.take_reason(),
+                self.peer(),
+            )),
+        }
+    }
+
+    /// Fails if the peer has closed its socket in the middle of the handshake.
+    pub(crate) fn check_peer(&self) -> Result<(), Reason> {
+        self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check)
+    }
+
+    /// Creates the connection of a finished start-up. Returns `None` if the attempt was ended at the same
+    /// time: the socket is closed then.
+    pub(crate) fn start_connection(
+        self: &Arc<Self>,
+        stream: Stream,
+        queue_pair: &Arc<QueuePair>,
+        role: Role,
+        negotiated: &Negotiated,
+        leftover: &Bytes,
+        rtr: Rtr,
+    ) -> Option<(Arc<ConnectionShared>, Driver<Self>)> {
+        let socket = Socket::new(stream, self.take_descriptor());
+        let mut queue = SendQueue::new(
+            queue_pair.send_depth,
+            negotiated.limits.outbound,
+            negotiated.crc,
+            queue_pair.sends.clone(),
+        );
+        match role {
+            Role::Active => queue.preface(rtr),
+            Role::Passive => queue.held = true,
+        }
+        let connection = ConnectionShared::new(ConnectionParts {
+            id: self.id,
+            socket: socket.clone(),
+            queue,
+            crc: negotiated.crc,
+            role,
+            // A peer that sends no RTR message counts as ready.
+            implied: rtr == Rtr::None,
+            inbound_reads: negotiated.limits.inbound,
+            receives: queue_pair.receives.clone(),
+            keys: self.adapter.keys.clone(),
+        });
+        if !self.attach(connection.clone()) {
+            return None;
+        }
+        let receiver = Receiver::new(connection.clone(), leftover, rtr == Rtr::Send);
+        let driver = Driver::new(connection.clone(), socket, receiver, self.clone(), &self.adapter.config);
+        Some((connection, driver))
+    }
+
+    pub(crate) fn spawn(&self, driver: Driver<Self>) {
+        self.adapter.runtime.spawn(driver);
+    }
+
+    /// Rejects the peer's reply (IND2Connector::Reject by the active side).
+    ///
+    /// # Errors
+    /// `InvalidBufferSize`: the wire protocol has no place for data here; `Aborted`: the peer has left.
+    pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
+        let (length, maximum) = (data.len(), 0);
+        self.look();
+        self.handle(Input::Reject { data: length, max_data: maximum }).map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
+            status => connect_error(status, self.take_reason(), self.peer()),
+        })
+    }
+}
+
+/// Returns whether an attempt has options that must not stay with the socket.
+const fn has_options(params: &ConnectParams) -> bool {
+    params.traffic_class.is_some() || params.multipath
+}
+
+/// Returns after which time to check again whether the peer's host has acknowledged the request. Returns
+/// `None` if it has, or without a path timeout: how long the peer takes to reply is not limited here (`X8`).
+///
+/// # Errors
+/// `ETIMEDOUT` if the peer's host has sent nothing for the path timeout, although the request is repeated.
+fn look_again(stream: &Stream, path_timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+    let Some(limit) = path_timeout.filter(|_| stream.unacknowledged().is_ok_and(|bytes| bytes > 0)) else {
+        return Ok(None);
+    };
+    match stream.unanswered()? {
+        Some(silence) if silence >= limit => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+        _ => Ok(Some(limit / 16)),
+    }
+}
+
+/// Takes the bytes of the reply that have arrived. The buffer is on the stack, and not part of the future
+/// that waits.
+fn read_reply(stream: &Stream, initiator: &mut Initiator) -> io::Result<Result<Option<Reply>, StartError>> {
+    let mut bytes = [0; 1024];
+    match stream.try_read(&mut bytes) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(length) => Ok(initiator.receive(&bytes[..length])),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(Ok(None))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A connection that the peer has accepted.
+struct Dialled {
+    handshake: PendingHandshake,
+    terms: Terms,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::net::host::Host;
+    use crate::soft::adapter::{Adapter, resolve};
+    use crate::soft::config::SoftConfig;
+
+    // A cancel from another thread may come when TCP has connected, and the connector lives on (CAN-06).
+    #[tokio::test]
+    async fn canceled_attempt_frees_its_port() {
+        let id = resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
+        let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let peer = listener.local_addr().expect("its address");
+        let connector = Connector::new(adapter.clone());
+        connector.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
+        let local = connector.bound_addr().expect("bound");
+        let (data, max_data, busy, deadline, overdue) = (0, 0, false, None, false);
+        connector.handle(Input::Connect { data, max_data, busy, deadline, overdue }).expect("accepted");
+        let params = ConnectParams::default();
+        let mut dialing = Box::pin(connector.dial(peer, &params, None));
+        assert!(futures::poll!(&mut dialing).is_pending());
+        connector.cancel();
+        // The peer closes, so that the start-up comes to nothing.
+        let close = async { drop((listener.accept().expect("connected"), listener)) };
+        let (outcome, ()) = tokio::join!(dialing, close);
+        assert!(outcome.is_err());
+        Connector::new(adapter).bind(local).expect("the port is free");
+        assert_eq!(connector.lock().progress.state(), State::Dead);
+    }
+}

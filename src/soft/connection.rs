@@ -1,0 +1,527 @@
+//! Shares the socket and the sending half of a connection between posting calls and its driver.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+
+use tokio::time::Instant;
+use tracing::trace;
+
+use super::batch::Batch;
+use super::reader::Reader;
+use super::receive_queue::ReceiveQueue;
+use super::registration::AccessGuard;
+use super::remote_keys::KeyTable;
+use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
+use super::stream_frames::StreamFrames;
+use super::turn::{TURN_BYTES, cost_of};
+use super::window::WindowOp;
+use crate::error::PostErrorKind;
+use crate::inflight::WakeList;
+use crate::memory;
+use crate::net::Stream;
+use crate::net::descriptors::Held;
+use crate::provider::work::{Flags, Refused, WindowRequest, WorkRequest};
+use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard};
+use crate::types::{ConnectionId, OpKind, Role};
+
+/// A command of the connector to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Close this half of the stream and wait for the peer's half until the deadline.
+    Disconnect(Instant),
+    /// Reject the peer during the handshake.
+    Refuse,
+    /// Drop everything at once; requests complete with this status.
+    Abandon(Status),
+}
+
+/// The state that the driver polls: the command of the connector, and whether the socket was full.
+pub(super) struct Asked {
+    pub(super) command: Option<Command>,
+    /// The socket was full.
+    pub(super) blocked: bool,
+    /// The last poll was by the same task, whose waker has not been used since.
+    pub(super) known: bool,
+}
+
+/// The socket, shared by posting calls and the driver.
+pub(crate) struct Socket {
+    stream: Stream,
+    /// Reads do not wait until the runtime reports the socket readable.
+    eager: AtomicBool,
+    /// The descriptor, of a socket that was accepted.
+    descriptor: Option<Held>,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: Stream, descriptor: Option<Held>) -> Arc<Self> {
+        Arc::new(Self { stream, eager: AtomicBool::new(false), descriptor })
+    }
+
+    /// Returns whether handshakes need the descriptor.
+    pub(super) fn is_needed(&self) -> bool {
+        self.descriptor.as_ref().is_some_and(|descriptor| !descriptor.has_room())
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Sets whether reads call the system without asking the runtime, whose view of the socket they then do
+    /// not update.
+    ///
+    /// The task sets it at each poll, and the reader of a stream for a read of its own. The two are not
+    /// ordered, so one read may go the other way, which costs a system call or finds nothing.
+    pub(super) fn set_eager(&self, eager: bool) {
+        self.eager.store(eager, Ordering::Relaxed);
+    }
+
+    /// Returns whether reads call the system without asking the runtime.
+    pub(super) fn is_eager(&self) -> bool {
+        self.eager.load(Ordering::Relaxed)
+    }
+
+    /// Reads once, without blocking.
+    pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
+        if self.eager.load(Ordering::Relaxed) {
+            self.stream.receive_now(targets)
+        } else {
+            self.stream.try_receive(targets, asked)
+        }
+    }
+
+    /// Writes the batch once, without blocking, and returns how many bytes the socket took. If `now`, the
+    /// system is called in any case; otherwise only if the runtime has seen the socket writable.
+    fn write(&self, batch: &Batch, now: bool) -> io::Result<usize> {
+        let held = match batch.access() {
+            None => None,
+            Some(access) => match access.guard() {
+                Some(held) => Some(held),
+                None => return Err(deregistered()),
+            },
+        };
+        let pieces = batch.pieces(held.as_ref().and_then(AccessGuard::memory));
+        if now { self.stream.send_pieces_now(pieces) } else { self.write_pieces(pieces) }
+    }
+
+    /// Writes the pieces once, without blocking, and returns how many bytes the socket took.
+    pub(super) fn write_pieces<'a>(
+        &self,
+        pieces: impl Iterator<Item = memory::Piece<'a>>,
+    ) -> io::Result<usize> {
+        self.stream.try_send(pieces)
+    }
+
+    /// Writes the frames once, without blocking, and returns how many bytes the socket took.
+    pub(super) fn write_frames(&self, frames: &StreamFrames<'_>) -> io::Result<usize> {
+        self.stream.try_send_all(frames.pieces(), frames.length())
+    }
+}
+
+/// The part of a connection that posting calls and the driver share.
+pub(crate) struct ConnectionShared {
+    /// Unique in the process: windows of this number are those that the peer may use.
+    pub(crate) number: u64,
+    /// The number in `tracing` output.
+    pub(super) id: ConnectionId,
+    pub(crate) crc: bool,
+    pub(super) role: Role,
+    /// The peer counts as ready without an RTR message.
+    pub(super) implied: bool,
+    /// The most reads and atomics of the peer that are served at once.
+    pub(super) inbound_reads: usize,
+    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) keys: Arc<KeyTable>,
+    sending: Mutex<Sending>,
+    /// The receiving half, which its task owns.
+    pub(super) reader: OnceLock<Weak<Reader>>,
+}
+
+struct Sending {
+    queue: SendQueue,
+    /// `None` once the connection has ended.
+    socket: Option<Arc<Socket>>,
+    /// The statuses of a flush that the current writer carries out, because the driver has ended: of the
+    /// oldest request and of the others.
+    flush: Option<(Status, Status)>,
+    /// Wakes the driver, which then writes on or executes the command.
+    driver: Option<Waker>,
+    command: Option<Command>,
+}
+
+impl Sending {
+    /// Registers this task as the driver. Returns the waker that it replaces, which the caller drops without
+    /// the lock.
+    #[must_use]
+    fn register(&mut self, cx: &Context<'_>) -> Option<Waker> {
+        if self.is_registered(cx) { None } else { self.driver.replace(cx.waker().clone()) }
+    }
+
+    /// Returns whether this task is woken as the driver.
+    fn is_registered(&self, cx: &Context<'_>) -> bool {
+        self.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()))
+    }
+}
+
+/// The parts of a new [`ConnectionShared`].
+pub(crate) struct ConnectionParts {
+    pub(crate) id: ConnectionId,
+    pub(crate) socket: Arc<Socket>,
+    pub(crate) queue: SendQueue,
+    pub(crate) crc: bool,
+    pub(crate) role: Role,
+    pub(crate) implied: bool,
+    pub(crate) inbound_reads: u32,
+    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) keys: Arc<KeyTable>,
+}
+
+/// Access to the sending half.
+pub(crate) struct SendHalf<'a>(MutexGuard<'a, Sending>);
+
+impl std::ops::Deref for SendHalf<'_> {
+    type Target = SendQueue;
+    fn deref(&self) -> &SendQueue {
+        &self.0.queue
+    }
+}
+
+impl std::ops::DerefMut for SendHalf<'_> {
+    fn deref_mut(&mut self) -> &mut SendQueue {
+        &mut self.0.queue
+    }
+}
+
+impl SendHalf<'_> {
+    /// Returns the socket, unless the connection has ended.
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        self.0.socket.clone()
+    }
+
+    /// Wakes the driver, after it has released the lock.
+    fn wake_driver(mut self) {
+        let waker = self.0.driver.take();
+        drop(self);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The result of an attempt to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transmitted {
+    /// All that could be sent has been, or another writer goes on.
+    Idle,
+    /// The driver has to go on.
+    Blocked,
+}
+
+impl ConnectionShared {
+    pub(crate) fn new(parts: ConnectionParts) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let ConnectionParts { id, socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
+        let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
+        let sending =
+            Mutex::new(Sending { queue, socket: Some(socket), flush: None, driver: None, command: None });
+        Arc::new(Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            id,
+            crc,
+            role,
+            implied,
+            inbound_reads,
+            receives,
+            keys,
+            sending,
+            reader: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn send_queue(&self) -> SendHalf<'_> {
+        SendHalf(self.sending.lock())
+    }
+
+    /// Stops the writing. Resolves when no writer is left, so that memory can be returned to the user.
+    pub(super) fn poll_halt(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut sending = self.send_queue();
+        sending.halted = true;
+        // The writer wakes the driver when it stops.
+        let old = sending.0.register(cx);
+        let halted = !sending.is_writing();
+        drop(sending);
+        drop(old);
+        if halted { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver
+    /// reads what has arrived and then the end.
+    pub(super) fn transmit<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Transmitted {
+        let Some(socket) = sending.socket() else { return Transmitted::Idle };
+        let next = sending.begin(wakes);
+        self.go_on(&socket, sending, next, wakes)
+    }
+
+    /// Writes as [`transmit`](Self::transmit) does, as much as belongs in a turn of the task. Also returns
+    /// the cost of the written bytes.
+    pub(super) fn transmit_in_turn<'a>(
+        &'a self,
+        mut sending: SendHalf<'a>,
+        wakes: &mut WakeList,
+    ) -> (Transmitted, u32) {
+        let Some(socket) = sending.socket() else { return (Transmitted::Idle, 0) };
+        let next = sending.begin(wakes);
+        let (transmitted, bytes) = self.write_batches(&socket, sending, next, (TURN_BYTES, false), wakes);
+        (transmitted, cost_of(bytes))
+    }
+
+    /// Reads and writes what belongs in a turn, for a caller that polls a completion queue: the runtime may
+    /// have no thread to report that the socket is readable or writable. A half that another thread is
+    /// reading or writing is left to that thread, and a connection that this end has ended to the task.
+    pub(super) fn poll_now(&self) {
+        let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
+        let mut wakes = WakeList::default();
+        let Some(has_written) = self.write_now(&mut wakes) else { return };
+        let read = reader.poll(&mut wakes);
+        if read.established {
+            self.release();
+        }
+        if read.task_goes_on || has_written {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+    }
+
+    /// Writes on if the socket was full and has room. Returns whether the driver has to go on. Returns `None`
+    /// if this end has ended the connection: data that has arrived, and requests that were posted, must no
+    /// longer succeed.
+    fn write_now(&self, wakes: &mut WakeList) -> Option<bool> {
+        let mut sending = self.send_queue();
+        if sending.0.command.is_some() || sending.halted {
+            return None;
+        }
+        if !sending.blocked {
+            return Some(false);
+        }
+        let socket = sending.socket()?;
+        let next = sending.begin(wakes);
+        Some(self.go_on_now(&socket, sending, next, wakes))
+    }
+
+    /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go
+    /// on.
+    pub(super) fn go_on_now<'a>(
+        &'a self,
+        socket: &Socket,
+        sending: SendHalf<'a>,
+        next: Next,
+        wakes: &mut WakeList,
+    ) -> bool {
+        let (transmitted, bytes) = self.write_batches(socket, sending, next, (TURN_BYTES, true), wakes);
+        if transmitted == Transmitted::Idle || bytes > 0 {
+            return transmitted == Transmitted::Blocked;
+        }
+        // A driver that waits for room is not woken as long as there is none. One that waits for the writer
+        // is woken, because the writer has stopped.
+        let sending = self.send_queue();
+        sending.broken.is_some() || sending.halted
+    }
+
+    /// Writes from this step on, see [`transmit`](Self::transmit).
+    pub(super) fn go_on<'a>(
+        &'a self,
+        socket: &Socket,
+        sending: SendHalf<'a>,
+        next: Next,
+        wakes: &mut WakeList,
+    ) -> Transmitted {
+        self.write_batches(socket, sending, next, (usize::MAX, false), wakes).0
+    }
+
+    /// Writes from this step on, and begins no further batch after `most` bytes. If `now`, the runtime is not
+    /// asked for room. Also returns the number of bytes.
+    fn write_batches<'a>(
+        &'a self,
+        socket: &Socket,
+        mut sending: SendHalf<'a>,
+        mut next: Next,
+        (most, now): (usize, bool),
+        wakes: &mut WakeList,
+    ) -> (Transmitted, usize) {
+        let (mut batches, mut written) = (0, 0);
+        let transmitted = loop {
+            match next {
+                Next::Idle => break Transmitted::Idle,
+                Next::Blocked => break Transmitted::Blocked,
+                Next::Write(batch) if batches == MAX_BATCHES || written >= most => {
+                    sending.pause(batch);
+                    break Transmitted::Blocked;
+                }
+                Next::Write(batch) => {
+                    drop(sending);
+                    let outcome = socket.write(&batch, now);
+                    // Here, because no foreign code runs under the lock under which frames are made.
+                    if let Ok(bytes) = outcome {
+                        written += bytes;
+                        trace!(connection = %self.id, bytes, "frames sent");
+                    }
+                    sending = self.send_queue();
+                    next = sending.offered(batch, outcome, wakes);
+                    batches += 1;
+                }
+            }
+        };
+        let broken = sending.broken.is_some();
+        if broken {
+            let _ = socket.stream().shut_down(std::net::Shutdown::Both);
+        }
+        if !sending.is_writing()
+            && let Some((first, rest)) = sending.0.flush.take()
+        {
+            self.flush_half(sending, first, rest, wakes);
+            return (Transmitted::Idle, written);
+        }
+        // The driver may not be reading, and an end waits for the writer.
+        let waits = broken || sending.closed || sending.halted;
+        (if waits { Transmitted::Blocked } else { transmitted }, written)
+    }
+
+    /// Writes deferred requests, and frames that were queued before any request was posted.
+    pub(crate) fn flush_deferred(&self) {
+        self.transmit_now(self.send_queue());
+    }
+
+    /// Writes, unless it must wait, and leaves the rest to the driver.
+    pub(super) fn transmit_now(&self, sending: SendHalf<'_>) {
+        let mut wakes = WakeList::default();
+        if !sending.is_busy() && self.transmit(sending, &mut wakes) == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+    }
+
+    /// Writes in a turn of the reader, unless it must wait, and leaves the rest to the driver. Returns the
+    /// cost of the written bytes, which the peer has caused.
+    pub(super) fn transmit_for_peer(&self, sending: SendHalf<'_>, wakes: &mut WakeList) -> u32 {
+        if sending.is_busy() {
+            return 0;
+        }
+        let (transmitted, cost) = self.transmit_in_turn(sending, wakes);
+        if transmitted == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        cost
+    }
+
+    /// Wakes the driver.
+    pub(super) fn wake_driver(&self) {
+        self.send_queue().wake_driver();
+    }
+
+    /// Drops the socket of a connection that has ended, so that nothing more is written.
+    pub(super) fn forget_socket(&self) {
+        let socket = self.send_queue().0.socket.take();
+        drop(socket);
+    }
+
+    /// Posts a request of the send queue and writes it, if nothing is ahead of it.
+    ///
+    /// # Errors
+    /// The reason why the request was not posted, with its payload.
+    pub(crate) fn post(&self, request: WorkRequest) -> Result<(), Refused> {
+        let mut sending = self.send_queue();
+        if let Err(kind) = sending.admits(request.operation.kind()) {
+            return Err(Refused { kind, payload: request.payload });
+        }
+        let defer = request.flags.contains(Flags::DEFER);
+        sending.post(request);
+        if !defer {
+            self.transmit_now(sending);
+        }
+        Ok(())
+    }
+
+    /// Posts a request to change a window. `change` makes the change to the window itself, for the connection with this number.
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    pub(crate) fn post_window(
+        &self,
+        kind: OpKind,
+        request: WindowRequest,
+        change: impl FnOnce(u64) -> Result<WindowOp, PostErrorKind>,
+    ) -> Result<(), PostErrorKind> {
+        let mut sending = self.send_queue();
+        sending.admits(kind)?;
+        let window_op = change(self.number)?;
+        sending.post_window(request, window_op);
+        if !request.flags.contains(Flags::DEFER) {
+            self.transmit_now(sending);
+        }
+        Ok(())
+    }
+
+    /// Sets the command of the driver and wakes it. The first command stands, unless the new one is more
+    /// urgent.
+    pub(crate) fn command(&self, command: Command) {
+        let mut sending = self.send_queue();
+        match (sending.0.command, command) {
+            (None, _) | (Some(Command::Disconnect(_) | Command::Refuse), Command::Abandon(_)) => {
+                sending.0.command = Some(command);
+            }
+            (Some(_), _) => {}
+        }
+        sending.wake_driver();
+    }
+
+    /// Takes the command. The driver is woken by this task's waker from now on.
+    pub(super) fn poll_command(&self, cx: &Context<'_>) -> Asked {
+        let mut sending = self.sending.lock();
+        let known = sending.is_registered(cx);
+        let old = if known { None } else { sending.register(cx) };
+        let asked = Asked { command: sending.command.take(), blocked: sending.queue.blocked, known };
+        drop(sending);
+        drop(old);
+        asked
+    }
+
+    /// Allows sending to the peer, which is ready, and writes what was held back.
+    pub(super) fn release(&self) {
+        let mut sending = self.send_queue();
+        if std::mem::take(&mut sending.held) {
+            self.transmit_now(sending);
+        }
+    }
+
+    /// Completes the oldest read of this side, whose response has arrived. Returns the cost of what was
+    /// written.
+    pub(crate) fn answered(&self, wakes: &mut WakeList) -> u32 {
+        let mut sending = self.send_queue();
+        sending.answered(wakes);
+        self.transmit_for_peer(sending, wakes)
+    }
+
+    /// Completes every request of the send queue: the oldest with `first`, all others with `rest`. The peer
+    /// loses its windows. If a thread is writing, that writer does this when it stops.
+    pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
+        let mut sending = self.send_queue();
+        sending.halted = true;
+        if sending.is_writing() {
+            sending.0.flush = Some((first, rest));
+            return;
+        }
+        self.flush_half(sending, first, rest, wakes);
+    }
+
+    fn flush_half(&self, mut sending: SendHalf<'_>, first: Status, rest: Status, wakes: &mut WakeList) {
+        sending.flush(first, rest, wakes);
+        let bound = sending.has_bound();
+        drop(sending);
+        if bound {
+            self.keys.unbind_all(self.number);
+        }
+    }
+}

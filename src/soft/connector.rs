@@ -1,0 +1,390 @@
+//! One connector of the soft provider: the state machine of NetworkDirect, its socket, and the futures that
+//! wait for it.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tracing::debug;
+
+use super::adapter::Adapter;
+use super::connection::{Command, ConnectionShared};
+use super::driver::{Ending, Event, Observer};
+use super::half_open::Incoming;
+use super::handshake::PendingHandshake;
+use super::queue_pair::{Borrower, QueuePair};
+use crate::error::Reason;
+use crate::inflight::WakeList;
+use crate::net::BoundSocket;
+use crate::net::descriptors::Held;
+use crate::net::leases::PortLease;
+use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
+use crate::provider::registry::{Member, Registered};
+use crate::status::Status;
+use crate::sync::{Mutex, MutexGuard, deadline};
+use crate::types::{ConnectionId, DisconnectReason};
+
+/// A connector and its connection.
+pub(crate) struct Connector {
+    pub(crate) id: ConnectionId,
+    pub(crate) adapter: Arc<Adapter>,
+    inner: Mutex<Inner>,
+    /// Ends the calls of Connect that wait for their queue pair.
+    canceled: Notify,
+    _registered: Registered,
+}
+
+/// The state of a connector, under its lock.
+pub(crate) struct Inner {
+    pub(crate) progress: ConnectorState,
+    /// The local address of Bind.
+    pub(crate) bound: Option<SocketAddr>,
+    /// The socket that has this address and waits for Connect. `None` during an attempt, and if it could not
+    /// be bound again.
+    pub(crate) socket: Option<BoundSocket>,
+    /// The port of the connection, held until its end.
+    pub(crate) lease: Option<PortLease>,
+    /// The socket between two phases of the handshake.
+    pub(crate) handshake: Option<PendingHandshake>,
+    queue_pair: Option<Arc<QueuePair>>,
+    connection: Option<Arc<ConnectionShared>>,
+    /// The peer closed its half of the stream before the driver closed this half.
+    answered: bool,
+    /// The descriptor of a request, until the program has it.
+    descriptor: Option<Held>,
+}
+
+impl AsMut<ConnectorState> for Inner {
+    fn as_mut(&mut self) -> &mut ConnectorState {
+        &mut self.progress
+    }
+}
+
+impl Inner {
+    pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePair>> {
+        self.queue_pair.clone()
+    }
+
+    /// Returns whether Disconnect waits for the driver to flush the requests and close the socket. No other
+    /// end of the connection answers the call, so that no request is outstanding when it returns (`DIS-01`).
+    fn flushes_for_disconnect(&self) -> bool {
+        self.progress.state() == State::Disconnecting && self.connection.is_some()
+    }
+}
+
+impl Connector {
+    /// Creates an unbound connector.
+    pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
+        Self::with(adapter, Machine::new(), None, None, None)
+    }
+
+    /// Creates the connector of a request that has arrived.
+    pub(crate) fn with_request(
+        adapter: Arc<Adapter>,
+        Incoming { terms, handshake, local, peer, descriptor }: Incoming,
+    ) -> Arc<Self> {
+        let machine = Machine::with_request(terms);
+        let phase = machine.state();
+        let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
+        connector.lock().descriptor = Some(descriptor);
+        // The machine was made in this state; the listener's machine was the one that waited.
+        let (peer, status) = (Some(peer), Status::SUCCESS);
+        let peer = peer.map(tracing::field::display);
+        debug!(connection = %connector.id, peer, from = %"Waiting", ?phase, %status, "state changed");
+        connector
+    }
+
+    fn with(
+        adapter: Arc<Adapter>,
+        machine: Machine,
+        handshake: Option<PendingHandshake>,
+        local: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
+    ) -> Arc<Self> {
+        let inner = Inner {
+            progress: ConnectorState::new(machine, local, peer),
+            bound: None,
+            socket: None,
+            lease: None,
+            handshake,
+            queue_pair: None,
+            connection: None,
+            answered: false,
+            descriptor: None,
+        };
+        let id = next_id();
+        let registry = adapter.registry().clone();
+        registry.create(|_, registered| Self {
+            id,
+            adapter,
+            inner: Mutex::new(inner),
+            canceled: Notify::new(),
+            _registered: registered,
+        })
+    }
+
+    /// Sets the descriptor of a request, which its socket has from the reply on.
+    pub(crate) fn set_descriptor(&self, descriptor: Held) {
+        self.lock().descriptor = Some(descriptor);
+    }
+
+    /// Takes the descriptor of a request, which counts until it is dropped.
+    pub(crate) fn take_descriptor(&self) -> Option<Held> {
+        self.lock().descriptor.take()
+    }
+
+    fn command(&self, inner: &Inner, command: Command) {
+        if let Some(connection) = &inner.connection {
+            connection.command(command);
+        }
+    }
+
+    /// Frees the queue pair of an attempt that has failed.
+    fn clear(inner: &mut Inner) -> WakeList {
+        let over = matches!(inner.progress.machine.state(), State::Idle | State::Bound | State::Dead);
+        if !over {
+            return WakeList::default();
+        }
+        if inner.connection.is_some() {
+            // The driver frees the queue pair.
+            inner.queue_pair.as_ref().inspect(|queue_pair| queue_pair.expect_return());
+            return WakeList::default();
+        }
+        // The port of the attempt; a socket that is still bound has a lease of its own.
+        inner.lease = None;
+        if inner.progress.machine.state() == State::Dead {
+            inner.bound = None;
+            inner.socket = None;
+        }
+        inner.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
+    }
+
+    /// Associates the queue pair with this attempt. Returns whether it was free.
+    pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePair>) -> bool {
+        let borrower: Weak<Self> = Arc::downgrade(self);
+        let taken = queue_pair.associate(borrower).is_ok();
+        if taken {
+            inner.queue_pair = Some(queue_pair.clone());
+        }
+        taken
+    }
+
+    /// Frees the queue pair of a call that was refused inline, or of an attempt that was withdrawn.
+    pub(crate) fn give_back(&self) {
+        let queue_pair = self.lock().queue_pair.take();
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.dissociate().wake_all();
+        }
+    }
+
+    /// Attaches the connection, whose driver carries out the machine's actions from now on. Returns false if
+    /// the attempt was ended after its handshake was taken: no command could reach the driver then, and the
+    /// queue pair is no longer this connector's.
+    #[must_use]
+    pub(crate) fn attach(&self, connection: Arc<ConnectionShared>) -> bool {
+        let mut inner = self.lock();
+        let wanted = matches!(inner.progress.machine.state(), State::Completing | State::Accepting);
+        if wanted {
+            inner.connection = Some(connection);
+        }
+        wanted
+    }
+
+    /// Establishes the connection: posting is possible before the call that waits for the connection returns.
+    pub(crate) fn establish(&self, done: Input) {
+        let (queue_pair, connection) = {
+            let inner = self.lock();
+            (inner.queue_pair.clone(), inner.connection.clone())
+        };
+        if let (Some(queue_pair), Some(connection)) = (queue_pair, connection) {
+            queue_pair.establish(connection);
+        }
+        let _ = self.handle(done);
+    }
+
+    /// Handles the end of the attempt or the connection, before its requests are flushed.
+    fn ended(&self, ending: Ending) {
+        let (input, reason) = match ending {
+            Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
+            Ending::Lost(reason, _) => (Input::PathLost, reason),
+            Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason),
+            Ending::GaveUp(reason) => (Input::PeerGaveUp, reason),
+        };
+        let mut after = AfterStep::default();
+        // All under one lock: between the question whether this side disconnects and the input a disconnect
+        // could begin.
+        let mut inner = self.lock();
+        let (id, peer, phase) = (self.id, inner.progress.peer, inner.progress.state());
+        let logged = ending.clone();
+        after.log(move || {
+            let peer = peer.map(tracing::field::display);
+            debug!(connection = %id, peer, ?phase, ending = ?logged, "connection ended");
+        });
+        match ending {
+            // The peer closed its half before the driver closed this one.
+            Ending::PeerDisconnected if inner.flushes_for_disconnect() => inner.answered = true,
+            Ending::Lost(..) if inner.flushes_for_disconnect() => {
+                Self::record_end(&mut inner, &ending, reason, &mut after);
+                self.command(&inner, Command::Abandon(Status::CANCELED));
+            }
+            _ => {
+                Self::record_end(&mut inner, &ending, reason, &mut after);
+                let _ = self.handle_locked(&mut inner, input, &mut after);
+            }
+        }
+        drop(inner);
+        after.run();
+    }
+
+    /// Records the end of the attempt or the connection, before the machine moves.
+    fn record_end(inner: &mut Inner, ending: &Ending, reason: Reason, after: &mut AfterStep) {
+        inner.progress.reason = Some(reason);
+        match ending {
+            Ending::PeerDisconnected => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Peer);
+            }
+            Ending::Lost(reason, status) => inner.progress.lose(*status, *reason),
+            Ending::Refused(_) | Ending::GaveUp(_) => {}
+        }
+        if inner.progress.ended.is_some() {
+            // Nothing more can be posted once the peer is known to be gone.
+            if let Some(queue_pair) = &inner.queue_pair {
+                queue_pair.end(&mut after.requests);
+            }
+        } else if let Some(queue_pair) = inner.queue_pair.take() {
+            // Free before the call returns that the attempt has failed.
+            after.requests.append(queue_pair.dissociate());
+        }
+    }
+
+    /// Handles the end of the driver: the socket is closed and every request has completed.
+    fn closed(&self, answered: bool) {
+        let (queue_pair, lease) = {
+            let mut inner = self.lock();
+            (inner.queue_pair.take(), inner.lease.take())
+        };
+        if let Some(queue_pair) = queue_pair {
+            let mut wakes = queue_pair.dissociate();
+            if !queue_pair.is_free() {
+                queue_pair.end(&mut wakes);
+            }
+            wakes.wake_all();
+        }
+        drop(lease);
+        let mut connection = None;
+        let _ = self.handle_if(|inner| {
+            connection = inner.connection.take();
+            // A peer that ended the connection itself, in order or not, sends nothing more.
+            let gone =
+                inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost));
+            Some(if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut })
+        });
+    }
+}
+
+impl Observer for Connector {
+    fn event(&self, event: Event) {
+        match event {
+            Event::Established => self.establish(Input::PeerCompleted),
+            Event::Ended(ending) => self.ended(ending),
+            Event::Detached => self.give_back(),
+            Event::Closed { answered } => self.closed(answered),
+        }
+    }
+}
+
+impl Borrower for Connector {
+    fn abandon(&self, why: &'static str) {
+        let mut wakes = WakeList::default();
+        let _ = self.handle_if(|inner| {
+            inner.progress.lose(Status::CANCELED, Reason::Local(why));
+            // From now on posting fails, also before the driver has acted.
+            if let Some(queue_pair) = &inner.queue_pair {
+                queue_pair.end(&mut wakes);
+            }
+            self.command(inner, Command::Abandon(Status::CANCELED));
+            (!inner.flushes_for_disconnect()).then_some(Input::PathLost)
+        });
+        wakes.wake_all();
+    }
+
+    fn queue_pair_removed(&self) {
+        ConnectorDriver::queue_pair_removed(self);
+    }
+
+    fn loss(&self) -> Option<Reason> {
+        ConnectorDriver::loss(self)
+    }
+}
+
+impl ConnectorDriver for Connector {
+    type Inner = Inner;
+
+    fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    fn canceled(&self) -> &Notify {
+        &self.canceled
+    }
+
+    fn execute(&self, inner: &mut Inner, action: Action, _after: &mut AfterStep) {
+        match action {
+            // The future of the call carries these out.
+            Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
+            // The trait carries this out.
+            Action::Finish { .. } => {}
+            Action::StartDisconnect => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Local);
+                let deadline =
+                    inner.progress.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
+                self.command(inner, Command::Disconnect(deadline));
+            }
+            Action::Leave => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Local);
+                let deadline = deadline(self.adapter.config.disconnect_timeout);
+                self.command(inner, Command::Disconnect(deadline));
+            }
+            Action::RefusePeer => match inner.handshake.take() {
+                Some(handshake) => handshake.refuse(&self.adapter.lingering_close),
+                None => self.command(inner, Command::Refuse),
+            },
+            Action::Abandon => {
+                inner.handshake = None;
+                let removed = self.adapter.is_removed();
+                let status = if removed { Status::DEVICE_REMOVED } else { Status::CANCELED };
+                self.command(inner, Command::Abandon(status));
+            }
+            // The driver flushes, once none of the memory is in use.
+            Action::Flush => {}
+        }
+    }
+
+    fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
+        if inner.progress.state() == State::Disconnecting && inner.connection.is_none() {
+            // The peer ended the connection first, and the driver has already closed it: nothing is left to
+            // wait for.
+            return Some(Input::DisconnectAnswered);
+        }
+        after.requests.append(Self::clear(inner));
+        None
+    }
+
+    fn disconnect_timeout(&self) -> Duration {
+        self.adapter.config.disconnect_timeout
+    }
+}
+
+impl Member for Connector {
+    fn device_removed(&self) {
+        let _ = self.handle_with(Input::DeviceRemoved, |inner| {
+            inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
+        });
+    }
+}

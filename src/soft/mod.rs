@@ -1,0 +1,68 @@
+// The soft provider: a user-space iWARP stack (MPA, DDP, RDMAP) over tokio's TCP, wire-compatible with Linux
+// `siw`.
+//
+// Each module uses only those above it.
+//
+// | module | purpose |
+// |---|---|
+// | `config` | settings |
+// | `staging`, `read_ahead`, `predict` | staged bytes, their limit, the layout of a Read Response |
+// | `registration`, `remote_keys` | registered memory and the keys of peers |
+// | `handshake` | the socket between two phases of the handshake, and its lingering close |
+// | `adapter` | an opened interface: protection domain, removal |
+// | `window` | memory windows, and the requests that bind and invalidate them |
+// | `shared`, `receive_queue` | posted receives, of several queue pairs and of one |
+// | `batch`, `send`, `fill` | the sending half: batches of frames, the send queue, and framing |
+// | `stream_frames` | a message of a byte stream as frames |
+// | `connection` | the part of a connection that posting calls and its task share |
+// | `turn` | a turn of the reader: its result, and the reasons to stop |
+// | `receive`, `control` | the receiving half: payload, and messages without memory of their own |
+// | `reader` | the receiving half, shared by the task and the reader of a byte stream |
+// | `stream` | reads and writes of a byte stream |
+// | `completion_queue` | the sockets that a poll of a completion queue reads and writes |
+// | `last_words` | the search for a Terminate while this end disconnects |
+// | `path_timeout`, `message_timeout` | the time limits of a silent connection and of an unfinished message |
+// | `driver` | the task of a connection; it reports to an `Observer` |
+// | `queue_pair` | both queues of a connection, used by a `Borrower` |
+// | `connector` | the state machine of a connector with its futures: observer and borrower |
+// | `half_open` | accepts TCP connections and reads their requests |
+// | `connect`, `accept` | the active and the passive side of a connector, and the listener |
+
+pub(crate) mod accept;
+pub(crate) mod adapter;
+pub(crate) mod batch;
+pub(crate) mod completion_queue;
+pub(crate) mod config;
+pub(crate) mod connect;
+pub(crate) mod connection;
+pub(crate) mod connector;
+pub(crate) mod control;
+mod direct;
+pub(crate) mod driver;
+pub(crate) mod fill;
+mod frame;
+pub(crate) mod half_open;
+pub(crate) mod handshake;
+mod last_words;
+mod message_timeout;
+mod path_timeout;
+mod placement;
+pub(crate) mod predict;
+pub(crate) mod queue_pair;
+mod read_ahead;
+pub(crate) mod reader;
+pub(crate) mod receive;
+pub(crate) mod receive_queue;
+pub(crate) mod registration;
+pub(crate) mod remote_keys;
+pub(crate) mod send;
+pub(crate) mod shared;
+pub(crate) mod staging;
+mod stream;
+mod stream_frames;
+pub(crate) mod turn;
+pub(crate) mod window;
+
+pub use config::SoftConfig;
+
+pub use crate::net::capture::Capture;

@@ -1,0 +1,562 @@
+//! The active side of the connector: Bind, Connect, CompleteConnect, Reject.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tracing::{debug, info};
+
+use super::cm_id::{CmId, EventHandler};
+use super::connector::{Connector, Dialing, Inner};
+use super::offer::Offer;
+use super::queue_pair::QueuePair;
+use crate::error::{BindError, ConnectError, Reason, StateError};
+use crate::net;
+use crate::net::ports::{PortRange, candidates};
+use crate::proto::connector::{Input, Op, State, Terms};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_overdue};
+use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::provider::params::ConnectParams;
+use crate::status::Status;
+use crate::status::porting::IbRejectReason;
+use crate::sys::{CmEvent, event};
+use crate::types::{PrivateData, ReadLimits};
+
+/// The time limit of one attempt at each of the two steps of address resolution. A step repeats its packets within it.
+const RESOLVE: Duration = Duration::from_secs(2);
+/// The time after which no further attempt begins, if the caller has set no limit.
+const RESOLVE_ALL: Duration = Duration::from_secs(5);
+/// The number of other ports that are tried when a driver finds one taken only when it connects.
+const PORT_TRIES: u8 = 16;
+
+impl Connector {
+    /// Binds the connector to a local address (`IND2Connector::Bind`).
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        if self.adapter.is_removed() {
+            return Err(BindError::DeviceRemoved);
+        }
+        let address = net::canonical(address);
+        let mut after = AfterStep::default();
+        // All under one lock: between its two steps a connect would find a connector that is not bound yet, and its
+        // attempt would be taken for the bound one.
+        let mut inner = self.lock();
+        let local = inner.progress.local;
+        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
+        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
+            let (input, outcome) = match self.bound_id(address, false) {
+                Ok((id, local)) => {
+                    inner.progress.local = Some(local);
+                    inner.bound = Some(local);
+                    inner.id = Some(id);
+                    (Input::Bound, Ok(()))
+                }
+                Err(error) => (Input::BindFailed(error.status()), Err(error)),
+            };
+            let _ = self.handle_locked(&mut inner, input, &mut after);
+            outcome
+        });
+        drop(inner);
+        after.run();
+        outcome
+    }
+
+    /// Creates an id that is bound to a local address. With port 0 the id gets the first free port of ours (`X9`).
+    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
+        let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
+        let id = self
+            .adapter
+            .router
+            .create(&self.adapter.events, me)
+            .map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
+        if reuse {
+            // The id before this one is gone, and some drivers remember it for a while. Without the option the port
+            // may be ours all the same.
+            let _ = id.set_reuseaddr();
+        }
+        let local = bind_id(&id, address)?;
+        if !self.adapter.has(&id) {
+            return Err(BindError::InvalidAddress(address.ip()));
+        }
+        Ok((id, local))
+    }
+
+    /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
+    pub(crate) fn bind_again(&self, inner: &mut Inner) {
+        let Some(local) = inner.bound else { return };
+        if let Ok((id, _)) = self.bound_id(local, true) {
+            inner.id = Some(id);
+        }
+    }
+
+    /// Returns the address that Bind gave, until a connection uses it.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` when it is not bound.
+    pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
+        let inner = self.lock();
+        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
+        bound.ok_or(StateError::ConnectionInvalid)
+    }
+
+    /// Connects to `peer` (`IND2Connector::Connect`). Resolves when the peer accepts.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) async fn connect(
+        &self,
+        queue_pair: &Arc<QueuePair>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+    ) -> Result<(), ConnectError> {
+        if self.adapter.is_removed() {
+            return Err(ConnectError::DeviceRemoved);
+        }
+        if queue_pair.adapter.domain != self.adapter.domain {
+            return Err(ConnectError::ForeignQueuePair);
+        }
+        if self.adapter.is_stopped() {
+            return Err(connect_error(Status::CANCELED, Reason::RUNTIME_ENDED, peer));
+        }
+        if params.multipath {
+            return Err(ConnectError::NotSupported("multipath"));
+        }
+        if params.traffic_class.is_some_and(|class| class & 0b11 != 0) {
+            return Err(ConnectError::NotSupported("a traffic class with bits of congestion control"));
+        }
+        let limit = params.timeout.or_else(|| self.answer_limit());
+        let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
+        // After an attempt that failed it is being renewed, which may wait for a call of the driver.
+        let settled = self.unless_canceled(queue_pair.settled());
+        match deadline {
+            None => settled.await?,
+            Some(deadline) => {
+                let settled = tokio::time::timeout_at(deadline, settled).await;
+                settled.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })??;
+            }
+        }
+        let call = self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
+        let answer = self.answer(Op::Connect);
+        let status = match deadline {
+            None => answer.await,
+            Some(deadline) => match tokio::time::timeout_at(deadline, answer).await {
+                Ok(status) => status,
+                Err(_elapsed) => {
+                    self.out_of_time();
+                    self.answer(Op::Connect).await
+                }
+            },
+        };
+        if status == Status::SUCCESS {
+            call.returned();
+            return Ok(());
+        }
+        // Taken before the call ends, because another call may begin then.
+        let error = self.lock().error.take();
+        let private_data = self.private_data().ok().filter(|data| !data.is_empty());
+        let error = match error {
+            Some(error) if error.status() == status => error,
+            _ => match connect_error(status, self.take_reason(), self.peer()) {
+                ConnectError::Refused { peer, reason } if private_data.is_some() || said_no(&reason) => {
+                    ConnectError::Rejected { peer, private_data, reason }
+                }
+                error => error,
+            },
+        };
+        call.returned();
+        Err(error)
+    }
+
+    /// Returns the time limit of a connect whose caller has set none.
+    ///
+    /// The connection manager of InfiniBand asks the kernel of a peer whose program is silent again and again, for a quarter of an
+    /// hour: each answer of that kernel asks for another minute. Drivers of iWARP end the wait by themselves.
+    fn answer_limit(&self) -> Option<Duration> {
+        if self.adapter.is_iwarp() { None } else { self.adapter.info().answer_timeout }
+    }
+
+    /// Begins a connect: takes the queue pair, and starts the machine under the same lock.
+    fn begin(
+        &self,
+        queue_pair: &Arc<QueuePair>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<Instant>,
+    ) -> Result<ConnectCall<'_, Self>, ConnectError> {
+        let (data, max_data) = (params.private_data.len(), self.adapter.info().max_request_data);
+        let peer = net::canonical(peer);
+        // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
+        // so that another call on this connector finds either all of it or nothing.
+        let mut busy = false;
+        let (outcome, after) = self.step(|inner| {
+            let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
+            let called = inner.progress.is_connect_called();
+            let taken = fits && !called && queue_pair.associate(self.me.clone()).is_ok();
+            if taken {
+                inner.queue_pair = Some(queue_pair.clone());
+                inner.progress.peer = Some(peer);
+                inner.progress.begin_connect();
+                inner.error = None;
+                inner.awaited = false;
+                inner.offer = Offer {
+                    private_data: params.private_data.clone(),
+                    limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
+                    options: params.options,
+                    traffic_class: params.traffic_class,
+                    tries: PORT_TRIES,
+                    until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
+                };
+            }
+            busy = fits && !called && !taken;
+            let overdue = is_overdue(deadline);
+            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
+        });
+        let call = outcome.map(|()| ConnectCall::new(self));
+        // If a subscriber panics, the call is dropped.
+        after.run();
+        call.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => {
+                ConnectError::InvalidBufferSize { length: data, maximum: max_data }
+            }
+            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
+            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
+        })
+    }
+
+    /// Begins the first step of the attempt, the resolution of the peer's address, unless the attempt has to wait for
+    /// the bound port.
+    ///
+    /// # Errors The input that reports the failure to the machine.
+    pub(crate) fn dial(&self, inner: &mut Inner) -> Result<(), Input> {
+        if Self::is_put_off(inner) {
+            return Ok(());
+        }
+        let outcome = self.resolve(inner);
+        outcome.map_err(|error| {
+            let report = report_of(&error);
+            inner.progress.reason = error.reason();
+            inner.error = Some(error);
+            report
+        })
+    }
+
+    fn resolve(&self, inner: &mut Inner) -> Result<(), ConnectError> {
+        let peer = inner.progress.peer.ok_or(ConnectError::Invalid)?;
+        net::errors::validate_destination(peer)?;
+        if inner.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+            return Err(ConnectError::InvalidAddress(peer));
+        }
+        if inner.bound == Some(peer) {
+            // A listener cannot be there, and the TCP of some drivers would connect to itself.
+            let reason = Reason::Errno(libc::ECONNREFUSED);
+            return Err(ConnectError::Refused { peer, reason });
+        }
+        let id = match (inner.id.clone(), inner.bound) {
+            (Some(id), Some(_)) => id,
+            (_, bound) => {
+                let (id, local) = match bound {
+                    Some(bound) => self.bound_id(bound, true).map_err(ConnectError::Bind)?,
+                    None => self.id_towards(peer)?,
+                };
+                inner.progress.local = Some(local);
+                inner.id = Some(id.clone());
+                id
+            }
+        };
+        if inner.bound.is_some() {
+            // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
+            let _ = id.set_reuseaddr();
+        }
+        let os = |error: &io::Error| net::errors::connect_error(error, peer);
+        if let Some(class) = inner.offer.traffic_class {
+            id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
+        }
+        if let Some(timeout) = inner.offer.options.ack_timeout() {
+            id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
+        }
+        id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))
+    }
+
+    /// Repeats a step of address resolution that has timed out, while there is time: a subnet manager may be busy, and
+    /// a peer may be about to come up. Returns whether it does.
+    ///
+    /// The id is then as it was before the step, in the kernel too.
+    pub(crate) fn resolves_again(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> bool {
+        let (Some(id), Some(peer)) = (&inner.id, inner.progress.peer) else { return false };
+        let unanswered = event.status == -libc::ETIMEDOUT && inner.progress.state() == State::Connecting;
+        if !unanswered || inner.offer.until.is_some_and(|until| Instant::now() >= until) {
+            return false;
+        }
+        let (connection, step) = (self.id, event::name(event.kind));
+        after.log(move || debug!(%connection, %peer, step, "resolution repeated"));
+        match event.kind {
+            event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
+            event::ROUTE_ERROR => {
+                self.resolve_route(inner, after);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Has a thread ask for the route: librdmacm asks `ibacm` for that of InfiniBand and RoCE, if it runs, and waits for its
+    /// answer within the call. That may take seconds, and all such calls of a process wait for each other.
+    fn resolve_route(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let (Some(id), Some(cm)) = (inner.id.clone(), self.me.upgrade()) else { return };
+        inner.dialing = Dialing::Calling;
+        after.jobs.push(Box::new(move || {
+            // An attempt that ended before its turn came needs no route.
+            let outcome = if cm.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
+            cm.returned(id, None, |inner| {
+                outcome.map_err(|error| Self::fail(inner, &error))?;
+                inner.dialing = Dialing::No;
+                Ok(None)
+            });
+        }));
+    }
+
+    /// Handles the move of the local address to another port of its device, or to another device, as it happens to an
+    /// address of a bond.
+    ///
+    /// A connection goes on for as long as its path does: its packets may still arrive, and if they do not, the device or the
+    /// path timeout ends it. An id that waits for its connect is bound again, so that the connection uses the new path.
+    pub(crate) fn address_moved(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let (connection, local) = (self.id, inner.progress.local);
+        after.log(move || info!(%connection, local = local.map(tracing::field::display), "local address moved to another port"));
+        if inner.progress.state() == State::Bound {
+            inner.id = None;
+            self.bind_again(inner);
+        }
+    }
+
+    /// Creates an id at the address from which a peer is reached.
+    fn id_towards(&self, peer: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), ConnectError> {
+        let made = || {
+            let source = self.adapter.source_for(peer).ok_or(ConnectError::InvalidAddress(peer))?;
+            self.bound_id(source, false).map_err(ConnectError::Bind)
+        };
+        match made() {
+            Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
+                // The address has gone since it was listed.
+                // Without the event of it, because the connector is locked.
+                let _ = self.adapter.update_addresses();
+                made()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Begins the second step, the resolution of the route, after the address was resolved.
+    pub(crate) fn address_resolved(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
+        let id = inner.id.as_ref().filter(|_| inner.progress.state() == State::Connecting)?;
+        inner.progress.local = id.local_addr().or(inner.progress.local);
+        if !self.adapter.has(id) {
+            // It was bound to the unspecified address, and the peer is reached by another device.
+            return Some(Self::fail(inner, &io::Error::from_raw_os_error(libc::ENETUNREACH)));
+        }
+        self.resolve_route(inner, after);
+        None
+    }
+
+    /// Begins the third step: sends the request. InfiniBand's answer comes as an event; drivers of iWARP connect their
+    /// TCP within the call, which is therefore made where it may block.
+    pub(crate) fn route_resolved(&self, inner: &mut Inner) -> Option<Input> {
+        let id = inner.id.clone().filter(|_| inner.progress.state() == State::Connecting)?;
+        if !self.adapter.is_iwarp() {
+            let device = inner.queue_pair.as_ref()?.lend()?;
+            device.tell_options(&id);
+            let number = device.queue_pair.number();
+            // The call only sends the number to the peer.
+            drop(device);
+            let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
+            if outcome.is_ok() {
+                inner.dialing = Dialing::Waiting;
+            }
+            return outcome.err().map(|error| Self::fail(inner, &error));
+        }
+        // Both are held until the call has returned: neither may go while the driver works on them.
+        let device = inner.queue_pair.as_ref()?.lend()?;
+        let offer = inner.offer.clone();
+        let me = self.me.clone();
+        inner.dialing = Dialing::Calling;
+        self.adapter.runtime.spawn_blocking(move || {
+            let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
+            match me.upgrade() {
+                Some(cm) => cm.returned(id, Some(device), |inner| cm.has_called(inner, outcome)),
+                None => drop((id, device)),
+            }
+        });
+        None
+    }
+
+    /// Handles the outcome of the call that sends the request over iWARP. A port of our own choice that turns out to be
+    /// taken is replaced by the next one.
+    ///
+    /// # Errors The input that reports the failure to the machine.
+    fn has_called(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
+        let Err(error) = outcome else {
+            // Unless the answer has been faster.
+            if inner.dialing == Dialing::Calling {
+                inner.dialing = Dialing::Waiting;
+            }
+            return Ok(None);
+        };
+        if Self::takes_another_port(inner, error.raw_os_error().unwrap_or(0)) {
+            return Ok(self.dial(inner).err());
+        }
+        Err(Self::fail(inner, &error))
+    }
+
+    /// Gives up the id of the attempt if a driver has found its port taken, by this error number, and the port was of our own
+    /// choice. Returns whether it did: the attempt dials again, from another port.
+    pub(crate) fn takes_another_port(inner: &mut Inner, errno: i32) -> bool {
+        let taken = matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL);
+        if !taken || inner.bound.is_some() || inner.offer.tries == 0 {
+            return false;
+        }
+        inner.dialing = Dialing::No;
+        inner.offer.tries -= 1;
+        inner.id = None;
+        true
+    }
+
+    /// Returns the input for a step of the attempt that failed within its call, and keeps the error.
+    fn fail(inner: &mut Inner, error: &io::Error) -> Input {
+        let peer = inner.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
+        let error = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
+                ConnectError::Refused { peer, reason }
+            }
+            _ => net::errors::connect_error(error, peer),
+        };
+        let report = report_of(&error);
+        inner.progress.reason = error.reason();
+        inner.error = Some(error);
+        report
+    }
+
+    /// Returns the input for the peer's accept: on InfiniBand the peer waits for us, on iWARP the connection is
+    /// established (SEMANTICS 11.2).
+    pub(crate) fn answered(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+        let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
+        let told = if self.adapter.quirks().swaps_read_limits { told.swapped() } else { told };
+        let limits = told.capped_to(inner.offer.limits);
+        if inner.progress.state() == State::Connecting {
+            inner.limits = limits;
+            inner.awaited = true;
+        }
+        let private_data = self.private_data_of(event).unwrap_or_else(PrivateData::empty);
+        Input::PeerAccepted(Terms { limits, private_data })
+    }
+
+    /// Completes the connection (`IND2Connector::CompleteConnect`).
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
+        let (begun, after) = self.step(|_| Some(Input::CompleteConnect));
+        Self::run_on(&self.adapter.setup, after);
+        begun.map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
+        match self.answer(Op::CompleteConnect).await {
+            Status::SUCCESS => Ok(()),
+            status => {
+                self.settled().await;
+                Err(connect_error(status, self.take_reason(), self.peer()))
+            }
+        }
+    }
+
+    /// Begins the second half of the handshake, whose calls a thread makes. Over iWARP there is no call to make, and
+    /// the connection is established.
+    pub(crate) fn finish_connect(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
+        const ABORTED: Input = Input::Failed(Status::CONNECTION_ABORTED);
+        let (Some(id), Some(queue_pair), Some(cm)) =
+            (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
+        else {
+            return Some(ABORTED);
+        };
+        inner.awaited = false;
+        if self.adapter.is_iwarp() {
+            queue_pair.establish(inner.limits);
+            return Some(Input::CompleteDone);
+        }
+        let Some(device) = queue_pair.lend() else { return Some(ABORTED) };
+        let (limits, options) = (inner.limits, inner.offer.options);
+        inner.dialing = Dialing::Calling;
+        after.jobs.push(Box::new(move || {
+            let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
+            cm.returned(id, Some(device), |inner| {
+                if let Err(error) = outcome {
+                    inner.progress.reason = error.raw_os_error().map(Reason::Errno);
+                    return Err(ABORTED);
+                }
+                inner.dialing = Dialing::No;
+                queue_pair.establish(limits);
+                Ok(Some(Input::CompleteDone))
+            });
+        }));
+        None
+    }
+
+    /// Rejects the reply of the passive side (`IND2Connector::Reject` by the active side).
+    ///
+    /// # Errors
+    /// `InvalidBufferSize` if the connection manager has no room for so many bytes here.
+    pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
+        let (length, maximum) = (data.len(), self.adapter.info().max_active_reject_data);
+        let input = Input::Reject { data: length, max_data: maximum };
+        let outcome = self.handle_with(input, |inner| {
+            if length <= maximum {
+                inner.reject_data = Some(Bytes::copy_from_slice(data));
+            }
+        });
+        outcome.map_err(|status| match status {
+            Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
+            status => connect_error(status, self.take_reason(), self.peer()),
+        })
+    }
+}
+
+/// Returns whether the cause of a refusal says that it was the application's. iWARP shows it only by the data.
+fn said_no(reason: &Reason) -> bool {
+    matches!(reason, Reason::Cm { status, .. }
+        if IbRejectReason::from_status(*status) == Some(IbRejectReason::CONSUMER_DEFINED))
+}
+
+/// Binds an id to an address, to a port of ours when that has none.
+///
+/// # Errors
+/// See [`BindError`].
+pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, BindError> {
+    if address.is_ipv6() {
+        let _ = id.set_afonly();
+    }
+    let bind = |port| {
+        let mut address = address;
+        address.set_port(port);
+        id.bind(address).map(|()| id.local_addr().unwrap_or(address)).map_err(|source| {
+            match source.raw_os_error() {
+                Some(libc::EADDRINUSE) => BindError::SharingViolation(address),
+                Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL) => {
+                    BindError::InvalidAddress(address.ip())
+                }
+                _ => BindError::Address { address, error: source.into() },
+            }
+        })
+    };
+    if address.port() != 0 {
+        return bind(address.port());
+    }
+    for port in candidates(PortRange::EPHEMERAL) {
+        match bind(port) {
+            Err(BindError::SharingViolation(_)) => {}
+            outcome => return outcome,
+        }
+    }
+    Err(BindError::TooManyAddresses(address.ip()))
+}

@@ -1,0 +1,795 @@
+//! The connector of the verbs provider: the ND state machine, driven by the events of an rdma_cm id.
+//!
+//! An id serves one attempt. After a failed attempt a new id takes over the local address, so that a late message of
+//! the peer about the old id has no handler.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tracing::debug;
+
+use super::cm_id::{CmId, EventHandler};
+use super::context::AdapterContext;
+use super::device_qp::DeviceQp;
+use super::for_now::MARKER;
+use super::offer::Offer;
+use super::queue_pair::{Borrower, QueuePair};
+use super::reactor::handle_device_events;
+use super::workers::Workers;
+use crate::error::{ConnectError, DisconnectError, Reason};
+use crate::net;
+use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
+use crate::provider::errors::report_of;
+use crate::provider::registry::{Member, Registered};
+use crate::status::Status;
+use crate::status::porting::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome};
+use crate::sync::{Mutex, MutexGuard};
+use crate::sys::{CmEvent, event};
+use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};
+
+/// A connector and the connection that comes of it.
+pub(crate) struct Connector {
+    pub(crate) id: ConnectionId,
+    pub(crate) adapter: Arc<AdapterContext>,
+    pub(crate) role: Role,
+    /// Itself, for the events of its ids.
+    pub(crate) me: Weak<Connector>,
+    inner: Mutex<Inner>,
+    /// Ends the calls of Connect that wait for their queue pair.
+    canceled: Notify,
+    _registered: Registered,
+}
+
+/// The state of a connector, under its lock.
+pub(crate) struct Inner {
+    pub(crate) progress: ConnectorState,
+    /// The id of the attempt, or one that is bound and waits for it.
+    pub(crate) id: Option<Arc<CmId>>,
+    /// The local address that Bind gave it.
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) queue_pair: Option<Arc<QueuePair>>,
+    /// The parameters that Connect or Accept sends to the peer.
+    pub(crate) offer: Offer,
+    /// The read limits of the connection.
+    pub(crate) limits: ReadLimits,
+    /// The private data that Reject sends, if it was called.
+    pub(crate) reject_data: Option<Bytes>,
+    /// The error of the attempt, if it says more than the status.
+    pub(crate) error: Option<ConnectError>,
+    /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
+    pub(crate) awaited: bool,
+    /// The input that an action has led to.
+    pub(crate) next: Option<Input>,
+    /// The timer that ends a Disconnect without an answer.
+    timer: Option<AbortHandle>,
+    /// The progress of a connect or an accept during which its id cannot be destroyed without waiting for it.
+    pub(crate) dialing: Dialing,
+    /// The number of ids of earlier attempts that are not destroyed yet and still use the bound port.
+    retiring: u32,
+    /// The attempt begins when they are destroyed.
+    redial: bool,
+    /// A job ends the queue pair of the device.
+    flushing: bool,
+    /// The ways of leaving that wait for that job.
+    behind: SmallVec<[Goodbye; 2]>,
+    /// An event that arrived before the call that causes it had returned: the resolved route, or the peer's disconnect
+    /// during the call that completes the connection.
+    early: Option<CmEvent>,
+}
+
+/// The ways of leaving a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    /// With a Disconnect, which waits for the answer.
+    Asking,
+    /// Without waiting for anything.
+    Leaving,
+    /// In answer to the disconnect of the peer.
+    Answering,
+}
+
+/// A call, or a connect, or over iWARP an accept, that the connection manager cannot take back at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialing {
+    /// There is none.
+    No,
+    /// A thread is in the call that asks for the route, connects TCP, of an iWARP driver, accepts or completes.
+    Calling,
+    /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
+    /// the driver's patience, and after an accept for the peer's first message, if it has to send one; over InfiniBand
+    /// for the last message about it, of which the kernel can lose sight.
+    Waiting,
+}
+
+impl Inner {
+    /// Returns whether a thread has yet to return from the call that leads to this event. The next step of the id waits for that:
+    /// otherwise the outcome of one call would be taken for that of the next.
+    fn is_early(&self, event: &CmEvent) -> bool {
+        let follows = match event.kind {
+            event::ROUTE_RESOLVED | event::ROUTE_ERROR => self.progress.state() == State::Connecting,
+            event::DISCONNECTED => self.progress.state() == State::Completing,
+            _ => false,
+        };
+        follows && self.dialing == Dialing::Calling
+    }
+}
+
+impl AsMut<ConnectorState> for Inner {
+    fn as_mut(&mut self) -> &mut ConnectorState {
+        &mut self.progress
+    }
+}
+
+impl Connector {
+    /// Creates the connector of an active side, on which no call has been made.
+    pub(crate) fn new(adapter: Arc<AdapterContext>) -> Arc<Self> {
+        Self::with(adapter, Role::Active, |_| (ConnectorState::new(Machine::new(), None, None), None))
+    }
+
+    /// Creates the connector of a request, which has arrived with an id of its own.
+    pub(crate) fn with_request(
+        adapter: Arc<AdapterContext>,
+        terms: Terms,
+        adopt: impl FnOnce(Weak<dyn EventHandler>) -> Arc<CmId>,
+    ) -> Arc<Self> {
+        Self::with(adapter, Role::Passive, |me| {
+            let id = adopt(me);
+            let machine = Machine::with_request(terms);
+            (ConnectorState::new(machine, id.local_addr(), id.peer_addr()), Some(id))
+        })
+    }
+
+    fn with(
+        adapter: Arc<AdapterContext>,
+        role: Role,
+        make: impl FnOnce(Weak<dyn EventHandler>) -> (ConnectorState, Option<Arc<CmId>>),
+    ) -> Arc<Self> {
+        let registry = adapter.registry().clone();
+        registry.create(|me: &Weak<Self>, registered| {
+            let (progress, id) = make(me.clone());
+            let inner = Inner {
+                progress,
+                id,
+                bound: None,
+                queue_pair: None,
+                offer: Offer::default(),
+                limits: ReadLimits::NONE,
+                reject_data: None,
+                error: None,
+                awaited: role == Role::Passive,
+                next: None,
+                timer: None,
+                dialing: Dialing::No,
+                retiring: 0,
+                redial: false,
+                flushing: false,
+                behind: SmallVec::new(),
+                early: None,
+            };
+            Self {
+                id: next_id(),
+                adapter,
+                role,
+                me: me.clone(),
+                inner: Mutex::new(inner),
+                canceled: Notify::new(),
+                _registered: registered,
+            }
+        })
+    }
+
+    fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) -> AfterStep {
+        let mut after = AfterStep::default();
+        let mut inner = self.lock();
+        if !applies(&inner) {
+            return after;
+        }
+        let connected = inner.progress.state() == State::Connected;
+        if connected {
+            inner.progress.lose(status, reason);
+        }
+        inner.progress.reason.get_or_insert(reason);
+        let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
+        if connected {
+            self.say(&mut inner, Goodbye::Answering, &mut after);
+        }
+        after
+    }
+
+    /// Returns the input for an event of the current id, if the event concerns the machine.
+    fn interpret(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> Option<Input> {
+        let state = inner.progress.state();
+        let (connection, peer, status, name) =
+            (self.id, inner.progress.peer, event.status, event::name(event.kind));
+        after.log(move || {
+            debug!(%connection, peer = peer.map(tracing::field::display), event = name, status, phase = ?state, "rdma_cm event");
+        });
+        if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
+            inner.dialing = Dialing::No;
+        }
+        match event.kind {
+            event::ADDR_RESOLVED => self.address_resolved(inner, after),
+            event::ROUTE_RESOLVED => self.route_resolved(inner),
+            event::CONNECT_RESPONSE => Some(self.answered(inner, event)),
+            event::ESTABLISHED if self.role == Role::Active => Some(self.answered(inner, event)),
+            event::ESTABLISHED => {
+                if let (State::Accepting, Some(queue_pair)) = (state, &inner.queue_pair) {
+                    queue_pair.establish(inner.limits);
+                }
+                Some(Input::PeerCompleted)
+            }
+            event::DEVICE_REMOVAL => None,
+            event::ADDR_CHANGE => {
+                self.address_moved(inner, after);
+                None
+            }
+            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event, after) => None,
+            event::CONNECT_ERROR
+                if state == State::Connecting
+                    && Self::takes_another_port(inner, event.status.saturating_neg()) =>
+            {
+                self.dial(inner).err()
+            }
+            event::ADDR_ERROR
+            | event::ROUTE_ERROR
+            | event::CONNECT_ERROR
+            | event::UNREACHABLE
+            | event::REJECTED
+            | event::DISCONNECTED => Some(self.over(inner, event)),
+            // TIMEWAIT_EXIT: the queue pair was destroyed. Unknown events are ignored, too.
+            _ => None,
+        }
+    }
+
+    /// Maps an rdma_cm event that ends the attempt or the connection to an input, and records the reason.
+    fn over(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+        let state = inner.progress.state();
+        let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
+        let phase = match state {
+            State::Connected | State::PeerGone | State::Disconnecting | State::Disconnected => {
+                CmPhase::Connected
+            }
+            State::RequestPending | State::Accepting => CmPhase::Accepting,
+            _ => CmPhase::Connecting,
+        };
+        let kind = Event::from_code(event.kind);
+        let outcome = Outcome::from_cm_in(phase, kind, event.status, transport);
+        let reason = Reason::Cm { event: kind, status: event.status };
+        inner.progress.reason = Some(reason);
+        match state {
+            State::Connecting => self.attempt_over(inner, event, outcome),
+            State::Connected | State::PeerGone | State::Disconnecting if kind == Event::DISCONNECTED => {
+                let orderly = event.status == 0;
+                let unanswered = state == State::Disconnecting && event.status == -libc::ETIMEDOUT;
+                if orderly {
+                    if state == State::Connected {
+                        self.left(inner);
+                    }
+                } else if state != State::PeerGone && !unanswered {
+                    // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
+                    let reset = event.status == -libc::ECONNRESET;
+                    let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
+                    inner.progress.lose(status, reason);
+                }
+                match state {
+                    // Nothing of the queue pair is left, see `Flush`.
+                    State::Disconnecting if orderly => Input::DisconnectAnswered,
+                    _ if orderly => Input::PeerDisconnected,
+                    _ => Input::PathLost,
+                }
+            }
+            State::Connected | State::PeerGone | State::Disconnecting => {
+                if state == State::Connected {
+                    inner.progress.lose(Status::IO_TIMEOUT, reason);
+                }
+                Input::PathLost
+            }
+            // Between two halves of the handshake.
+            _ => match (kind, outcome) {
+                (Event::DISCONNECTED, _) => Input::PeerDisconnected,
+                (Event::REJECTED, _) if self.said_no(event) => {
+                    Input::PeerRejected { private_data: self.private_data_of(event) }
+                }
+                (Event::UNREACHABLE, _) => Input::TimedOut,
+                // The peer has waited for our last message for as long as it does.
+                (Event::REJECTED, _)
+                    if self.role == Role::Active && reject_reason(event) == Some(IbRejectReason::TIMEOUT) =>
+                {
+                    Input::TimedOut
+                }
+                _ => Input::PeerGaveUp,
+            },
+        }
+    }
+
+    /// Records that the peer has disconnected. A queue pair whose requests were flushed before had failed, and the peer leaves for the
+    /// same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
+    fn left(&self, inner: &mut Inner) {
+        let failure = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.failure());
+        match failure.filter(|_| !self.adapter.is_iwarp()) {
+            Some((status, error)) => inner.progress.lose(status, Reason::Completion(error)),
+            None => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Peer);
+            }
+        }
+    }
+
+    /// Handles what the device has reported by now, without the lock: the cause of an end is known before the end itself.
+    fn look(&self) {
+        handle_device_events(&self.adapter);
+        let queue_pair = self.lock().queue_pair.clone();
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.look();
+        }
+    }
+
+    fn attempt_over(&self, inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        let rejected = event.kind == event::REJECTED && self.said_no(event);
+        if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
+            inner.progress.reason = Some(Reason::NotNow);
+            return Input::Refused { private_data: None };
+        }
+        match outcome {
+            Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
+            Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
+            Some(Outcome::NoAnswer) => Input::TimedOut,
+            _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
+                libc::ETIMEDOUT => Input::TimedOut,
+                libc::EHOSTUNREACH => Input::Unreachable { network: false },
+                libc::ENETUNREACH => Input::Unreachable { network: true },
+                _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
+            },
+            _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
+            _ => Self::failed(inner, event, outcome),
+        }
+    }
+
+    /// Returns the input for a step of the attempt that failed with an error number, and keeps the error. The number
+    /// means the same as that of a failed call.
+    ///
+    /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
+    /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
+    fn failed(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        let errno = event.status.saturating_neg();
+        let (Some(peer), Some(reason)) = (inner.progress.peer, inner.progress.reason) else {
+            return Input::Failed(Status::UNSUCCESSFUL);
+        };
+        let other = |status| ConnectError::Other { peer, status, reason };
+        let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
+            _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
+            // A resolution reports a route that takes no packets by this number, a driver anything.
+            _ if errno == libc::EINVAL && event.kind != event::ADDR_ERROR => other(Status::UNSUCCESSFUL),
+            ConnectError::Other { status: Status::INSUFFICIENT_RESOURCES, .. } => {
+                other(Status::INSUFFICIENT_RESOURCES)
+            }
+            ConnectError::Other { .. } => other(Status::UNSUCCESSFUL),
+            error => error,
+        };
+        let report = report_of(&error);
+        inner.error = Some(error);
+        report
+    }
+
+    /// Returns whether a reject was the application's. iWARP cannot tell, except by the data.
+    fn said_no(&self, event: &CmEvent) -> bool {
+        match reject_reason(event) {
+            Some(reason) => reason == IbRejectReason::CONSUMER_DEFINED,
+            None => !event.private_data.is_empty(),
+        }
+    }
+
+    /// Returns the private data of an event. InfiniBand fills its messages up with zeros.
+    pub(crate) fn private_data_of(&self, event: &CmEvent) -> Option<PrivateData> {
+        let data = Bytes::copy_from_slice(&event.private_data);
+        let exact = self.adapter.is_iwarp();
+        (!data.is_empty()).then(|| if exact { PrivateData::exact(data) } else { PrivateData::padded(data) })
+    }
+
+    /// Lets the transport go. A peer that waits for our decision is refused by the destruction of the id.
+    fn let_go(&self, inner: &mut Inner) {
+        if let Some(id) = inner.id.take() {
+            match std::mem::replace(&mut inner.dialing, Dialing::No) {
+                Dialing::No => drop(id),
+                // The thread that is in the call has the id, too, and gets rid of it.
+                Dialing::Calling => inner.retiring += 1,
+                Dialing::Waiting => {
+                    inner.retiring += 1;
+                    let me = self.me.clone();
+                    self.adapter.runtime.spawn_blocking(move || {
+                        drop(id);
+                        if let Some(cm) = me.upgrade() {
+                            cm.retired();
+                        }
+                    });
+                }
+            }
+        }
+        inner.redial = false;
+        if let Some(timer) = inner.timer.take() {
+            timer.abort();
+        }
+    }
+
+    /// Counts an id of an earlier attempt as destroyed. After the last one the bound port is free, and an attempt that
+    /// waited for it begins.
+    pub(crate) fn retired(&self) {
+        let _ = self.handle_if(|inner| {
+            inner.retiring = inner.retiring.saturating_sub(1);
+            if inner.retiring > 0 || !std::mem::take(&mut inner.redial) {
+                return None;
+            }
+            (inner.progress.state() == State::Connecting).then(|| self.dial(inner).err())?
+        });
+    }
+
+    /// Returns whether the attempt has to wait until the bound port is free again; then it begins by itself.
+    pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
+        inner.redial = inner.retiring > 0 && inner.bound.is_some();
+        inner.redial
+    }
+
+    /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.
+    fn refuse(&self, inner: &mut Inner) {
+        let said = inner.reject_data.take();
+        let for_now: &[u8] =
+            if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
+        let data = said.as_deref().unwrap_or(for_now);
+        // At any other moment the destruction of the id refuses the peer. After an accept a reject would leave the
+        // reply in flight, and the destruction would wait a minute for it.
+        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
+            let established = self.adapter.is_iwarp() && self.role == Role::Active;
+            // If the peer has gone, the call fails, which makes no difference.
+            let _ = if established { id.disconnect() } else { id.reject(data) };
+        }
+        self.let_go(inner);
+    }
+
+    /// Leaves the peer in this way: now, or when the job that ends the queue pair of the device is done.
+    fn say(&self, inner: &mut Inner, goodbye: Goodbye, after: &mut AfterStep) {
+        if inner.flushing {
+            return inner.behind.push(goodbye);
+        }
+        match goodbye {
+            Goodbye::Asking => self.begin_disconnect(inner, after),
+            Goodbye::Leaving => {
+                // If the call fails, the destruction of the id ends the connection.
+                let _ = Self::part(inner);
+                self.let_go(inner);
+            }
+            Goodbye::Answering => self.part_or_let_go(inner, after),
+        }
+    }
+
+    /// Has the requests of the connection flushed, and its queue pair of the device destroyed.
+    fn flush(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let Some(cm) = self.me.upgrade() else { return };
+        let Some(end) = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.end()) else { return };
+        inner.flushing = true;
+        let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
+        let local = inner.progress.machine.ending() == Some(Ending::Local);
+        // A card resets the connection whose queue pair goes to the error state, and its peer would report a loss.
+        // After rdma_disconnect the driver closes TCP in order.
+        let parting = inner.id.clone().filter(|_| resets && local);
+        after.jobs.push(Box::new(move || {
+            let _ = parting.map_or(Ok(()), |id| id.disconnect());
+            end();
+            cm.flushed();
+        }));
+    }
+
+    /// Leaves the peer in the ways that waited for the end of the queue pair of the device.
+    fn flushed(&self) {
+        let mut after = AfterStep::default();
+        let mut inner = self.lock();
+        inner.flushing = false;
+        for goodbye in std::mem::take(&mut inner.behind) {
+            // The peer may have left since, and the machine waits for no answer then.
+            if goodbye != Goodbye::Asking || inner.progress.state() == State::Disconnecting {
+                self.say(&mut inner, goodbye, &mut after);
+            }
+        }
+        while let Some(input) = self.follow_up(&mut inner, &mut after) {
+            let _ = self.transition(&mut inner, input, &mut after);
+        }
+        drop(inner);
+        after.run();
+    }
+
+    /// Returns whether this is the id of the attempt.
+    pub(crate) fn has_id(&self, id: &Arc<CmId>) -> bool {
+        self.lock().id.as_ref().is_some_and(|current| Arc::ptr_eq(current, id))
+    }
+
+    /// Handles the return of a call on this id, which a thread has made. `device` is the queue pair of the device that
+    /// the call connects. If the id is still that of the attempt, `then` gives the input that follows, as an error if
+    /// the attempt ends with it. In that case, and if the id is that of an earlier attempt, the id retires.
+    pub(crate) fn returned(
+        &self,
+        id: Arc<CmId>,
+        device: Option<Arc<DeviceQp>>,
+        then: impl FnOnce(&mut Inner) -> Result<Option<Input>, Input>,
+    ) {
+        let mut retires = true;
+        let _ = self.handle_if(|inner| {
+            inner.id.as_ref().filter(|current| Arc::ptr_eq(current, &id))?;
+            // The end of the attempt leaves the id to this thread, as if the call went on.
+            then(inner).map_or_else(Some, |input| {
+                retires = false;
+                input
+            })
+        });
+        let early = self.lock().early.take();
+        if let (Some(event), Some(cm)) = (early, self.me.upgrade()) {
+            cm.event(event);
+        }
+        // In this order: the queue pair waits for the id, and that may wait for the peer.
+        drop((id, device));
+        if retires {
+            self.retired();
+        }
+    }
+
+    /// Runs what follows a step, and has its jobs done by these threads.
+    pub(crate) fn run_on(workers: &Arc<Workers>, after: AfterStep) {
+        after.run_jobs_by(|job| workers.run(job));
+    }
+
+    /// Waits until the requests of the queue pair have finished that the end of the attempt or the connection flushes.
+    pub(crate) async fn settled(&self) {
+        let queue_pair = self.lock().queue_pair.clone();
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.settled().await;
+        }
+    }
+
+    /// Disconnects (`IND2Connector::Disconnect`), and waits until the requests of the connection have finished.
+    ///
+    /// # Errors
+    /// See [`DisconnectError`].
+    pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
+        let queue_pair = self.lock().queue_pair.clone();
+        let outcome = ConnectorDriver::disconnect(self).await;
+        // A call that was refused has ended nothing.
+        if let Some(queue_pair) = queue_pair.filter(|_| outcome != Err(DisconnectError::Invalid)) {
+            queue_pair.settled().await;
+        }
+        outcome
+    }
+
+    /// Calls rdma_disconnect, if there is an id.
+    ///
+    /// # Errors
+    /// Those of rdma_disconnect(3).
+    fn part(inner: &Inner) -> io::Result<()> {
+        inner.id.as_ref().map_or(Ok(()), |id| id.disconnect())
+    }
+
+    /// Disconnects without waiting for an answer. If the call fails, the destruction of the id ends the connection.
+    fn part_or_let_go(&self, inner: &mut Inner, after: &mut AfterStep) {
+        if let Err(error) = Self::part(inner) {
+            let connection = self.id;
+            after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
+            self.let_go(inner);
+        }
+    }
+
+    /// Asks the peer to disconnect, and gives up at the deadline of the machine.
+    fn begin_disconnect(&self, inner: &mut Inner, after: &mut AfterStep) {
+        let parted = Self::part(inner);
+        let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
+        if left || self.adapter.is_stopped() {
+            // The peer has left already, there is no id, or the runtime has ended and no task reads the answer.
+            inner.next = Some(Input::DisconnectAnswered);
+            return;
+        }
+        if let Err(error) = parted {
+            let connection = self.id;
+            let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
+            after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
+            // No answer will come. The destruction of the id, which follows, ends the connection at the peer.
+            inner.progress.lose(Status::CANCELED, reason);
+            inner.next = Some(Input::PathLost);
+            return;
+        }
+        let Some(deadline) = inner.progress.machine.next_timeout() else { return };
+        let me = self.me.clone();
+        let timer = self.adapter.runtime.spawn(async move {
+            tokio::time::sleep_until(deadline.into()).await;
+            if let Some(cm) = me.upgrade() {
+                cm.out_of_time();
+            }
+        });
+        inner.timer = Some(timer.abort_handle());
+    }
+
+    /// Ends the pending connect or disconnect, whose deadline has passed.
+    pub(crate) fn out_of_time(&self) {
+        let _ = self.handle_apart(|inner| {
+            let pending = matches!(inner.progress.state(), State::Connecting | State::Disconnecting);
+            pending.then_some(Input::TimedOut)
+        });
+    }
+}
+
+/// Returns the reason of a reject of InfiniBand; `None` for the error number that iWARP has.
+const fn reject_reason(event: &CmEvent) -> Option<IbRejectReason> {
+    IbRejectReason::from_status(event.status)
+}
+
+impl ConnectorDriver for Connector {
+    type Inner = Inner;
+
+    fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    fn canceled(&self) -> &Notify {
+        &self.canceled
+    }
+
+    fn execute(&self, inner: &mut Inner, action: Action, after: &mut AfterStep) {
+        match action {
+            // The trait carries out `Finish`, and `bind` itself carries out `StartBind`.
+            Action::Finish { .. } | Action::StartBind => {}
+            Action::StartConnect => inner.next = self.dial(inner).err(),
+            Action::StartComplete => inner.next = self.finish_connect(inner, after),
+            Action::StartAccept => inner.next = self.reply(inner, after).err(),
+            Action::StartDisconnect => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Local);
+                self.say(inner, Goodbye::Asking, after);
+            }
+            Action::Leave => {
+                inner.progress.ended.get_or_insert(DisconnectReason::Local);
+                self.say(inner, Goodbye::Leaving, after);
+            }
+            Action::RefusePeer => self.refuse(inner),
+            Action::Abandon => self.let_go(inner),
+            Action::Flush => self.flush(inner, after),
+        }
+    }
+
+    fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
+        if let Some(next) = inner.next.take() {
+            return Some(next);
+        }
+        match inner.progress.state() {
+            State::Bound if inner.id.is_none() => self.bind_again(inner),
+            State::Dead | State::Disconnected => {
+                inner.bound = None;
+                if !inner.flushing {
+                    self.let_go(inner);
+                }
+            }
+            _ => {}
+        }
+        let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);
+        if free && let Some(queue_pair) = inner.queue_pair.take() {
+            after.jobs.extend(queue_pair.dissociate());
+        }
+        None
+    }
+
+    fn disconnect_timeout(&self) -> Duration {
+        self.adapter.config.disconnect_timeout
+    }
+
+    fn run_apart(&self, after: AfterStep) {
+        Self::run_on(&self.adapter.teardown, after);
+    }
+}
+
+impl Borrower for Connector {
+    fn connection(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn cause(&self) -> Option<Reason> {
+        self.loss()
+    }
+
+    fn broken(&self, status: Status, reason: Reason) {
+        self.run_apart(self.lose(status, reason, |_| true));
+    }
+
+    fn broken_here(&self, status: Status, reason: Reason) {
+        self.lose(status, reason, |_| true).run();
+    }
+
+    fn broken_by(&self, key: u32, status: Status, reason: Reason) {
+        let uses_it =
+            |inner: &Inner| inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
+        self.run_apart(self.lose(status, reason, uses_it));
+    }
+
+    /// Reports the connection as established: the message that does so was overtaken, and may never arrive (`P12`).
+    fn data_arrived(&self) {
+        let inner = self.lock();
+        if let (State::Accepting, Some(id), false) =
+            (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
+        {
+            // The call fails if that message has arrived.
+            let _ = id.notify_established();
+        }
+    }
+
+    fn queue_pair_removed(&self) {
+        ConnectorDriver::queue_pair_removed(self);
+    }
+}
+
+impl EventHandler for Connector {
+    fn event(self: Arc<Self>, event: CmEvent) {
+        let mut after = AfterStep::default();
+        if event.kind == event::DISCONNECTED {
+            self.look();
+        }
+        let mut inner = self.lock();
+        // The event belongs to an id that is no longer that of the attempt.
+        if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
+            return;
+        }
+        // A thread is about to end everything, because the device is gone.
+        if self.adapter.is_removed() {
+            return;
+        }
+        if inner.is_early(&event) {
+            inner.early = Some(event);
+            return;
+        }
+        let Some(input) = self.interpret(&mut inner, &event, &mut after) else {
+            drop(inner);
+            Self::run_on(&self.adapter.resolution, after);
+            if event.kind == event::DEVICE_REMOVAL {
+                self.adapter.remove();
+            }
+            return;
+        };
+        let leaving = matches!(input, Input::PeerDisconnected | Input::PathLost);
+        let _ = self.handle_locked(&mut inner, input, &mut after);
+        if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
+            // The peer's Disconnect waits for this answer, and our requests are gone already.
+            self.say(&mut inner, Goodbye::Answering, &mut after);
+        }
+        drop(inner);
+        self.run_apart(after);
+    }
+}
+
+impl Member for Connector {
+    fn device_removed(&self) {
+        let _ = self.handle_with(Input::DeviceRemoved, |inner| {
+            inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
+        });
+    }
+
+    fn runtime_ended(&self) {
+        let state = self.lock().progress.state();
+        match state {
+            State::Connecting => {
+                let ended = Some(Reason::RUNTIME_ENDED);
+                let _ = self.handle_with(Input::Cancel, |inner| inner.progress.reason = ended);
+            }
+            State::ConnectDone | State::RequestPending | State::Accepting | State::Connected => {
+                self.broken(Status::CANCELED, Reason::RUNTIME_ENDED);
+            }
+            State::Disconnecting => drop(self.handle(Input::DisconnectAnswered)),
+            State::Idle
+            | State::Bound
+            | State::Completing
+            | State::PeerGone
+            | State::Disconnected
+            | State::Dead => {}
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! The context of an adapter, which everything made from the adapter holds: its device, our own context of that with a
+//! protection domain, and the lists of the objects that end with the adapter.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+use super::cm_id::{CmId, EventHandler, EventRouter};
+use super::config::VerbsConfig;
+use super::devices::{self, Device, without_scope};
+use super::routes::Routes;
+use super::workers::Workers;
+use crate::error::OpenError;
+use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
+use crate::provider::info::AdapterInfo;
+use crate::provider::next_domain;
+use crate::provider::registry::Registry;
+use crate::sync::Mutex;
+use crate::sys::{
+    AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
+    QpAttributes, QpState, QueuePair, Quirks, device_names, event, forget_removed_devices,
+};
+
+/// The number of times that a removed device is looked for in the list of devices, and the pauses between
+/// them: each is twice as long as the one before.
+const FORGET_TRIES: u32 = 20;
+const FORGET_PAUSE: Duration = Duration::from_millis(20);
+const FORGET_MOST: Duration = Duration::from_secs(1);
+
+/// The open objects of a device.
+pub(crate) struct Opened {
+    /// An id that is bound to an address of the device: its events report the removal of the device.
+    anchor: Arc<CmId>,
+    /// The first state of every queue pair, in which it has no peer yet.
+    initial: QpAttributes,
+    /// The rights of peers in it.
+    rights: AccessFlags,
+    pub(crate) channel: Arc<CompletionChannel>,
+    pub(crate) domain: Arc<ProtectionDomain>,
+    pub(crate) context: Arc<Context>,
+}
+
+impl Opened {
+    /// Creates the open objects of a device, from the id that watches an address of it and the rights that peers have
+    /// in every queue pair.
+    ///
+    /// # Errors
+    /// Those of rdma_init_qp_attr(3).
+    pub(super) fn new(
+        anchor: Arc<CmId>,
+        rights: AccessFlags,
+        channel: Arc<CompletionChannel>,
+        domain: Arc<ProtectionDomain>,
+        context: Arc<Context>,
+    ) -> io::Result<Self> {
+        let initial = initial(&anchor, rights)?;
+        Ok(Self { anchor, initial, rights, channel, domain, context })
+    }
+
+    /// Takes a new queue pair of the device to its first state, in which it can have receives.
+    ///
+    /// # Errors
+    /// Those of ibv_modify_qp(3) and rdma_init_qp_attr(3).
+    pub(crate) fn initialize(&self, queue_pair: &QueuePair) -> io::Result<()> {
+        queue_pair.modify(&self.initial).or_else(|error| match error.raw_os_error() {
+            // The entry of the P_Key table may be empty by now.
+            Some(libc::EINVAL) => queue_pair.modify(&initial(&self.anchor, self.rights)?),
+            _ => Err(error),
+        })
+    }
+
+    /// Returns the first state of a queue pair for the connection of this id. Its path may be by another port than that
+    /// of the anchor, or in another partition, and the index of a P_Key changes whenever the subnet manager writes the
+    /// table anew.
+    ///
+    /// # Errors
+    /// Those of rdma_init_qp_attr(3).
+    pub(crate) fn initial_for(&self, id: &CmId) -> io::Result<QpAttributes> {
+        initial(id, self.rights)
+    }
+}
+
+/// Returns the first state of a queue pair on the path of this id, with these rights of the peer.
+///
+/// # Errors
+/// Those of rdma_init_qp_attr(3).
+fn initial(id: &CmId, rights: AccessFlags) -> io::Result<QpAttributes> {
+    let mut initial = id.qp_attributes(QpState::Init)?;
+    initial.set_access(rights);
+    Ok(initial)
+}
+
+/// Returns the error of a system call that makes something. `EAGAIN` is a limit then.
+pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| {
+        let source = match source.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                let limit = "a limit is reached, such as `rdma.max` of the control group (EAGAIN)";
+                io::Error::new(io::ErrorKind::OutOfMemory, limit)
+            }
+            _ => source,
+        };
+        OpenError::Os { call, source: source.into() }
+    }
+}
+
+/// The parts of a [`AdapterContext`].
+pub(super) struct ContextParts {
+    pub(super) device: Device,
+    pub(super) config: VerbsConfig,
+    pub(super) runtime: Handle,
+    pub(super) router: Arc<EventRouter>,
+    pub(super) events: Arc<EventChannel>,
+    pub(super) attributes: DeviceAttributes,
+    pub(super) info: AdapterInfo,
+    pub(super) vectors: u32,
+    pub(super) opened: Option<Arc<Opened>>,
+}
+
+/// One opened adapter, shared by everything created from it.
+pub(crate) struct AdapterContext {
+    /// Unique in the process, one per open.
+    pub(crate) domain: u64,
+    pub(crate) device: Device,
+    /// The addresses that led to the device when it was last asked, with port 0.
+    addresses: Mutex<Vec<SocketAddr>>,
+    pub(crate) config: VerbsConfig,
+    pub(crate) runtime: Handle,
+    pub(crate) router: Arc<EventRouter>,
+    pub(crate) events: Arc<EventChannel>,
+    attributes: DeviceAttributes,
+    info: Arc<AdapterInfo>,
+    vectors: u32,
+    /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
+    opened: Mutex<Option<Arc<Opened>>>,
+    removed: AtomicBool,
+    /// The runtime has shut down, and with it the reactor.
+    stopped: AtomicBool,
+    registry: Arc<Registry>,
+    /// Registered memory, which goes after the queue pairs that may use it.
+    pub(crate) regions: Arc<Registry>,
+    /// The completion queues, which go after what reports to them.
+    pub(crate) groups: Arc<Registry>,
+    /// Every queue pair of the device.
+    pub(crate) routes: Routes,
+    /// The threads for the calls that ask for a route. Those that connect do not wait for them: each may wait for
+    /// another service of the machine.
+    pub(crate) resolution: Arc<Workers>,
+    /// The threads for the calls that connect. These calls do not wait for those that end connections.
+    pub(crate) setup: Arc<Workers>,
+    pub(crate) teardown: Arc<Workers>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl AdapterContext {
+    /// Creates the context of an adapter.
+    pub(super) fn new(parts: ContextParts) -> Self {
+        let ContextParts { device, config, runtime, router, events, attributes, info, vectors, opened } =
+            parts;
+        Self {
+            domain: next_domain(),
+            info: Arc::new(info),
+            addresses: Mutex::new(device.addresses.clone()),
+            device,
+            config,
+            resolution: Workers::new(runtime.clone(), false),
+            setup: Workers::new(runtime.clone(), false),
+            teardown: Workers::new(runtime.clone(), attributes.quirks.ends_on_the_processor),
+            runtime,
+            router,
+            events,
+            attributes,
+            vectors,
+            opened: Mutex::new(opened),
+            removed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            registry: Arc::default(),
+            regions: Arc::default(),
+            groups: Arc::default(),
+            routes: Routes::default(),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Returns the open objects; `None` once the device is removed.
+    pub(crate) fn opened(&self) -> Option<Arc<Opened>> {
+        self.opened.lock().clone()
+    }
+
+    /// Returns the number of the protection domain, which is unique in the process.
+    pub(crate) fn domain(&self) -> u64 {
+        self.domain
+    }
+
+    /// Returns the properties, limits and abilities of the adapter, with the address by which it was opened.
+    pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
+        &self.info
+    }
+
+    /// Returns the properties, limits and abilities of the adapter, with the addresses that it has now.
+    pub(crate) fn current_info(&self) -> AdapterInfo {
+        AdapterInfo { addresses: without_scope(&self.current_addresses()), ..self.info.as_ref().clone() }
+    }
+
+    /// Returns whether the device speaks iWARP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.info.iwarp
+    }
+
+    /// Returns the deviations of its driver.
+    pub(crate) fn quirks(&self) -> &'static Quirks {
+        self.attributes.quirks
+    }
+
+    /// Returns the number of vectors by which completions come.
+    pub(crate) fn vectors(&self) -> u32 {
+        self.vectors.max(1)
+    }
+
+    /// Returns whether it was removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Returns whether its runtime has shut down.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Returns the registry of the objects that end with the adapter.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Returns the addresses that lead to the device now, with port 0. If the system does not list them, returns those
+    /// of the last time.
+    ///
+    /// Addresses come and go with interfaces, leases and bonds. They are asked for at moments at which it costs little, because
+    /// rdma_cm announces none of that, and an announcement of the kernel would come before the device has the address.
+    pub(crate) fn current_addresses(&self) -> Vec<SocketAddr> {
+        let (addresses, changed) = self.update_addresses();
+        if changed {
+            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
+        }
+        addresses
+    }
+
+    /// Updates the addresses that lead to the device. Returns them, and whether they have changed.
+    pub(crate) fn update_addresses(&self) -> (Vec<SocketAddr>, bool) {
+        let found = match self.is_removed() {
+            true => None,
+            false => devices::addresses_of(&self.device.name, &self.events, &self.config).ok(),
+        };
+        let mut known = self.addresses.lock();
+        let changed = found.filter(|found| *known != *found);
+        if let Some(found) = &changed {
+            known.clone_from(found);
+        }
+        (known.clone(), changed.is_some())
+    }
+
+    /// Returns whether an id is bound to the device, or to none yet because its address is unspecified.
+    pub(crate) fn has(&self, id: &CmId) -> bool {
+        id.device().is_none_or(|device| device.name == self.device.name)
+    }
+
+    /// Returns the addresses that `address` stands for when listening: itself, or all of its family that need no scope.
+    pub(crate) fn expand(&self, address: SocketAddr) -> Vec<SocketAddr> {
+        if !address.ip().is_unspecified() {
+            return vec![address];
+        }
+        let (all, _) = self.update_addresses();
+        let mut all: Vec<_> = all.into_iter().filter(|other| is_like(other, address)).collect();
+        all.iter_mut().for_each(|other| other.set_port(address.port()));
+        all
+    }
+
+    /// Returns the address to connect from, with port 0, if the caller has not chosen one: the peer's address if it is
+    /// ours, or the one that the kernel would use if that is ours, or any of the same family.
+    pub(crate) fn source_for(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        let mut itself = peer;
+        itself.set_port(0);
+        if self.addresses.lock().contains(&itself) {
+            return Some(itself);
+        }
+        let kernel = scoped_source_for(peer).ok();
+        if let Some(kernel) = kernel.filter(|kernel| self.addresses.lock().contains(kernel)) {
+            return Some(kernel);
+        }
+        // Either may have been added since.
+        let (known, _) = self.update_addresses();
+        let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
+        either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
+    }
+
+    /// Returns the maximum length of a completion queue.
+    pub(crate) fn max_completions(&self) -> u32 {
+        self.attributes.max_cqe
+    }
+
+    /// Returns whether the length of a shared receive queue can be changed.
+    pub(crate) fn resizes_shared(&self) -> bool {
+        self.attributes.resizes_shared
+    }
+
+    /// Returns the maximum number of entries of a receive of a shared queue.
+    pub(crate) fn max_shared_entries(&self) -> usize {
+        usize::try_from(self.attributes.max_srq_sge).unwrap_or(usize::MAX)
+    }
+
+    /// Has a thread end everything: the device is gone.
+    pub(crate) fn remove(self: &Arc<Self>) {
+        if self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        warn!(adapter = %self.device.name, "adapter removed");
+        let adapter = self.clone();
+        self.teardown.run_next(Box::new(move || adapter.end()));
+    }
+
+    /// Ends all objects of the device, and closes our context of it.
+    fn end(&self) {
+        let opened = self.opened.lock().take();
+        if let Some(opened) = &opened {
+            opened.context.mark_removed();
+        }
+        self.registry.device_removed();
+        self.regions.device_removed();
+        self.groups.device_removed();
+        self.stop();
+        drop(opened);
+        self.runtime.spawn(forget(self.device.name.clone(), self.router.clone()));
+    }
+
+    /// Ends everything that waits for an event: the runtime has shut down, and no task reads events.
+    pub(crate) fn runtime_ended(&self) {
+        if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
+            self.registry.runtime_ended();
+        }
+    }
+
+    /// Sets the tasks that end with the context.
+    pub(super) fn set_tasks(&self, tasks: Vec<AbortHandle>) {
+        *self.tasks.lock() = tasks;
+    }
+
+    /// Ends the tasks.
+    fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.into_iter().for_each(|task| task.abort());
+    }
+}
+
+/// Returns whether an address can lead to a peer with another: it is of its family, and if one of them is link-local, so is the
+/// other, on the same link.
+fn is_like(address: &SocketAddr, other: SocketAddr) -> bool {
+    match (address, other) {
+        (SocketAddr::V6(own), SocketAddr::V6(peer)) if is_link_local(address) => {
+            is_link_local(&other) && own.scope_id() == peer.scope_id()
+        }
+        _ => address.is_ipv4() == other.is_ipv4() && !is_link_local(&other),
+    }
+}
+
+/// Has librdmacm close its own context of a device that was removed. That works once the device has left the list,
+/// which it does a little after the event, and once no id is left, of which the kernel may take a minute to destroy the
+/// last. Until then the removal waits in the kernel.
+async fn forget(device: String, router: Arc<EventRouter>) {
+    let mut pause = FORGET_PAUSE;
+    let mut tries = 0;
+    while tries < FORGET_TRIES || !router.is_empty() {
+        tokio::time::sleep(pause).await;
+        pause = FORGET_MOST.min(pause * 2);
+        tries += 1;
+        let left = router.is_empty();
+        if device_names().is_ok_and(|names| !names.contains(&device)) {
+            forget_removed_devices();
+            if left {
+                return;
+            }
+        }
+    }
+}
+
+impl EventHandler for AdapterContext {
+    fn event(self: Arc<Self>, event: CmEvent) {
+        match event.kind {
+            event::DEVICE_REMOVAL => self.remove(),
+            // Of the address that the adapter watches: it stays bound to the device, which is all that is needed.
+            event::ADDR_CHANGE => drop(self.current_addresses()),
+            kind => {
+                debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "event ignored")
+            }
+        }
+    }
+}
+
+impl Drop for AdapterContext {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,249 @@
+//! The faults of the machine that keep programs from its devices.
+//!
+//! A fault begins with a call of a library that fails, or with a device that a call does not list. Only then are the kernel's
+//! files read, to find the cause: a machine on which the calls succeed has no fault, whatever these files say.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::config::VerbsConfig;
+use super::devices::{self, Owner, owner, without_scope};
+use super::fault::Fault;
+use crate::error::OpenError;
+use crate::net::kernel::interfaces::{interface_of, interfaces};
+use crate::sys::{self, Context, EventChannel, PortState, device_names};
+
+/// The folder of the kernel module `ib_uverbs`, with an entry for each device, in every network namespace.
+const UVERBS: &str = "/sys/class/infiniband_verbs";
+/// The folder of the devices that this network namespace may use.
+const DEVICES: &str = "/sys/class/infiniband";
+/// The entry of the kernel module `rdma_ucm`.
+const RDMA_CM: &str = "/sys/class/misc/rdma_cm";
+/// The folder of the device files.
+const FILES: &str = "/dev/infiniband";
+
+/// A device of the kernel.
+struct Node {
+    /// Its name, such as `rxe0`.
+    device: String,
+    /// Its file, such as `/dev/infiniband/uverbs0`.
+    file: PathBuf,
+}
+
+/// Returns the faults of all devices of the machine.
+pub(crate) fn faults() -> Vec<Fault> {
+    if let Err(sentence) = sys::load() {
+        return vec![Fault::Libraries(sentence)];
+    }
+    let listed = match device_names() {
+        Ok(names) => names,
+        Err(source) => return vec![failed("ibv_get_device_list", source)],
+    };
+    let nodes = nodes();
+    let mut found: Vec<_> =
+        nodes.iter().filter(|node| !listed.contains(&node.device)).map(unlisted).collect();
+    if listed.is_empty() && nodes.is_empty() {
+        let loaded = Path::new(UVERBS).exists();
+        found.push(if loaded { Fault::NoDevice } else { Fault::Module { module: "ib_uverbs" } });
+    }
+    let mut usable = Vec::new();
+    // A fault of a device that is not used does no harm.
+    let config = VerbsConfig::default();
+    for device in listed.iter().filter(|device| !config.excludes(device)) {
+        match device_fault(device, &nodes) {
+            Some(fault) => found.push(fault),
+            None => usable.push(device),
+        }
+    }
+    match EventChannel::new() {
+        Ok(_) => found.extend(unreachable(&usable)),
+        Err(source) => match connection_manager() {
+            Some(fault) => found.push(fault),
+            // Without a device there is no channel.
+            None if found.is_empty() => found.push(failed("rdma_create_event_channel", source)),
+            None => {}
+        },
+    }
+    found
+}
+
+/// Returns the faults that keep `address` from a device, and the largest payload of a packet of its device, if one has it.
+pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
+    let interface = match interface_of(address) {
+        Ok(Some(interface)) => interface,
+        // The list of an interface leaves these out: without a scope they name no interface, and opening one fails.
+        Ok(None) if is_link_local(address) => return (Vec::new(), None),
+        Ok(None) => return (vec![Fault::NotLocal { address }], None),
+        Err(source) => return (vec![failed("getifaddrs", source)], None),
+    };
+    if !interface.up {
+        return (vec![Fault::InterfaceDown { interface: interface.name, address }], None);
+    }
+    let config = VerbsConfig::default();
+    let local = SocketAddr::new(address.to_canonical(), 0);
+    let bound = devices::channel().ok().and_then(|channel| owner(&channel, &config, local));
+    if let Some(Owner { device: bound, excluded_by }) = bound {
+        if excluded_by.is_some() {
+            // The soft provider serves the address, because a list excludes the device.
+            return (Vec::new(), None);
+        }
+        let context = open(&bound.name, &nodes());
+        let port = context
+            .and_then(|context| context.port(bound.port).map_err(|source| failed("ibv_query_port", source)));
+        return match port {
+            Ok(PortState { active: true, mtu }) => (Vec::new(), mtu),
+            Ok(_) => (vec![port_down(&bound.name, bound.port)], None),
+            Err(fault) => (vec![fault], None),
+        };
+    }
+    let mut found = faults();
+    // These are about devices that do not have the address, and do not explain that none has it.
+    let of_others = |fault: &Fault| matches!(fault, Fault::PortDown { .. } | Fault::NoAddress { .. });
+    if found.iter().all(of_others) {
+        let others = devices::addresses(&config).unwrap_or_default();
+        found.push(Fault::NotOfDevice { address, interface: interface.name, others });
+    }
+    (found, None)
+}
+
+/// Returns every address that a device has, whether or not the device is used, but for those that need a scope.
+///
+/// # Errors
+/// Those of listing the devices.
+pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
+    let devices = devices::list(&VerbsConfig::default())?;
+    Ok(devices.into_iter().flat_map(|(device, _)| without_scope(&device.addresses)).collect())
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Returns the fault of a call.
+fn failed(call: &'static str, source: io::Error) -> Fault {
+    Fault::Other(OpenError::Os { call, source: source.into() })
+}
+
+/// Returns the names of the devices that the kernel has, also of those that programs cannot use.
+pub(crate) fn device_list() -> Vec<String> {
+    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    // Those of other network namespaces, and those that only libibverbs lists.
+    names.extend(nodes().into_iter().map(|node| node.device));
+    if sys::load().is_ok() {
+        names.extend(device_names().unwrap_or_default());
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Lists the devices of the kernel, of all network namespaces.
+fn nodes() -> Vec<Node> {
+    let entries = fs::read_dir(UVERBS).into_iter().flatten().flatten();
+    let nodes = entries.filter_map(|entry| {
+        let device = fs::read_to_string(entry.path().join("ibdev")).ok()?.trim().to_owned();
+        Some(Node { device, file: Path::new(FILES).join(entry.file_name()) })
+    });
+    nodes.collect()
+}
+
+/// Returns the reason for which libibverbs does not list a device of the kernel.
+fn unlisted(node: &Node) -> Fault {
+    let device = node.device.clone();
+    if !Path::new(DEVICES).join(&device).exists() {
+        Fault::Namespace { device }
+    } else if !node.file.exists() {
+        Fault::DeviceFile { path: node.file.clone() }
+    } else {
+        Fault::DriverLibrary { device }
+    }
+}
+
+/// Opens a device that libibverbs lists.
+///
+/// # Errors
+/// The fault of its file, or that of the call.
+fn open(device: &str, nodes: &[Node]) -> Result<Arc<Context>, Fault> {
+    Context::open(device).map_err(|source| {
+        let node = nodes.iter().find(|node| node.device == device);
+        node.and_then(|node| closed(&node.file)).unwrap_or_else(|| failed("ibv_open_device", source))
+    })
+}
+
+/// Returns the fault of a device that libibverbs lists: it cannot be opened, or none of its ports is active.
+fn device_fault(device: &str, nodes: &[Node]) -> Option<Fault> {
+    let context = match open(device, nodes) {
+        Ok(context) => context,
+        Err(fault) => return Some(fault),
+    };
+    let ports = context.attributes().map_or(0, |attributes| attributes.ports);
+    let is_active = |port| context.port(port).is_ok_and(|state| state.active);
+    (!(1..=ports).any(is_active)).then(|| port_down(device, 1))
+}
+
+/// Returns the fault of a file that does not exist or may not be opened; `None` otherwise.
+fn closed(path: &Path) -> Option<Fault> {
+    let error = OpenOptions::new().read(true).write(true).open(path).err()?;
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound => Some(Fault::DeviceFile { path }),
+        io::ErrorKind::PermissionDenied => Some(Fault::Permission { path, source: Arc::new(error) }),
+        _ => None,
+    }
+}
+
+/// Returns the fault that keeps this process from the connection manager, if its files show one.
+fn connection_manager() -> Option<Fault> {
+    if !Path::new(RDMA_CM).exists() {
+        return Some(Fault::Module { module: "rdma_ucm" });
+    }
+    closed(&Path::new(FILES).join("rdma_cm"))
+}
+
+/// Returns a fault for each of these devices to which no address of this machine leads.
+fn unreachable(devices: &[&String]) -> Vec<Fault> {
+    let (reachable, own) = match (devices::list(&VerbsConfig::default()), interfaces()) {
+        (Ok(reachable), Ok(own)) => (reachable, own),
+        (Err(error), _) => return vec![Fault::Other(error)],
+        (_, Err(source)) => return vec![failed("getifaddrs", source)],
+    };
+    let own: Vec<IpAddr> = own.into_iter().flat_map(|interface| interface.addresses).collect();
+    let is_reachable = |name: &str| reachable.iter().any(|(device, _)| device.name == name);
+    let faults = devices.iter().filter(|name| !is_reachable(name)).map(|name| {
+        let device = name.to_string();
+        // The kernel lists an address of a device in the table, and the address is not of an interface here.
+        if table(name).into_iter().any(|ip| !own.contains(&ip)) {
+            Fault::Namespace { device }
+        } else {
+            Fault::NoAddress { device }
+        }
+    });
+    faults.collect()
+}
+
+/// Returns the IP addresses in the GID table of a device: of RoCE alone, the GIDs of other devices are no IP addresses.
+fn table(device: &str) -> Vec<IpAddr> {
+    let ports = fs::read_dir(Path::new(DEVICES).join(device).join("ports")).into_iter().flatten().flatten();
+    let gids = ports.flat_map(|port| {
+        let gids = fs::read_dir(port.path().join("gids")).into_iter().flatten().flatten();
+        gids.filter_map(move |gid| {
+            let interfaces = port.path().join("gid_attrs/ndevs");
+            // Only an entry of RoCE belongs to a network interface.
+            fs::read(interfaces.join(gid.file_name())).ok()?;
+            fs::read_to_string(gid.path()).ok()?.trim().parse::<Ipv6Addr>().ok()
+        })
+    });
+    let is_global = |gid: &Ipv6Addr| !gid.is_unspecified() && !gid.is_unicast_link_local();
+    gids.filter(is_global).map(|gid| IpAddr::V6(gid).to_canonical()).collect()
+}
+
+/// Returns the fault of a port that is not active.
+fn port_down(device: &str, port: u8) -> Fault {
+    let first = Path::new(DEVICES).join(device).join(format!("ports/{port}/gid_attrs/ndevs/0"));
+    let interface = fs::read_to_string(first).ok().map(|name| name.trim().to_owned());
+    Fault::PortDown { device: device.to_owned(), port, interface }
+}

@@ -1,0 +1,67 @@
+// The verbs provider: librdmacm and libibverbs, for InfiniBand, RoCE and iWARP devices, `rdma_rxe` and `siw`.
+//
+// | module | what it does |
+// |---|---|
+// | `config` | settings |
+// | `devices` | the devices of the machine, and their addresses |
+// | `device_filter` | the devices that are used |
+// | `machine` | the [faults](fault) of the machine that keep programs from its devices |
+// | `workers` | threads for the calls of a driver that may take long |
+// | `cm_id` | rdma_cm ids, and the routing of their events |
+// | `request_id` | the id of a request at the device |
+// | `routes` | the way from the device to the queue pairs |
+// | `context` | the context of an adapter: the open device, its protection domain, its removal |
+// | `limits` | the limits of queues that a device is asked for |
+// | `info` | the limits and abilities of a device |
+// | `region`, `window` | registered memory |
+// | `work_queue` | the requests of one queue of a queue pair |
+// | `completions` | completion queues of the device, in groups |
+// | `shared` | receive queues of several queue pairs |
+// | `device_qp` | a queue pair of the device, and the way of its completions to its owner |
+// | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `finish` takes them, `drain` ends a queue pair of the device |
+// | `for_now` | the reject of a passive side that cannot take a connection for now |
+// | `offer` | the parameters that one side of a connection sends to the other |
+// | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listen` the listener |
+// | `reactor` | the tasks that wait for events: connection manager, completions, device |
+// | `adapter` | an adapter of the program: opens a device, and starts its tasks |
+//
+// A file knows only files above its own in this list.
+//
+// Queue pairs are our own: librdmacm never sees them (`id->qp` stays NULL), or it would move them itself and break
+// "a failed connect leaves the queue pair as it was".
+#![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
+
+pub(crate) mod accept;
+pub(crate) mod adapter;
+pub(crate) mod cm_id;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod connect;
+pub(crate) mod connector;
+pub(crate) mod context;
+mod cq_poller;
+mod device_filter;
+mod device_qp;
+pub(crate) mod devices;
+pub(crate) mod fault;
+mod for_now;
+mod found;
+mod info;
+mod limits;
+pub(crate) mod listen;
+pub(crate) mod machine;
+mod offer;
+pub(crate) mod queue_pair;
+pub(crate) mod reactor;
+pub(crate) mod region;
+mod request_id;
+mod routes;
+pub(crate) mod shared;
+pub(crate) mod window;
+mod work_queue;
+mod workers;
+
+pub use config::VerbsConfig;
+pub use fault::Fault;
+
+pub use crate::cm::check_up::{CheckUp, Choice, check_up};

@@ -1,0 +1,223 @@
+//! Processes the completions of the device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::debug;
+
+use super::{Borrower, Inner, QueuePair};
+use crate::error::{Reason, WcError};
+use crate::inflight::{self, Completed, CompletionInfo};
+use crate::proto::qp::QueuePairState;
+use crate::status::{Status, WcStatus};
+use crate::sys::Told;
+use crate::verbs::device_qp::DeviceQp;
+use crate::verbs::found::{Found, News};
+use crate::verbs::request_id::RequestId;
+use crate::verbs::routes::CompletionHandler;
+use crate::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
+
+/// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw
+/// reports the two from threads of its own. Otherwise it is the disconnect timeout.
+const LAG: Duration = Duration::from_secs(1);
+/// The number of steps in which the event is waited for: a machine that stands still for a while delivers the event
+/// before the next one.
+const STEPS: u32 = 8;
+
+/// The number of completions that an inbox has room for when it is empty.
+const KEPT: usize = 64;
+
+impl QueuePair {
+    /// Does what follows from the results of requests, without the lock.
+    pub(super) fn found(&self, found: Found<'_, '_>) {
+        found.wakes.wake_all();
+        self.heard(found.queue_pair);
+    }
+
+    /// Does what follows for the connection once the caller has released its locks.
+    pub(super) fn found_later(&self, found: &mut Found<'_, '_>) {
+        let news = std::mem::take(&mut found.queue_pair);
+        if news != News::default()
+            && let Some(me) = self.me.upgrade()
+        {
+            found.wakes.run(move || me.heard(news));
+        }
+    }
+
+    fn heard(&self, News { received, broken, silent }: News) {
+        if received {
+            self.data_arrived();
+        }
+        if let Some((error, key)) = broken {
+            self.broke(error, key);
+        }
+        if let Some((error, key)) = silent {
+            self.silent(key, Reason::Completion(error));
+        }
+    }
+
+    /// Processes the completions in the inbox.
+    pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found<'_, '_>) {
+        if self.inbox.is_empty() {
+            return;
+        }
+        let mut inbox = std::mem::take(&mut inner.reading);
+        self.inbox.swap(&mut inbox);
+        for (key, id, result) in inbox.drain(..) {
+            self.read(inner, key, id, result, found);
+        }
+        // A list that a burst has made long is not kept.
+        if inbox.capacity() <= KEPT {
+            inner.reading = inbox;
+        }
+    }
+
+    /// Handles the result of a request of the device's queue pair with this key, which is in use, is being ended, or
+    /// has ended.
+    pub(super) fn read(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        id: u64,
+        result: WcResult,
+        found: &mut Found<'_, '_>,
+    ) {
+        let id = RequestId::unpack(id);
+        let device = inner.device.as_deref().map(DeviceQp::key);
+        if device.or_else(|| inner.ending.as_ref().map(|ending| ending.key)) != Some(key) {
+            self.read_late(inner, key, id, result, found);
+        } else if id.key != RequestId::SHARED {
+            self.completed(inner, id, result, found);
+        } else if let Some((ticket, payload)) = inner.take_shared(id.sequence) {
+            self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
+        }
+    }
+
+    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found<'_, '_>) {
+        let RequestId { key, receive, sequence } = id;
+        if sequence == RequestId::KEEPALIVE {
+            return self.probed(inner, key, result, found);
+        }
+        // Nearly always it is the oldest.
+        if let Some(outstanding) = inner.queue(receive).pop_if(sequence) {
+            self.finished(inner, key, receive, outstanding, result, found);
+        } else if !inner.queue(receive).finished(sequence, result) {
+            debug!(sequence, receive, "completion of an unknown request");
+            return;
+        }
+        self.finish_ready(inner, key, receive, found);
+    }
+
+    /// Finishes the oldest requests of a queue of which the result is known.
+    pub(super) fn finish_ready(&self, inner: &mut Inner, key: u32, receive: bool, found: &mut Found<'_, '_>) {
+        while let Some((outstanding, result)) = inner.queue(receive).pop() {
+            self.finished(inner, key, receive, outstanding, result, found);
+        }
+    }
+
+    /// Finishes the next request of a queue. If it has failed, it is kept until the connection has ended.
+    fn finished(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        receive: bool,
+        outstanding: Outstanding,
+        result: WcResult,
+        found: &mut Found<'_, '_>,
+    ) {
+        let Outstanding { ticket, payload, silent, held, copied, .. } = outstanding;
+        let mut status = status_of(result.status, receive, self.adapter.quirks());
+        // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
+        // that failed (`QP-18`).
+        if status == Status::SUCCESS && !receive && inner.failed.iter().any(|(receive, ..)| !receive) {
+            status = Status::CANCELED;
+        }
+        if status != Status::SUCCESS {
+            // First the connection ends, then its requests fail (`X3`).
+            inner.failed.push((receive, ticket, result.failed(status, payload)));
+            if let (None, Some(error)) = (inner.broken, result.error()) {
+                inner.broken = Some(error);
+                found.queue_pair.broken = Some((error, key));
+            }
+            return;
+        }
+        // An iWARP device has only handed what it sends to its TCP.
+        if receive || !self.adapter.is_iwarp() {
+            inner.silence.heard();
+        }
+        if let Held::Invalidating(invalidating) = held {
+            let (window, bound) = *invalidating;
+            window.invalidated(bound);
+        }
+        if let Some(Told::Invalidated(invalidated)) = result.told {
+            let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
+            windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
+        }
+        let bytes =
+            if receive { result.received(&payload) } else { copied as usize + inflight::length(&payload) };
+        // Once the connection is established, the connector needs no notice.
+        if receive && inner.state == QueuePairState::Associated {
+            found.queue_pair.received = true;
+            inner.has_received = true;
+        }
+        let mut completed = Completed::done(bytes, payload);
+        completed.extra =
+            if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
+        let Found { wakes, polling, .. } = found;
+        inner.queue(receive).sink.complete_polled(ticket, completed, polling.as_deref_mut(), wakes);
+    }
+
+    /// Returns the report of the device on the first request that failed, if one did, and the status of that.
+    pub(crate) fn failure(&self) -> Option<(Status, WcError)> {
+        let error = self.lock().broken?;
+        Some((status_of(error.status, false, self.adapter.quirks()), error))
+    }
+
+    /// Ends the connection because a request has failed. The other requests wait for the end.
+    pub(super) fn broke(&self, error: WcError, key: u32) {
+        let Some(cm) = self.borrower_of(key) else { return };
+        debug!(connection = %cm.connection(), %error, "request failed");
+        let status = status_of(error.status, false, self.adapter.quirks());
+        let reason = Reason::Completion(error);
+        if error.status != WcStatus::WR_FLUSH_ERR {
+            cm.broken_by(key, status, reason);
+            return;
+        }
+        // Flushed, for a reason that an event will report. The wait for that does not keep a connection that has no
+        // other holder.
+        let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
+        let step = self.adapter.config.disconnect_timeout.max(LAG) / STEPS;
+        runtime.spawn(async move {
+            for _ in 0..STEPS {
+                tokio::time::sleep(step).await;
+            }
+            if let Some(cm) = cm.upgrade() {
+                cm.broken_by(key, status, reason);
+            }
+        });
+    }
+
+    /// Ends the connection because the device has refused requests behind the doorbell: nothing can be posted behind
+    /// them.
+    pub(super) fn doorbell_refused(&self, key: u32) {
+        const REASON: Reason = Reason::Local("the device refused requests behind the doorbell");
+        if let Some(cm) = self.borrower_of(key) {
+            cm.broken_by(key, Status::INVALID_DEVICE_REQUEST, REASON);
+        }
+    }
+
+    /// Returns the connector that has the queue pair, while it uses that of the device with this key. Without a connector the requests
+    /// finish.
+    fn borrower_of(&self, key: u32) -> Option<Arc<dyn Borrower>> {
+        let inner = self.lock();
+        // The attempt may have ended by now, and the queue pair may have another one of the device.
+        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
+            return None;
+        }
+        let cm = inner.borrower();
+        if cm.is_none() {
+            self.finish_apart(inner, Status::CANCELED);
+        }
+        cm
+    }
+}

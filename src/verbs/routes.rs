@@ -1,0 +1,168 @@
+//! Finds the queue pairs that completions and events are for, by the key in their requests and by the device's number.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::found::Found;
+use super::request_id::RequestId;
+use crate::error::Reason;
+use crate::sync::hash::KeyHasher;
+use crate::sync::{Mutex, MutexGuard};
+use crate::sys::{Batch, Element};
+
+/// The number of parts of the path timeout. A dead peer is noticed at most one part late.
+pub(crate) const TICKS: u32 = 10;
+
+/// A queue pair, as the tasks see it that read completions and events of the device.
+pub(crate) trait CompletionHandler: Send + Sync {
+    /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion
+    /// queue is held. With `found`, they are processed at once if the lock of the queue pair is free; otherwise they
+    /// are put into the inbox. Returns whether the caller has to call [`progress`](Self::progress).
+    fn deliver(
+        &self,
+        key: u32,
+        batch: &Batch,
+        places: Range<usize>,
+        found: Option<&mut Found<'_, '_>>,
+    ) -> bool;
+
+    /// Processes the inbox, and wakes the tasks whose requests have finished. No lock is held.
+    fn progress(&self);
+
+    /// Returns the number of the device's queue pair that is in use.
+    fn number(&self) -> Option<u32>;
+
+    /// Returns whether this is its completion queue of the device, or its shared receive queue.
+    fn uses(&self, element: Element) -> bool;
+
+    /// Ends the wait for the last receive of the device's queue pair with this key, which takes no further receive of a
+    /// shared queue.
+    fn last_receive(&self, key: u32);
+
+    /// Ends the connection: the device has reported an error of the queue pair, or of a queue of it.
+    fn device_error(&self, reason: Reason);
+
+    /// Releases the shared receives, which the device has lost.
+    fn shared_lost(&self);
+
+    /// Handles a message that has arrived, perhaps before the one that establishes the connection.
+    fn data_arrived(&self);
+
+    /// Counts one of the [`TICKS`] of the path timeout.
+    fn tick(&self);
+}
+
+/// Queue pairs: all of an adapter, or those that complete in one group of completion queues.
+#[derive(Default)]
+pub(crate) struct Routes(Mutex<State>);
+
+type Map<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
+
+/// The queue pairs, under the lock.
+#[derive(Default)]
+pub(crate) struct State {
+    /// By the keys in their requests. A key is used again only after all the others.
+    by_key: Map<Weak<dyn CompletionHandler>>,
+    /// The keys by the device's numbers, of those with a shared receive queue.
+    by_number: Map<u32>,
+    next: u32,
+    /// By the keys of completion queues, whether they have lost a completion.
+    queues: HashMap<u64, Arc<AtomicBool>>,
+}
+
+impl State {
+    /// Returns the key of the queue pair with this number, of those with a shared receive queue.
+    pub(crate) fn key_by_number(&self, number: u32) -> Option<u32> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// Returns the queue pair with this key.
+    pub(crate) fn by_key(&self, key: u32) -> Option<Arc<dyn CompletionHandler>> {
+        self.by_key.get(&key).and_then(Weak::upgrade)
+    }
+}
+
+impl Routes {
+    /// Locks the queue pairs, for a caller that looks for several.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// Registers a queue pair of the device under a new key. Completions that carry the key are for `handler`.
+    pub(crate) fn enlist(&self, handler: Weak<dyn CompletionHandler>) -> u32 {
+        let mut all = self.lock();
+        // There are fewer queue pairs than keys.
+        while all.next == RequestId::SHARED || all.by_key.contains_key(&all.next) {
+            all.next = all.next.wrapping_add(1);
+        }
+        let key = all.next;
+        all.next = key.wrapping_add(1);
+        all.by_key.insert(key, handler);
+        key
+    }
+
+    /// Adds a queue pair that has a key.
+    pub(crate) fn add(&self, key: u32, handler: Weak<dyn CompletionHandler>) {
+        self.lock().by_key.insert(key, handler);
+    }
+
+    /// Registers the number of a queue pair, by which completions of receives of a shared queue name it.
+    pub(crate) fn add_number(&self, number: u32, key: u32) {
+        self.lock().by_number.insert(number, key);
+    }
+
+    /// Removes the key of a queue pair, and its number.
+    pub(crate) fn strike(&self, key: u32, number: Option<u32>) {
+        let mut all = self.lock();
+        let _handler = all.by_key.remove(&key);
+        if let Some(number) = number
+            && all.by_number.get(&number) == Some(&key)
+        {
+            // A later queue pair with the same number keeps its entry.
+            all.by_number.remove(&number);
+        }
+    }
+
+    /// Returns the queue pair with this number. Only for events that are rare.
+    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<dyn CompletionHandler>> {
+        self.all().into_iter().find(|queue_pair| queue_pair.number() == Some(number))
+    }
+
+    /// Returns every queue pair that there is.
+    pub(crate) fn all(&self) -> Vec<Arc<dyn CompletionHandler>> {
+        self.lock().by_key.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Hands the event of the last receive to the queue pair with this number, which takes no further receive of a
+    /// shared queue.
+    pub(crate) fn last_receive(&self, number: u32) {
+        let found = {
+            let all = self.lock();
+            all.key_by_number(number).and_then(|key| Some((key, all.by_key(key)?)))
+        };
+        if let Some((key, queue_pair)) = found {
+            queue_pair.last_receive(key);
+        }
+    }
+
+    /// Registers a completion queue whose events carry this key. Returns the flag that says whether it has lost a
+    /// completion.
+    pub(crate) fn register_queue(&self, key: u64) -> Arc<AtomicBool> {
+        self.lock().queues.entry(key).or_default().clone()
+    }
+
+    /// Removes a completion queue.
+    pub(crate) fn deregister_queue(&self, key: u64) {
+        self.lock().queues.remove(&key);
+    }
+
+    /// Marks a completion queue that has lost a completion.
+    pub(crate) fn lose_queue(&self, key: u64) {
+        if let Some(lost) = self.lock().queues.get(&key) {
+            lost.store(true, Ordering::Release);
+        }
+    }
+}
