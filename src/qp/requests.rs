@@ -255,19 +255,33 @@ impl QueuePair {
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         let handle = &self.handle;
-        if handle.provider.posts_directly() {
-            let request = DirectRequest { operation: &operation, source: Source::Bytes(parts), flags };
-            match handle.provider.post_direct(request, || handle.table.open(label)) {
-                DirectOutcome::Completed(bytes) => {
-                    return Ok(Op::completed((bytes, handle.config.context), Payload::new(), kind, ()));
-                }
-                DirectOutcome::Posted(ticket) => return Ok(Op::new(handle.table.clone(), ticket, kind, ())),
-                DirectOutcome::Declined => {}
+        match self.post_direct(&operation, Source::Bytes(parts), flags, label) {
+            DirectOutcome::Completed(bytes) => {
+                Ok(Op::completed((bytes, handle.config.context), Payload::new(), kind, ()))
             }
+            DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, ())),
+            DirectOutcome::Declined => self.post_without_buffer(label, |ticket| {
+                handle.provider.post_inline(InlineRequest { ticket, operation, parts, flags })
+            }),
         }
-        self.post_without_buffer(label, |ticket| {
-            self.handle.provider.post_inline(InlineRequest { ticket, operation, parts, flags })
-        })
+    }
+
+    /// Has the provider execute the request within the call, if it does that. One function for every kind of buffer, so that the
+    /// provider's is compiled once.
+    #[inline]
+    fn post_direct(
+        &self,
+        operation: &Operation,
+        source: Source<'_>,
+        flags: Flags,
+        label: RequestMeta,
+    ) -> DirectOutcome {
+        let handle = &self.handle;
+        if !handle.provider.posts_directly() {
+            return DirectOutcome::Declined;
+        }
+        let request = DirectRequest { operation, source, flags };
+        handle.provider.post_direct(request, || handle.table.open(label))
     }
 
     /// Checks what does not depend on the moment, and posts a request to change a window.
@@ -340,23 +354,15 @@ impl QueuePair {
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         let list = self.lend(buffer, kind, entries, access, remote)?;
-        if handle.provider.posts_directly() {
-            let source = Source::Memory(&list.payload);
-            let request = DirectRequest { operation: &operation, source, flags };
-            match handle.provider.post_direct(request, || handle.table.open(label)) {
-                DirectOutcome::Completed(bytes) => {
-                    let of = (bytes, handle.config.context);
-                    return Ok(Op::completed(of, list.payload, kind, list.state));
-                }
-                DirectOutcome::Posted(ticket) => {
-                    return Ok(Op::new(handle.table.clone(), ticket, kind, list.state));
-                }
-                DirectOutcome::Declined => {}
+        match self.post_direct(&operation, Source::Memory(&list.payload), flags, label) {
+            DirectOutcome::Completed(bytes) => {
+                Ok(Op::completed((bytes, handle.config.context), list.payload, kind, list.state))
             }
+            DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, list.state)),
+            DirectOutcome::Declined => self.post(list, label, |ticket, payload| {
+                handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
+            }),
         }
-        self.post(list, label, |ticket, payload| {
-            handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
-        })
     }
 
     /// Checks that the operation takes these options, and that the adapter has both.
