@@ -2,9 +2,8 @@
 //
 // | module | what it does |
 // |---|---|
-// | `config` | settings |
+// | `config` | settings, and the choice of the devices that are used |
 // | `devices` | the devices of the machine, and their addresses |
-// | `device_filter` | the devices that are used |
 // | `machine` | the [faults](fault) of the machine that keep programs from its devices |
 // | `workers` | threads for the calls of a driver that may take long |
 // | `cm_id` | rdma_cm ids, and the routing of their events |
@@ -40,7 +39,6 @@ pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod context;
 mod cq_poller;
-mod device_filter;
 mod device_qp;
 pub(crate) mod devices;
 pub(crate) mod fault;
