@@ -12,8 +12,7 @@ use crate::error::{OpenError, RegisterError};
 use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::qp::QueuePairConfig;
-use crate::verbs::fault::Fault;
-use crate::verbs::machine;
+use crate::verbs::diagnose::{self, Fault};
 
 /// The memory that the check-up registers: as much as a program with a few streams.
 const MEMORY: usize = 1 << 20;
@@ -86,13 +85,13 @@ impl fmt::Display for Choice {
 /// # Cancel safety
 /// Dropping the future ends the check-up. Calls that have begun end on the runtime's blocking pool.
 pub async fn check_up(address: Option<IpAddr>) -> CheckUp {
-    let devices = blocking(machine::device_list).await.unwrap_or_default();
+    let devices = blocking(diagnose::device_list).await.unwrap_or_default();
     let mut result = CheckUp { devices, ..CheckUp::default() };
     match address {
         Some(address) => result.check_address(address).await,
         None => {
-            result.faults = blocking(machine::faults).await.unwrap_or_else(|error| vec![error]);
-            for address in blocking(machine::addresses).await.ok().and_then(Result::ok).unwrap_or_default() {
+            result.faults = blocking(diagnose::faults).await.unwrap_or_else(|error| vec![error]);
+            for address in blocking(diagnose::addresses).await.ok().and_then(Result::ok).unwrap_or_default() {
                 result.check_address(address).await;
             }
         }
@@ -103,7 +102,7 @@ pub async fn check_up(address: Option<IpAddr>) -> CheckUp {
 impl CheckUp {
     /// Adds the choice for an address, and its faults.
     async fn check_address(&mut self, address: IpAddr) {
-        let (mut faults, mtu) = match blocking(move || machine::faults_of(address)).await {
+        let (mut faults, mtu) = match blocking(move || diagnose::faults_of(address)).await {
             Ok(found) => found,
             Err(fault) => (vec![fault], None),
         };

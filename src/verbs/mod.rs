@@ -4,7 +4,7 @@
 // |---|---|
 // | `config` | settings, and the choice of the devices that are used |
 // | `devices` | the devices of the machine, and their addresses |
-// | `machine` | the [faults](fault) of the machine that keep programs from its devices |
+// | `diagnose` | the faults of the machine that keep programs from its devices |
 // | `workers` | threads for the calls of a driver that may take long |
 // | `cm_id` | rdma_cm ids, and the routing of their events |
 // | `request_id` | the id of a request at the device |
@@ -41,13 +41,12 @@ pub(crate) mod context;
 mod cq_poller;
 mod device_qp;
 pub(crate) mod devices;
-pub(crate) mod fault;
+pub(crate) mod diagnose;
 mod for_now;
 mod found;
 mod info;
 mod limits;
 pub(crate) mod listen;
-pub(crate) mod machine;
 mod offer;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
@@ -60,6 +59,6 @@ mod work_queue;
 mod workers;
 
 pub use config::VerbsConfig;
-pub use fault::Fault;
+pub use diagnose::Fault;
 
 pub use crate::cm::check_up::{CheckUp, Choice, check_up};
