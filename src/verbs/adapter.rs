@@ -13,8 +13,7 @@ use super::completions::CompletionGroup;
 use super::config::VerbsConfig;
 use super::context::{AdapterContext, ContextParts, Opened, failed};
 use super::devices::{self, Device};
-use super::info;
-use super::limits::Limits;
+use super::limits::{Limits, info_of};
 use super::reactor;
 use crate::error::OpenError;
 use crate::sync::Mutex;
@@ -210,7 +209,7 @@ fn context(
     let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
     let max_message = port.and_then(|port| parts.context.max_message(port).ok()).unwrap_or(0);
     let opened = anchor.and_then(|anchor| parts.into_opened(anchor));
-    let info = info::of(&device, &attributes, iwarp, max_message, limits);
+    let info = info_of(&device, &attributes, iwarp, max_message, limits);
     AdapterContext::new(ContextParts {
         device,
         config,

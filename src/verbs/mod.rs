@@ -10,8 +10,7 @@
 // | `request_id` | the id of a request at the device |
 // | `routes` | the way from the device to the queue pairs |
 // | `context` | the context of an adapter: the open device, its protection domain, its removal |
-// | `limits` | the limits of queues that a device is asked for |
-// | `info` | the limits and abilities of a device |
+// | `limits` | the limits and abilities of a device, reported or found by asking |
 // | `region`, `window` | registered memory |
 // | `work_queue` | the requests of one queue of a queue pair |
 // | `completions` | completion queues of the device, in groups |
@@ -44,7 +43,6 @@ pub(crate) mod devices;
 pub(crate) mod diagnose;
 mod for_now;
 mod found;
-mod info;
 mod limits;
 pub(crate) mod listen;
 mod offer;

@@ -264,7 +264,7 @@ mod tests {
     fn the_public_module_of_a_provider_reexports() {
         assert_eq!(wrong("src/verbs/mod.rs", "pub use crate::cm::check_up;"), "");
         assert!(wrong("src/verbs/mod.rs", "use crate::cm::check_up;").contains("uses `cm::check_up`"));
-        assert!(wrong("src/verbs/info.rs", "pub use crate::cm::check_up;").contains("uses `cm::check_up`"));
+        assert!(wrong("src/verbs/limits.rs", "pub use crate::cm::check_up;").contains("uses `cm::check_up`"));
     }
 
     #[test]
