@@ -128,7 +128,7 @@ pub(crate) enum Registration {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::registration::Registration>),
     #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::region::Registration>),
+    Verbs(Arc<verbs::memory::Registration>),
 }
 
 /// A memory window: a part of a registration under a key of its own.
@@ -137,7 +137,7 @@ pub(crate) enum Window {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::window::Window>),
     #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::window::Window>),
+    Verbs(Arc<verbs::memory::Window>),
 }
 
 /// The completion queue of a provider. The soft provider completes requests in the program's own queue, and has one only for the
@@ -416,7 +416,7 @@ impl Adapter {
     /// Makes a memory window that is not bound.
     pub(crate) fn window(&self) -> Result<Window, RegisterError> {
         Ok(
-            make!(self, Window, adapter => soft::window::Window::new(adapter)?, adapter => verbs::window::Window::new(adapter)?),
+            make!(self, Window, adapter => soft::window::Window::new(adapter)?, adapter => verbs::memory::Window::new(adapter)?),
         )
     }
 

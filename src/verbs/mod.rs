@@ -11,7 +11,7 @@
 // | `routes` | the way from the device to the queue pairs |
 // | `context` | the context of an adapter: the open device, its protection domain, its removal |
 // | `limits` | the limits and abilities of a device, reported or found by asking |
-// | `region`, `window` | registered memory |
+// | `memory` | registered memory, and memory windows |
 // | `work_queue` | the requests of one queue of a queue pair |
 // | `completions` | completion queues of the device, in groups |
 // | `shared` | receive queues of several queue pairs |
@@ -20,7 +20,7 @@
 // | `for_now` | the reject of a passive side that cannot take a connection for now |
 // | `offer` | the parameters that one side of a connection sends to the other |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listen` the listener |
-// | `reactor` | the tasks that wait for events: connection manager, completions, device |
+// | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
 // A file knows only files above its own in this list.
@@ -37,7 +37,6 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod context;
-mod cq_poller;
 mod device_qp;
 pub(crate) mod devices;
 pub(crate) mod diagnose;
@@ -45,14 +44,13 @@ mod for_now;
 mod found;
 mod limits;
 pub(crate) mod listen;
+pub(crate) mod memory;
 mod offer;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
-pub(crate) mod region;
 mod request_id;
 mod routes;
 pub(crate) mod shared;
-pub(crate) mod window;
 mod work_queue;
 mod workers;
 

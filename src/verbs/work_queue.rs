@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::memory::{Bound, Window};
 use super::request_id::RequestId;
-use super::window::{Bound, Window};
 use crate::error::{PostErrorKind, WcError};
 use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket};
 use crate::memory::Slice;

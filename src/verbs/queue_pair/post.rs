@@ -20,9 +20,8 @@ use crate::sys::{
     self, AccessFlags, Binding, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
 use crate::types::{Access, OpKind, QueueKind};
-use crate::verbs::region::Registration;
+use crate::verbs::memory::{Registration, Window};
 use crate::verbs::request_id::RequestId;
-use crate::verbs::window::Window;
 use crate::verbs::work_queue::{Entries, Held, Outstanding, entries, no_entries, nothing, receive_entries};
 
 /// The maximum number of requests that wait for the doorbell.
