@@ -147,7 +147,7 @@ pub(crate) enum CompletionQueue {
     #[cfg(feature = "soft")]
     Soft(Option<Arc<soft::completion_queue::CompletionQueue>>),
     #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::completions::CompletionGroup>),
+    Verbs(Arc<verbs::completion_queue::CompletionGroup>),
 }
 
 /// A receive queue of several queue pairs.
@@ -156,7 +156,7 @@ pub(crate) enum SharedReceives {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::shared::SharedReceives>),
     #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::shared::SharedReceives>),
+    Verbs(Arc<verbs::receive_queue::SharedReceives>),
 }
 
 /// A queue pair. Each posted request finishes exactly once, in post order within its queue, through the sink of its queue.
@@ -389,7 +389,7 @@ impl Adapter {
             self,
             SharedReceives,
             adapter => soft::shared::SharedReceives::new(adapter, depth, entries, sink)?,
-            adapter => verbs::shared::SharedReceives::new(adapter, depth, entries, sink)?
+            adapter => verbs::receive_queue::SharedReceives::new(adapter, depth, entries, sink)?
         ))
     }
 
@@ -409,7 +409,7 @@ impl Adapter {
             self,
             Listener,
             adapter => soft::accept::Listener::new(adapter.clone()),
-            adapter => verbs::listen::Listener::new(adapter.context().clone())
+            adapter => verbs::listener::Listener::new(adapter.context().clone())
         )
     }
 

@@ -34,7 +34,7 @@ pub(crate) enum Listener {
     #[cfg(feature = "soft")]
     Soft(Arc<soft::accept::Listener>),
     #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::listen::Listener>),
+    Verbs(Arc<verbs::listener::Listener>),
 }
 
 impl Connector {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tracing::{debug, info};
 
 use super::cm_id::{CmId, EventRouter};
-use super::completions::CompletionGroup;
+use super::completion_queue::CompletionGroup;
 use super::config::VerbsConfig;
 use super::context::{AdapterContext, ContextParts, Opened, failed};
 use super::devices::{self, Device};

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::completions::{CompletionGroup, Ready, Room};
+use super::completion_queue::{CompletionGroup, Ready, Room};
 use super::context::AdapterContext;
+use super::receive_queue::Receives;
 use super::routes::CompletionHandler;
-use super::shared::Receives;
 use super::workers;
 use crate::provider::connector::Job;
 use crate::sync::Mutex;

@@ -7,19 +7,18 @@
 // | `diagnose` | the faults of the machine that keep programs from its devices |
 // | `workers` | threads for the calls of a driver that may take long |
 // | `cm_id` | rdma_cm ids, and the routing of their events |
-// | `request_id` | the id of a request at the device |
-// | `routes` | the way from the device to the queue pairs |
+// | `routes` | the way from the device to the queue pairs: the ids of requests, and what follows from completions |
 // | `context` | the context of an adapter: the open device, its protection domain, its removal |
 // | `limits` | the limits and abilities of a device, reported or found by asking |
 // | `memory` | registered memory, and memory windows |
 // | `work_queue` | the requests of one queue of a queue pair |
-// | `completions` | completion queues of the device, in groups |
-// | `shared` | receive queues of several queue pairs |
+// | `completion_queue` | completion queues of the device, in groups |
+// | `receive_queue` | receive queues of several queue pairs |
 // | `device_qp` | a queue pair of the device, and the way of its completions to its owner |
 // | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `finish` takes them, `drain` ends a queue pair of the device |
 // | `for_now` | the reject of a passive side that cannot take a connection for now |
 // | `offer` | the parameters that one side of a connection sends to the other |
-// | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listen` the listener |
+// | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
 // | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
@@ -32,7 +31,7 @@
 pub(crate) mod accept;
 pub(crate) mod adapter;
 pub(crate) mod cm_id;
-pub(crate) mod completions;
+pub(crate) mod completion_queue;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
@@ -41,16 +40,14 @@ mod device_qp;
 pub(crate) mod devices;
 pub(crate) mod diagnose;
 mod for_now;
-mod found;
 mod limits;
-pub(crate) mod listen;
+pub(crate) mod listener;
 pub(crate) mod memory;
 mod offer;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
-mod request_id;
+pub(crate) mod receive_queue;
 mod routes;
-pub(crate) mod shared;
 mod work_queue;
 mod workers;
 

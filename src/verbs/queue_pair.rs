@@ -3,7 +3,7 @@
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
 //! [`WorkQueue::outstanding`]. [`post`] adds them, [`finish`] takes them. When a connection ends, the queue pair of the
 //! device is destroyed, see [`drain`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
-//! the device when the old one was only an attempt. Completions that come while another thread has the lock go by way of an [`inbox`], see [`completions`](super::completions).
+//! the device when the old one was only an attempt. Completions that come while another thread has the lock go by way of an [`inbox`], see [`completion_queue`](super::completion_queue).
 //!
 //! Calls that the driver may take long for are made without the lock. The ones that end a queue pair of the device are handed
 //! to the caller as a [`Job`].
@@ -14,18 +14,21 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
+use drain::{Draining, Ending};
+use inbox::{Inbox, Letter};
+use keepalive::Silence;
+use post::Deferred;
 use tokio::sync::Notify;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::completions::{CompletionGroup, LOST};
+use super::completion_queue::{CompletionGroup, LOST};
 use super::context::AdapterContext;
 use super::device_qp::DeviceQp;
-use super::found::Found;
 use super::limits;
 use super::memory::Window;
-use super::routes::CompletionHandler;
-use super::shared::SharedReceives;
+use super::receive_queue::SharedReceives;
+use super::routes::{CompletionHandler, Found};
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
 use crate::inflight::{Completed, Payload, Ticket, WakeList};
@@ -38,11 +41,6 @@ use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion};
 use crate::types::{ConnectionId, ReadLimits};
-
-use drain::{Draining, Ending};
-use inbox::{Inbox, Letter};
-use keepalive::Silence;
-use post::Deferred;
 
 mod drain;
 mod finish;

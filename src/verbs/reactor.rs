@@ -33,7 +33,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::completions::CompletionGroup;
+use super::completion_queue::CompletionGroup;
 use super::context::{AdapterContext, Opened};
 use super::routes::TICKS;
 use crate::error::Reason;

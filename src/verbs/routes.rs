@@ -1,4 +1,5 @@
-//! Finds the queue pairs that completions and events are for, by the key in their requests and by the device's number.
+//! The way from the device to the queue pairs: the ids of requests, the queue pairs that completions and events are for, by the
+//! key in these ids and by the device's number, and what follows from completions.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -6,12 +7,44 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::found::Found;
-use super::request_id::RequestId;
-use crate::error::Reason;
+use crate::error::{Reason, WcError};
+use crate::inflight::{Polling, WakeList};
 use crate::sync::hash::KeyHasher;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{Batch, Element};
+
+/// The id of a request at the device: the key of the device's queue pair, the queue, and the place in it.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestId {
+    pub(crate) key: u32,
+    pub(crate) receive: bool,
+    pub(crate) sequence: u32,
+}
+
+impl RequestId {
+    const RECEIVE: u32 = 1 << 31;
+    /// Below the place of the empty request that asks for a sign of life, which is not among the others.
+    pub(super) const SEQUENCE: u32 = Self::KEEPALIVE - 1;
+    /// The place of that one.
+    pub(crate) const KEEPALIVE: u32 = 1 << 30;
+    const KEY: u32 = 32;
+    /// The key of no queue pair: a receive of a shared queue, and the place of it there.
+    pub(crate) const SHARED: u32 = u32::MAX;
+
+    pub(crate) fn pack(self) -> u64 {
+        let queue = if self.receive { Self::RECEIVE } else { 0 };
+        (u64::from(self.key) << Self::KEY) | u64::from(queue | self.sequence)
+    }
+
+    pub(crate) fn unpack(id: u64) -> Self {
+        let place = id as u32;
+        Self {
+            key: (id >> Self::KEY) as u32,
+            receive: place & Self::RECEIVE != 0,
+            sequence: place & !Self::RECEIVE,
+        }
+    }
+}
 
 /// The number of parts of the path timeout. A dead peer is noticed at most one part late.
 pub(crate) const TICKS: u32 = 10;
@@ -164,5 +197,32 @@ impl Routes {
         if let Some(lost) = self.lock().queues.get(&key) {
             lost.store(true, Ordering::Release);
         }
+    }
+}
+
+/// The result of looking at completions.
+#[derive(Default)]
+pub(crate) struct Found<'a, 'b> {
+    pub(crate) wakes: WakeList,
+    /// The queue of the program that is being polled.
+    pub(crate) polling: Option<&'a mut Polling<'b>>,
+    pub(crate) queue_pair: News,
+}
+
+/// The result for the connection of a queue pair.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    /// A message has come before the connection was established.
+    pub(crate) received: bool,
+    /// The failure of the first request that failed, and the key of the device's queue pair.
+    pub(crate) broken: Option<(WcError, u32)>,
+    /// The failure of the request that asks for a sign of life, and the key of the device's queue pair.
+    pub(crate) silent: Option<(WcError, u32)>,
+}
+
+impl<'a, 'b> Found<'a, 'b> {
+    /// Creates an empty result, with the queue of a caller that polls.
+    pub(crate) fn by(polling: Option<&'a mut Polling<'b>>) -> Self {
+        Self { polling, ..Self::default() }
     }
 }

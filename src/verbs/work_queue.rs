@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::memory::{Bound, Window};
-use super::request_id::RequestId;
+use super::routes::RequestId;
 use crate::error::{PostErrorKind, WcError};
 use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket};
 use crate::memory::Slice;

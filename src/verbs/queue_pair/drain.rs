@@ -29,11 +29,9 @@ use super::{Inner, QueuePair};
 use crate::inflight::{Completed, WakeList};
 use crate::status::Status;
 use crate::verbs::device_qp::{DeviceQp, Sequel};
-use crate::verbs::found::Found;
 use crate::verbs::memory::Window;
-use crate::verbs::request_id::RequestId;
-use crate::verbs::routes::CompletionHandler;
-use crate::verbs::shared::Receives;
+use crate::verbs::receive_queue::Receives;
+use crate::verbs::routes::{CompletionHandler, Found, RequestId};
 use crate::verbs::work_queue::{Held, WcResult, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver

@@ -12,9 +12,7 @@ use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
 use crate::sys::Told;
 use crate::verbs::device_qp::DeviceQp;
-use crate::verbs::found::{Found, News};
-use crate::verbs::request_id::RequestId;
-use crate::verbs::routes::CompletionHandler;
+use crate::verbs::routes::{CompletionHandler, Found, News, RequestId};
 use crate::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
 
 /// The least time by which the event that ends a connection may lag behind the requests that the end flushed: siw

@@ -21,9 +21,7 @@ use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 use crate::verbs::context::AdapterContext;
-use crate::verbs::found::Found;
-use crate::verbs::request_id::RequestId;
-use crate::verbs::routes::{CompletionHandler, TICKS};
+use crate::verbs::routes::{CompletionHandler, Found, RequestId, TICKS};
 use crate::verbs::work_queue::{WcResult, nothing};
 
 /// The silence of a peer, in ticks.

@@ -21,7 +21,7 @@ use crate::sys::{
 };
 use crate::types::{Access, OpKind, QueueKind};
 use crate::verbs::memory::{Registration, Window};
-use crate::verbs::request_id::RequestId;
+use crate::verbs::routes::RequestId;
 use crate::verbs::work_queue::{Entries, Held, Outstanding, entries, no_entries, nothing, receive_entries};
 
 /// The maximum number of requests that wait for the doorbell.

@@ -12,10 +12,10 @@ use std::sync::{Arc, Weak};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::completions::{CompletionGroup, Room};
+use super::completion_queue::{CompletionGroup, Room};
 use super::context::AdapterContext;
 use super::limits;
-use super::request_id::RequestId;
+use super::routes::RequestId;
 use super::work_queue::{Outstanding, no_entries, receive_entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};

@@ -22,10 +22,8 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::context::AdapterContext;
-use super::found::Found;
 use super::reactor::queue_failed;
-use super::request_id::RequestId;
-use super::routes::{CompletionHandler, Routes};
+use super::routes::{CompletionHandler, Found, RequestId, Routes};
 use crate::error::Reason;
 use crate::inflight::Polling;
 use crate::provider::registry::{Member, Registered};
