@@ -22,7 +22,6 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::context::AdapterContext;
-use super::reactor::queue_failed;
 use super::routes::{CompletionHandler, Found, RequestId, Routes};
 use crate::error::Reason;
 use crate::inflight::Polling;
@@ -491,7 +490,7 @@ impl Queue {
         // In a task of its own, because the caller may hold the locks of queue pairs.
         self.context.runtime.spawn(async move {
             warn!(adapter = %context.device.name, "completion queue cannot be read");
-            queue_failed(&context, Element::CompletionQueue(key), LOST);
+            context.routes.fail_queue(Element::CompletionQueue(key), LOST);
         });
     }
 

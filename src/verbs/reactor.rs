@@ -222,7 +222,7 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
             (async_event::DEVICE_FATAL, _) => adapter.remove(),
             // Completions or receives are lost, of any of the queue pairs that use the queue.
             (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
-                queue_failed(adapter, event.element, reason(event.kind));
+                adapter.routes.fail_queue(event.element, reason(event.kind));
             }
             (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (
@@ -240,20 +240,6 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
 /// Returns the cause of what follows from an event.
 fn reason(kind: u32) -> Reason {
     Reason::Event(DeviceEvent::from_code(kind))
-}
-
-/// Ends the connections that use a completion queue or a shared receive queue of the device, which has lost something.
-pub(super) fn queue_failed(adapter: &AdapterContext, element: Element, reason: Reason) {
-    if let Element::CompletionQueue(key) = element {
-        // First: no further queue pair reserves entries in it.
-        adapter.routes.lose_queue(key);
-    }
-    let all = adapter.routes.all();
-    let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(element)).collect();
-    if let Element::SharedReceiveQueue(_) = element {
-        hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
-    }
-    hit.iter().for_each(|queue_pair| queue_pair.device_error(reason));
 }
 
 /// Handles the events that the device has raised by now, for a caller that is about to report the end of a connection: the event has

@@ -193,10 +193,24 @@ impl Routes {
     }
 
     /// Marks a completion queue that has lost a completion.
-    pub(crate) fn lose_queue(&self, key: u64) {
+    fn lose_queue(&self, key: u64) {
         if let Some(lost) = self.lock().queues.get(&key) {
             lost.store(true, Ordering::Release);
         }
+    }
+
+    /// Ends the connections that use a completion queue or a shared receive queue of the device, which has lost something.
+    pub(crate) fn fail_queue(&self, element: Element, reason: Reason) {
+        if let Element::CompletionQueue(key) = element {
+            // First: no further queue pair reserves entries in it.
+            self.lose_queue(key);
+        }
+        let all = self.all();
+        let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(element)).collect();
+        if let Element::SharedReceiveQueue(_) = element {
+            hit.iter().for_each(|queue_pair| queue_pair.shared_lost());
+        }
+        hit.iter().for_each(|queue_pair| queue_pair.device_error(reason));
     }
 }
 
