@@ -8,8 +8,8 @@ use tracing::debug;
 
 use super::cm_id::CmId;
 use super::connector::{Connector, Dialing, Inner};
-use super::device_qp::DeviceQp;
 use super::offer::Offer;
+use super::queue_pair::DeviceQp;
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, Reason};
 use crate::proto::connector::{Input, Op, State};

@@ -16,9 +16,9 @@ use tracing::debug;
 
 use super::cm_id::{CmId, EventHandler};
 use super::context::AdapterContext;
-use super::device_qp::DeviceQp;
 use super::for_now::MARKER;
 use super::offer::Offer;
+use super::queue_pair::DeviceQp;
 use super::queue_pair::{Borrower, QueuePair};
 use super::reactor::handle_device_events;
 use super::workers::Workers;

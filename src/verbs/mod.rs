@@ -14,8 +14,7 @@
 // | `work_queue` | the requests of one queue of a queue pair |
 // | `completion_queue` | completion queues of the device, in groups |
 // | `receive_queue` | receive queues of several queue pairs |
-// | `device_qp` | a queue pair of the device, and the way of its completions to its owner |
-// | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `finish` takes them, `drain` ends a queue pair of the device |
+// | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `device` is a queue pair of the device and the way of its completions, and `teardown` its end |
 // | `for_now` | the reject of a passive side that cannot take a connection for now |
 // | `offer` | the parameters that one side of a connection sends to the other |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
@@ -36,7 +35,6 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connector;
 pub(crate) mod context;
-mod device_qp;
 pub(crate) mod devices;
 pub(crate) mod diagnose;
 mod for_now;

@@ -1,9 +1,10 @@
 //! A queue pair: its two queues, their completions, and the connection it belongs to.
 //!
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
-//! [`WorkQueue::outstanding`]. [`post`] adds them, [`finish`] takes them. When a connection ends, the queue pair of the
-//! device is destroyed, see [`drain`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
-//! the device when the old one was only an attempt. Completions that come while another thread has the lock go by way of an [`inbox`], see [`completion_queue`](super::completion_queue).
+//! [`WorkQueue::outstanding`]. [`post`] adds them, [`complete`] takes them. When a connection ends, the queue pair of the
+//! device is destroyed, see [`teardown`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
+//! the device when the old one was only an attempt. Completions that come while another thread has the lock go by way of an
+//! [`Inbox`], see [`completion_queue`](super::completion_queue).
 //!
 //! Calls that the driver may take long for are made without the lock. The ones that end a queue pair of the device are handed
 //! to the caller as a [`Job`].
@@ -14,17 +15,12 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
-use drain::{Draining, Ending};
-use inbox::{Inbox, Letter};
-use keepalive::Silence;
-use post::Deferred;
 use tokio::sync::Notify;
 use tracing::debug;
 
 use super::cm_id::CmId;
 use super::completion_queue::{CompletionGroup, LOST};
 use super::context::AdapterContext;
-use super::device_qp::DeviceQp;
 use super::limits;
 use super::memory::Window;
 use super::receive_queue::SharedReceives;
@@ -36,17 +32,23 @@ use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
 use crate::provider::params::{self, Options, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
-use crate::provider::work::Refused;
 use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion};
 use crate::types::{ConnectionId, ReadLimits};
 
-mod drain;
-mod finish;
-mod inbox;
+use complete::{Inbox, Letter};
+use keepalive::Silence;
+use post::Deferred;
+use teardown::{Draining, Ending};
+
+pub(super) use device::DeviceQp;
+
+mod complete;
+mod device;
 mod keepalive;
 mod post;
+mod teardown;
 
 /// The queue pair, shared by its handle and its connection.
 pub(crate) struct QueuePair {
@@ -361,150 +363,6 @@ impl QueuePair {
             }
             settled.as_mut().await;
             settled.set(self.settled.notified());
-        }
-    }
-
-    /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`, `LS-16`),
-    /// unless it was flushed. If the adapter is removed or the last handle is dropped, they finish.
-    pub(crate) fn dissociate(&self) -> Option<Job> {
-        let mut inner = self.lock();
-        if inner.state != QueuePairState::Associated {
-            return None;
-        }
-        inner.state.dissociate();
-        inner.cm = None;
-        if self.adapter.is_removed() || inner.released {
-            self.finish(inner, self.status_of_the_rest())
-        } else if inner.used || inner.flushed {
-            self.renew(inner)
-        } else {
-            None
-        }
-    }
-
-    /// Ends a connection: everything outstanding finishes. An attempt keeps its receives, see
-    /// [`dissociate`](Self::dissociate).
-    pub(crate) fn end(&self) -> Option<Job> {
-        let inner = self.lock();
-        match inner.state {
-            QueuePairState::Connected | QueuePairState::Over => self.finish(inner, self.status_of_the_rest()),
-            QueuePairState::Unconnected | QueuePairState::Associated => None,
-        }
-    }
-
-    /// Returns the status of requests that the device has not finished.
-    fn status_of_the_rest(&self) -> Status {
-        if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
-    }
-
-    /// Ends the queue pair: nothing more can be posted. The job ends the device's queue pair, and finishes everything
-    /// with `status` that has not finished by itself. There is none if another job does so already, or did. If a call
-    /// that connects the queue pair has yet to return, and the device has not given every request back, the thread of
-    /// that call finishes the rest.
-    fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Option<Job> {
-        inner.state.end();
-        let detached = self.detach(&mut inner)?;
-        let me = self.me.upgrade()?;
-        Some(Box::new(move || {
-            let core = me.clone();
-            me.stop(detached, status, move |free| core.settle(free, status, None));
-        }))
-    }
-
-    /// Has a finished queue pair ended on a thread of the adapter.
-    fn finish_apart(&self, inner: MutexGuard<'_, Inner>, status: Status) {
-        if let Some(job) = self.finish(inner, status) {
-            self.adapter.teardown.run(job);
-        }
-    }
-
-    /// Replaces the queue pair of the device by a new one, in the job. Its receives are posted again, or finish
-    /// CANCELED.
-    fn renew(&self, mut inner: MutexGuard<'_, Inner>) -> Option<Job> {
-        let detached = self.detach(&mut inner)?;
-        let me = self.me.upgrade()?;
-        Some(Box::new(move || {
-            let core = me.clone();
-            me.stop(detached, me.status_of_the_rest(), move |free| {
-                let next = core.make().inspect_err(|error| debug!(%error, "queue pair not replaced"));
-                core.settle(free, core.status_of_the_rest(), next.ok());
-            });
-        }))
-    }
-
-    /// Settles the end of a queue pair of the device. `free` is whether the memory of what is still outstanding is
-    /// free. Its receives are posted to the next one, if the user can still use that. Everything else finishes with
-    /// `status`.
-    fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
-        let mut found = Found::default();
-        let mut inner = self.lock();
-        self.read_current(&mut inner, &mut found);
-        inner.ending = None;
-        let lives = inner.state == QueuePairState::Unconnected && !self.adapter.is_removed();
-        let (next, unused) = if lives { (next, None) } else { (None, next) };
-        let kept = next.as_ref().map(|_| inner.take_receives(free)).unwrap_or_default();
-        self.finish_all(&mut inner, free, status, &mut found);
-        match next {
-            Some(device) => self.begin_anew(&mut inner, device, kept, &mut found),
-            None => inner.state.end(),
-        }
-        drop(inner);
-        drop(unused);
-        self.check_completions();
-        self.settled.notify_waiters();
-        found.wakes.wake_all();
-    }
-
-    /// Finishes everything with `status` that has not finished by itself.
-    fn finish_all(&self, inner: &mut Inner, free: bool, status: Status, found: &mut Found<'_, '_>) {
-        for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
-            // Flushed by the same end.
-            if completed.status == Status::CANCELED {
-                completed.status = status;
-            }
-            inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
-        }
-        for receive in [false, true] {
-            let WorkQueue { sink, outstanding, .. } = inner.queue(receive);
-            for outstanding in outstanding.drain(..) {
-                let (ticket, completed) = outstanding.ended(status, free);
-                sink.complete(ticket, completed, &mut found.wakes);
-            }
-        }
-        // No device has had these.
-        for waiting in inner.waiting.drain(..) {
-            let (ticket, completed) = waiting.ended(status, true);
-            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
-        }
-    }
-
-    /// Uses this queue pair of the device from now on, with these receives. Those that it does not take finish CANCELED.
-    fn begin_anew(
-        &self,
-        inner: &mut Inner,
-        device: Arc<DeviceQp>,
-        mut kept: VecDeque<Outstanding>,
-        found: &mut Found<'_, '_>,
-    ) {
-        inner.receives.reset();
-        inner.initiator.reset();
-        inner.silence = Silence::default();
-        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, None, false, 0);
-        (inner.has_received, inner.reads) = (false, 0);
-        inner.device = Some(device);
-        while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
-            let posted = match &self.queues.shared {
-                Some(shared) => shared.post_receive(ticket, payload),
-                None => self.post_receive_locked(inner, ticket, payload),
-            };
-            if let Err(Refused { payload, .. }) = posted {
-                kept.push_front(Outstanding::new(ticket, payload));
-                break;
-            }
-        }
-        for Outstanding { ticket, payload, .. } in kept {
-            let completed = Completed::failed(self.status_of_the_rest(), payload);
-            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
         }
     }
 

@@ -9,15 +9,15 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::cm_id::CmId;
-use super::completion_queue::{CompletionGroup, Ready, Room};
-use super::context::AdapterContext;
-use super::receive_queue::Receives;
-use super::routes::CompletionHandler;
-use super::workers;
 use crate::provider::connector::Job;
 use crate::sync::Mutex;
 use crate::sys::{self, CompletionQueue, QpAttributes};
+use crate::verbs::cm_id::CmId;
+use crate::verbs::completion_queue::{CompletionGroup, Ready, Room};
+use crate::verbs::context::AdapterContext;
+use crate::verbs::receive_queue::Receives;
+use crate::verbs::routes::CompletionHandler;
+use crate::verbs::workers;
 
 /// A queue pair of the device, its key, and the room that its completions have. It is destroyed when it is dropped.
 pub(crate) struct DeviceQp {

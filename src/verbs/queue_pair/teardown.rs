@@ -10,7 +10,7 @@
 //! free. So what the device has not completed stays outstanding until that thread has dropped the queue pair.
 //!
 //! The calls are commands to the device, so no lock is held during them. The queue pair is taken from its owner under
-//! the lock, [`Detached`], and a [`Job`](crate::provider::connector::Job) does the rest; until the job is done,
+//! the lock, [`Detached`], and a [`Job`] does the rest; until the job is done,
 //! [`Ending`] has the key of the queue pair whose completions still count.
 //!
 //! A queue pair that takes its receives from a shared queue stays in the error state for a while, until the device
@@ -18,6 +18,7 @@
 //! of a queue pair away when it is destroyed, and a receive without its completion would be lost to the shared queue.
 //! The requests of its send queue finish as the device completes them, and the others when it is destroyed.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,14 +26,18 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::{Inner, QueuePair};
+use super::device::Sequel;
+use super::{DeviceQp, Inner, QueuePair, Silence};
 use crate::inflight::{Completed, WakeList};
+use crate::proto::qp::QueuePairState;
+use crate::provider::connector::Job;
+use crate::provider::work::Refused;
 use crate::status::Status;
-use crate::verbs::device_qp::{DeviceQp, Sequel};
+use crate::sync::MutexGuard;
 use crate::verbs::memory::Window;
 use crate::verbs::receive_queue::Receives;
 use crate::verbs::routes::{CompletionHandler, Found, RequestId};
-use crate::verbs::work_queue::{Held, WcResult, WorkQueue, status_of};
+use crate::verbs::work_queue::{Held, Outstanding, WcResult, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
 /// raises it.
@@ -103,6 +108,156 @@ pub(super) struct Ending {
 }
 
 impl QueuePair {
+    /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`, `LS-16`),
+    /// unless it was flushed. If the adapter is removed or the last handle is dropped, they finish.
+    pub(crate) fn dissociate(&self) -> Option<Job> {
+        let mut inner = self.lock();
+        if inner.state != QueuePairState::Associated {
+            return None;
+        }
+        inner.state.dissociate();
+        inner.cm = None;
+        if self.adapter.is_removed() || inner.released {
+            self.finish(inner, self.status_of_the_rest())
+        } else if inner.used || inner.flushed {
+            self.renew(inner)
+        } else {
+            None
+        }
+    }
+
+    /// Ends a connection: everything outstanding finishes. An attempt keeps its receives, see
+    /// [`dissociate`](Self::dissociate).
+    pub(crate) fn end(&self) -> Option<Job> {
+        let inner = self.lock();
+        match inner.state {
+            QueuePairState::Connected | QueuePairState::Over => self.finish(inner, self.status_of_the_rest()),
+            QueuePairState::Unconnected | QueuePairState::Associated => None,
+        }
+    }
+
+    /// Returns the status of requests that the device has not finished.
+    pub(super) fn status_of_the_rest(&self) -> Status {
+        if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
+    }
+
+    /// Ends the queue pair: nothing more can be posted. The job ends the device's queue pair, and finishes everything
+    /// with `status` that has not finished by itself. There is none if another job does so already, or did. If a call
+    /// that connects the queue pair has yet to return, and the device has not given every request back, the thread of
+    /// that call finishes the rest.
+    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Option<Job> {
+        inner.state.end();
+        let detached = self.detach(&mut inner)?;
+        let me = self.me.upgrade()?;
+        Some(Box::new(move || {
+            let core = me.clone();
+            me.stop(detached, status, move |free| core.settle(free, status, None));
+        }))
+    }
+
+    /// Has a finished queue pair ended on a thread of the adapter.
+    pub(super) fn finish_apart(&self, inner: MutexGuard<'_, Inner>, status: Status) {
+        if let Some(job) = self.finish(inner, status) {
+            self.adapter.teardown.run(job);
+        }
+    }
+
+    /// Replaces the queue pair of the device by a new one, in the job. Its receives are posted again, or finish
+    /// CANCELED.
+    pub(super) fn renew(&self, mut inner: MutexGuard<'_, Inner>) -> Option<Job> {
+        let detached = self.detach(&mut inner)?;
+        let me = self.me.upgrade()?;
+        Some(Box::new(move || {
+            let core = me.clone();
+            me.stop(detached, me.status_of_the_rest(), move |free| {
+                let next = core.make().inspect_err(|error| debug!(%error, "queue pair not replaced"));
+                core.settle(free, core.status_of_the_rest(), next.ok());
+            });
+        }))
+    }
+
+    /// Settles the end of a queue pair of the device. `free` is whether the memory of what is still outstanding is
+    /// free. Its receives are posted to the next one, if the user can still use that. Everything else finishes with
+    /// `status`.
+    pub(super) fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
+        let mut found = Found::default();
+        let mut inner = self.lock();
+        self.read_current(&mut inner, &mut found);
+        inner.ending = None;
+        let lives = inner.state == QueuePairState::Unconnected && !self.adapter.is_removed();
+        let (next, unused) = if lives { (next, None) } else { (None, next) };
+        let kept = next.as_ref().map(|_| inner.take_receives(free)).unwrap_or_default();
+        self.finish_all(&mut inner, free, status, &mut found);
+        match next {
+            Some(device) => self.begin_anew(&mut inner, device, kept, &mut found),
+            None => inner.state.end(),
+        }
+        drop(inner);
+        drop(unused);
+        self.check_completions();
+        self.settled.notify_waiters();
+        found.wakes.wake_all();
+    }
+
+    /// Finishes everything with `status` that has not finished by itself.
+    pub(super) fn finish_all(
+        &self,
+        inner: &mut Inner,
+        free: bool,
+        status: Status,
+        found: &mut Found<'_, '_>,
+    ) {
+        for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
+            // Flushed by the same end.
+            if completed.status == Status::CANCELED {
+                completed.status = status;
+            }
+            inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
+        }
+        for receive in [false, true] {
+            let WorkQueue { sink, outstanding, .. } = inner.queue(receive);
+            for outstanding in outstanding.drain(..) {
+                let (ticket, completed) = outstanding.ended(status, free);
+                sink.complete(ticket, completed, &mut found.wakes);
+            }
+        }
+        // No device has had these.
+        for waiting in inner.waiting.drain(..) {
+            let (ticket, completed) = waiting.ended(status, true);
+            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+        }
+    }
+
+    /// Uses this queue pair of the device from now on, with these receives. Those that it does not take finish CANCELED.
+    pub(super) fn begin_anew(
+        &self,
+        inner: &mut Inner,
+        device: Arc<DeviceQp>,
+        mut kept: VecDeque<Outstanding>,
+        found: &mut Found<'_, '_>,
+    ) {
+        inner.receives.reset();
+        inner.initiator.reset();
+        inner.silence = Silence::default();
+        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, None, false, 0);
+        (inner.has_received, inner.reads) = (false, 0);
+        inner.device = Some(device);
+        while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
+            let posted = match &self.queues.shared {
+                Some(shared) => shared.post_receive(ticket, payload),
+                None => self.post_receive_locked(inner, ticket, payload),
+            };
+            if let Err(Refused { payload, .. }) = posted {
+                kept.push_front(Outstanding::new(ticket, payload));
+                break;
+            }
+        }
+        for Outstanding { ticket, payload, .. } in kept {
+            let completed = Completed::failed(self.status_of_the_rest(), payload);
+            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+        }
+    }
+
     /// Takes the queue pair of the device, if there is one. From then on nothing is posted to it.
     pub(super) fn detach(&self, inner: &mut Inner) -> Option<Detached> {
         let device = inner.device.take()?;
