@@ -1,4 +1,9 @@
-//! The passive side of the connector: Accept and Reject of a request.
+//! The passive side of the connector: Accept and Reject of a request, and the refusal of a peer that waits.
+//!
+//! A passive side of InfiniBand or RoCE may be unable to take a connection for now. InfiniBand's connection manager has one
+//! reason for every reject of a program, so the private data marks this one as not the application's, [`MARKER`]. Its last byte
+//! is not zero: the private data of an application is at least one byte shorter, and arrives with zeros behind it. A peer that
+//! does not know the marker finds a sentence in it.
 
 use std::io;
 use std::sync::Arc;
@@ -7,17 +12,28 @@ use bytes::Bytes;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::connector::{Connector, Dialing, Inner};
-use super::offer::Offer;
-use super::queue_pair::DeviceQp;
-use super::queue_pair::QueuePair;
+use super::connector::{Connector, Dialing, Inner, Offer};
+use super::limits::IB_REJECT_DATA;
+use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{AcceptError, Reason};
 use crate::proto::connector::{Input, Op, State};
 use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
 use crate::provider::errors::accept_error;
 use crate::provider::params::AcceptParams;
 use crate::status::Status;
-use crate::types::{ConnectionId, ReadLimits};
+use crate::types::{ConnectionId, ReadLimits, Role};
+
+/// The sentence at the front of the private data.
+const TEXT: &[u8] = b"tokio-rdma: the connection cannot be taken for now";
+
+/// The private data of a reject for now.
+pub(super) const MARKER: [u8; IB_REJECT_DATA] = {
+    let mut marker = [0; IB_REJECT_DATA];
+    let (text, _) = marker.split_at_mut(TEXT.len());
+    text.copy_from_slice(TEXT);
+    marker[IB_REJECT_DATA - 1] = 1;
+    marker
+};
 
 impl Connector {
     /// Accepts the request (`IND2Connector::Accept`). Resolves when the peer has completed the connection.
@@ -200,5 +216,37 @@ impl Connector {
             Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
             status => accept_error(status, self.take_reason(), self.peer()),
         })
+    }
+
+    /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.
+    pub(super) fn refuse(&self, inner: &mut Inner) {
+        let said = inner.reject_data.take();
+        let for_now: &[u8] =
+            if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
+        let data = said.as_deref().unwrap_or(for_now);
+        // At any other moment the destruction of the id refuses the peer. After an accept a reject would leave the
+        // reply in flight, and the destruction would wait a minute for it.
+        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
+            let established = self.adapter.is_iwarp() && self.role == Role::Active;
+            // If the peer has gone, the call fails, which makes no difference.
+            let _ = if established { id.disconnect() } else { id.reject(data) };
+        }
+        self.let_go(inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::limits::MAX_REJECT_DATA;
+
+    // ERR-10: not even the marker itself, sent by an application, arrives as the marker.
+    #[test]
+    fn no_data_of_an_application_is_the_marker() {
+        for length in 0..=MAX_REJECT_DATA {
+            let mut arrives = MARKER[..length].to_vec();
+            arrives.resize(IB_REJECT_DATA, 0);
+            assert_ne!(arrives, MARKER, "{length}");
+        }
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tracing::{debug, info};
 
+use super::accept::MARKER;
 use super::cm_id::{CmId, EventHandler};
-use super::connector::{Connector, Dialing, Inner};
-use super::offer::Offer;
+use super::connector::{Connector, Dialing, Inner, Offer};
 use super::queue_pair::QueuePair;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net;
@@ -20,7 +20,7 @@ use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_ove
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
-use crate::status::porting::IbRejectReason;
+use crate::status::porting::{IbRejectReason, Outcome};
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
@@ -436,6 +436,54 @@ impl Connector {
         };
         let report = report_of(&error);
         inner.progress.reason = error.reason();
+        inner.error = Some(error);
+        report
+    }
+
+    /// Returns the input for an event that ends the attempt, with the outcome that the event stands for.
+    pub(super) fn attempt_over(&self, inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        let rejected = event.kind == event::REJECTED && self.said_no(event);
+        if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
+            inner.progress.reason = Some(Reason::NotNow);
+            return Input::Refused { private_data: None };
+        }
+        match outcome {
+            Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
+            Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
+            Some(Outcome::NoAnswer) => Input::TimedOut,
+            _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
+                libc::ETIMEDOUT => Input::TimedOut,
+                libc::EHOSTUNREACH => Input::Unreachable { network: false },
+                libc::ENETUNREACH => Input::Unreachable { network: true },
+                _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
+            },
+            _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
+            _ => Self::failed(inner, event, outcome),
+        }
+    }
+
+    /// Returns the input for a step of the attempt that failed with an error number, and keeps the error. The number
+    /// means the same as that of a failed call.
+    ///
+    /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
+    /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
+    fn failed(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+        let errno = event.status.saturating_neg();
+        let (Some(peer), Some(reason)) = (inner.progress.peer, inner.progress.reason) else {
+            return Input::Failed(Status::UNSUCCESSFUL);
+        };
+        let other = |status| ConnectError::Other { peer, status, reason };
+        let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
+            _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
+            // A resolution reports a route that takes no packets by this number, a driver anything.
+            _ if errno == libc::EINVAL && event.kind != event::ADDR_ERROR => other(Status::UNSUCCESSFUL),
+            ConnectError::Other { status: Status::INSUFFICIENT_RESOURCES, .. } => {
+                other(Status::INSUFFICIENT_RESOURCES)
+            }
+            ConnectError::Other { .. } => other(Status::UNSUCCESSFUL),
+            error => error,
+        };
+        let report = report_of(&error);
         inner.error = Some(error);
         report
     }

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -16,22 +16,18 @@ use tracing::debug;
 
 use super::cm_id::{CmId, EventHandler};
 use super::context::AdapterContext;
-use super::for_now::MARKER;
-use super::offer::Offer;
-use super::queue_pair::DeviceQp;
-use super::queue_pair::{Borrower, QueuePair};
+use super::queue_pair::{Borrower, DeviceQp, QueuePair};
 use super::reactor::handle_device_events;
 use super::workers::Workers;
 use crate::error::{ConnectError, DisconnectError, Reason};
-use crate::net;
 use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
-use crate::provider::errors::report_of;
+use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::status::porting::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome};
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{CmEvent, event};
+use crate::sys::{CmEvent, ConnectionParams, event};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};
 
 /// A connector and the connection that comes of it.
@@ -93,6 +89,35 @@ enum Goodbye {
     Leaving,
     /// In answer to the disconnect of the peer.
     Answering,
+}
+
+/// The parameters that Connect or Accept sends to the peer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offer {
+    pub(crate) private_data: Bytes,
+    pub(crate) limits: ReadLimits,
+    pub(crate) options: Options,
+    pub(crate) traffic_class: Option<u8>,
+    /// The number of ports that may still be tried.
+    pub(crate) tries: u8,
+    /// The end of the time in which a step of address resolution is repeated; `None` if the caller's limit ends the attempt.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Offer {
+    /// Returns the parameters of the call of the connection manager, with these read limits and the number of this queue pair.
+    pub(crate) fn parameters(&self, limits: ReadLimits, queue_pair: u32) -> ConnectionParams<'_> {
+        // Limits are capped to the device, which knows no more than 255.
+        let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
+        ConnectionParams {
+            private_data: &self.private_data,
+            responder_resources: reads(limits.inbound),
+            initiator_depth: reads(limits.outbound),
+            retry_count: self.options.retry_count(),
+            rnr_retry_count: self.options.rnr_retry_count(),
+            qp_num: queue_pair,
+        }
+    }
 }
 
 /// A call, or a connect, or over iWARP an accept, that the connection manager cannot take back at once.
@@ -330,55 +355,8 @@ impl Connector {
         }
     }
 
-    fn attempt_over(&self, inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
-        let rejected = event.kind == event::REJECTED && self.said_no(event);
-        if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
-            inner.progress.reason = Some(Reason::NotNow);
-            return Input::Refused { private_data: None };
-        }
-        match outcome {
-            Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
-            Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
-            Some(Outcome::NoAnswer) => Input::TimedOut,
-            _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
-                libc::ETIMEDOUT => Input::TimedOut,
-                libc::EHOSTUNREACH => Input::Unreachable { network: false },
-                libc::ENETUNREACH => Input::Unreachable { network: true },
-                _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
-            },
-            _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
-            _ => Self::failed(inner, event, outcome),
-        }
-    }
-
-    /// Returns the input for a step of the attempt that failed with an error number, and keeps the error. The number
-    /// means the same as that of a failed call.
-    ///
-    /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
-    /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
-    fn failed(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
-        let errno = event.status.saturating_neg();
-        let (Some(peer), Some(reason)) = (inner.progress.peer, inner.progress.reason) else {
-            return Input::Failed(Status::UNSUCCESSFUL);
-        };
-        let other = |status| ConnectError::Other { peer, status, reason };
-        let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
-            _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
-            // A resolution reports a route that takes no packets by this number, a driver anything.
-            _ if errno == libc::EINVAL && event.kind != event::ADDR_ERROR => other(Status::UNSUCCESSFUL),
-            ConnectError::Other { status: Status::INSUFFICIENT_RESOURCES, .. } => {
-                other(Status::INSUFFICIENT_RESOURCES)
-            }
-            ConnectError::Other { .. } => other(Status::UNSUCCESSFUL),
-            error => error,
-        };
-        let report = report_of(&error);
-        inner.error = Some(error);
-        report
-    }
-
     /// Returns whether a reject was the application's. iWARP cannot tell, except by the data.
-    fn said_no(&self, event: &CmEvent) -> bool {
+    pub(super) fn said_no(&self, event: &CmEvent) -> bool {
         match reject_reason(event) {
             Some(reason) => reason == IbRejectReason::CONSUMER_DEFINED,
             None => !event.private_data.is_empty(),
@@ -393,7 +371,7 @@ impl Connector {
     }
 
     /// Lets the transport go. A peer that waits for our decision is refused by the destruction of the id.
-    fn let_go(&self, inner: &mut Inner) {
+    pub(super) fn let_go(&self, inner: &mut Inner) {
         if let Some(id) = inner.id.take() {
             match std::mem::replace(&mut inner.dialing, Dialing::No) {
                 Dialing::No => drop(id),
@@ -433,22 +411,6 @@ impl Connector {
     pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
         inner.redial = inner.retiring > 0 && inner.bound.is_some();
         inner.redial
-    }
-
-    /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.
-    fn refuse(&self, inner: &mut Inner) {
-        let said = inner.reject_data.take();
-        let for_now: &[u8] =
-            if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
-        let data = said.as_deref().unwrap_or(for_now);
-        // At any other moment the destruction of the id refuses the peer. After an accept a reject would leave the
-        // reply in flight, and the destruction would wait a minute for it.
-        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
-            let established = self.adapter.is_iwarp() && self.role == Role::Active;
-            // If the peer has gone, the call fails, which makes no difference.
-            let _ = if established { id.disconnect() } else { id.reject(data) };
-        }
-        self.let_go(inner);
     }
 
     /// Leaves the peer in this way: now, or when the job that ends the queue pair of the device is done.

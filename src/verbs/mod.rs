@@ -13,12 +13,10 @@
 // | `memory` | registered memory, and memory windows |
 // | `work_queue` | the requests of one queue of a queue pair |
 // | `completion_queue` | completion queues of the device, in groups |
+// | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `receive_queue` | receive queues of several queue pairs |
 // | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `device` is a queue pair of the device and the way of its completions, and `teardown` its end |
-// | `for_now` | the reject of a passive side that cannot take a connection for now |
-// | `offer` | the parameters that one side of a connection sends to the other |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
-// | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
 // A file knows only files above its own in this list.
@@ -37,11 +35,9 @@ pub(crate) mod connector;
 pub(crate) mod context;
 pub(crate) mod devices;
 pub(crate) mod diagnose;
-mod for_now;
 mod limits;
 pub(crate) mod listener;
 pub(crate) mod memory;
-mod offer;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod receive_queue;
