@@ -125,7 +125,7 @@ impl Routes {
     }
 
     /// Registers a queue pair of the device under a new key. Completions that carry the key are for `handler`.
-    pub(crate) fn enlist(&self, handler: Weak<dyn CompletionHandler>) -> u32 {
+    pub(crate) fn register(&self, handler: Weak<dyn CompletionHandler>) -> u32 {
         let mut all = self.lock();
         // There are fewer queue pairs than keys.
         while all.next == RequestId::SHARED || all.by_key.contains_key(&all.next) {
@@ -148,7 +148,7 @@ impl Routes {
     }
 
     /// Removes the key of a queue pair, and its number.
-    pub(crate) fn strike(&self, key: u32, number: Option<u32>) {
+    pub(crate) fn deregister(&self, key: u32, number: Option<u32>) {
         let mut all = self.lock();
         let _handler = all.by_key.remove(&key);
         if let Some(number) = number

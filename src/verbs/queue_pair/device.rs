@@ -253,7 +253,7 @@ impl Route {
         let sends = Room::new(sends.0, at_sends)?;
         let shared = receives.map(|receives| receives.room(received.0)).transpose()?;
         let receives = if at_receives > 0 { Some(Room::new(received.0, at_receives)?) } else { None };
-        let key = context.routes.enlist(owner.clone());
+        let key = context.routes.register(owner.clone());
         let route = Self { sends, receives, shared, key, number: None, context: context.clone() };
         route.rooms().for_each(|room| room.group().routes().add(key, owner.clone()));
         Ok(route)
@@ -291,7 +291,7 @@ impl Drop for Route {
     fn drop(&mut self) {
         // The room is only free when nothing of this queue pair is left in it.
         self.collect();
-        self.rooms().for_each(|room| room.group().routes().strike(self.key, self.number));
-        self.context.routes.strike(self.key, self.number);
+        self.rooms().for_each(|room| room.group().routes().deregister(self.key, self.number));
+        self.context.routes.deregister(self.key, self.number);
     }
 }
