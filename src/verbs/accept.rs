@@ -231,7 +231,7 @@ impl Connector {
             // If the peer has gone, the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(data) };
         }
-        self.let_go(inner);
+        self.release_id(inner);
     }
 }
 

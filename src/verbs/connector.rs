@@ -370,8 +370,8 @@ impl Connector {
         (!data.is_empty()).then(|| if exact { PrivateData::exact(data) } else { PrivateData::padded(data) })
     }
 
-    /// Lets the transport go. A peer that waits for our decision is refused by the destruction of the id.
-    pub(super) fn let_go(&self, inner: &mut Inner) {
+    /// Releases the id of the attempt. A peer that waits for our decision is refused by the destruction of the id.
+    pub(super) fn release_id(&self, inner: &mut Inner) {
         if let Some(id) = inner.id.take() {
             match std::mem::replace(&mut inner.dialing, Dialing::No) {
                 Dialing::No => drop(id),
@@ -422,10 +422,10 @@ impl Connector {
             Goodbye::Asking => self.begin_disconnect(inner, after),
             Goodbye::Leaving => {
                 // If the call fails, the destruction of the id ends the connection.
-                let _ = Self::part(inner);
-                self.let_go(inner);
+                let _ = Self::send_disconnect(inner);
+                self.release_id(inner);
             }
-            Goodbye::Answering => self.part_or_let_go(inner, after),
+            Goodbye::Answering => self.send_disconnect_or_release(inner, after),
         }
     }
 
@@ -529,29 +529,29 @@ impl Connector {
     ///
     /// # Errors
     /// Those of rdma_disconnect(3).
-    fn part(inner: &Inner) -> io::Result<()> {
+    fn send_disconnect(inner: &Inner) -> io::Result<()> {
         inner.id.as_ref().map_or(Ok(()), |id| id.disconnect())
     }
 
     /// Disconnects without waiting for an answer. If the call fails, the destruction of the id ends the connection.
-    fn part_or_let_go(&self, inner: &mut Inner, after: &mut AfterStep) {
-        if let Err(error) = Self::part(inner) {
+    fn send_disconnect_or_release(&self, inner: &mut Inner, after: &mut AfterStep) {
+        if let Err(error) = Self::send_disconnect(inner) {
             let connection = self.id;
             after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
-            self.let_go(inner);
+            self.release_id(inner);
         }
     }
 
     /// Asks the peer to disconnect, and gives up at the deadline of the machine.
     fn begin_disconnect(&self, inner: &mut Inner, after: &mut AfterStep) {
-        let parted = Self::part(inner);
+        let sent = Self::send_disconnect(inner);
         let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
         if left || self.adapter.is_stopped() {
             // The peer has left already, there is no id, or the runtime has ended and no task reads the answer.
             inner.next = Some(Input::DisconnectAnswered);
             return;
         }
-        if let Err(error) = parted {
+        if let Err(error) = sent {
             let connection = self.id;
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
             after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
@@ -616,7 +616,7 @@ impl ConnectorDriver for Connector {
                 self.say(inner, Goodbye::Leaving, after);
             }
             Action::RefusePeer => self.refuse(inner),
-            Action::Abandon => self.let_go(inner),
+            Action::Abandon => self.release_id(inner),
             Action::Flush => self.flush(inner, after),
         }
     }
@@ -630,7 +630,7 @@ impl ConnectorDriver for Connector {
             State::Dead | State::Disconnected => {
                 inner.bound = None;
                 if !inner.flushing {
-                    self.let_go(inner);
+                    self.release_id(inner);
                 }
             }
             _ => {}
