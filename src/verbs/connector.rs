@@ -73,22 +73,22 @@ pub(crate) struct Inner {
     redial: bool,
     /// A job ends the queue pair of the device.
     flushing: bool,
-    /// The ways of leaving that wait for that job.
-    behind: SmallVec<[Goodbye; 2]>,
+    /// The disconnects that wait for that job.
+    queued_disconnects: SmallVec<[DisconnectMode; 2]>,
     /// An event that arrived before the call that causes it had returned: the resolved route, or the peer's disconnect
     /// during the call that completes the connection.
     early: Option<CmEvent>,
 }
 
-/// The ways of leaving a peer.
+/// The ways to disconnect from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goodbye {
+enum DisconnectMode {
     /// With a Disconnect, which waits for the answer.
-    Asking,
+    AwaitAnswer,
     /// Without waiting for anything.
-    Leaving,
+    Immediate,
     /// In answer to the disconnect of the peer.
-    Answering,
+    Answer,
 }
 
 /// The parameters that Connect or Accept sends to the peer.
@@ -195,7 +195,7 @@ impl Connector {
                 retiring: 0,
                 redial: false,
                 flushing: false,
-                behind: SmallVec::new(),
+                queued_disconnects: SmallVec::new(),
                 early: None,
             };
             Self {
@@ -223,7 +223,7 @@ impl Connector {
         inner.progress.reason.get_or_insert(reason);
         let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
         if connected {
-            self.say(&mut inner, Goodbye::Answering, &mut after);
+            self.disconnect_in(&mut inner, DisconnectMode::Answer, &mut after);
         }
         after
     }
@@ -413,19 +413,19 @@ impl Connector {
         inner.redial
     }
 
-    /// Leaves the peer in this way: now, or when the job that ends the queue pair of the device is done.
-    fn say(&self, inner: &mut Inner, goodbye: Goodbye, after: &mut AfterStep) {
+    /// Disconnects in this way: now, or when the job that ends the queue pair of the device is done.
+    fn disconnect_in(&self, inner: &mut Inner, mode: DisconnectMode, after: &mut AfterStep) {
         if inner.flushing {
-            return inner.behind.push(goodbye);
+            return inner.queued_disconnects.push(mode);
         }
-        match goodbye {
-            Goodbye::Asking => self.begin_disconnect(inner, after),
-            Goodbye::Leaving => {
+        match mode {
+            DisconnectMode::AwaitAnswer => self.begin_disconnect(inner, after),
+            DisconnectMode::Immediate => {
                 // If the call fails, the destruction of the id ends the connection.
                 let _ = Self::send_disconnect(inner);
                 self.release_id(inner);
             }
-            Goodbye::Answering => self.send_disconnect_or_release(inner, after),
+            DisconnectMode::Answer => self.send_disconnect_or_release(inner, after),
         }
     }
 
@@ -446,15 +446,15 @@ impl Connector {
         }));
     }
 
-    /// Leaves the peer in the ways that waited for the end of the queue pair of the device.
+    /// Disconnects in the ways that waited for the end of the queue pair of the device.
     fn flushed(&self) {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
         inner.flushing = false;
-        for goodbye in std::mem::take(&mut inner.behind) {
+        for mode in std::mem::take(&mut inner.queued_disconnects) {
             // The peer may have left since, and the machine waits for no answer then.
-            if goodbye != Goodbye::Asking || inner.progress.state() == State::Disconnecting {
-                self.say(&mut inner, goodbye, &mut after);
+            if mode != DisconnectMode::AwaitAnswer || inner.progress.state() == State::Disconnecting {
+                self.disconnect_in(&mut inner, mode, &mut after);
             }
         }
         while let Some(input) = self.follow_up(&mut inner, &mut after) {
@@ -609,11 +609,11 @@ impl ConnectorDriver for Connector {
             Action::StartAccept => inner.next = self.reply(inner, after).err(),
             Action::StartDisconnect => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.say(inner, Goodbye::Asking, after);
+                self.disconnect_in(inner, DisconnectMode::AwaitAnswer, after);
             }
             Action::Leave => {
                 inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.say(inner, Goodbye::Leaving, after);
+                self.disconnect_in(inner, DisconnectMode::Immediate, after);
             }
             Action::RefusePeer => self.refuse(inner),
             Action::Abandon => self.release_id(inner),
@@ -721,7 +721,7 @@ impl EventHandler for Connector {
         let _ = self.handle_locked(&mut inner, input, &mut after);
         if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
-            self.say(&mut inner, Goodbye::Answering, &mut after);
+            self.disconnect_in(&mut inner, DisconnectMode::Answer, &mut after);
         }
         drop(inner);
         self.run_apart(after);
