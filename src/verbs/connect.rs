@@ -441,7 +441,12 @@ impl Connector {
     }
 
     /// Returns the input for an event that ends the attempt, with the outcome that the event stands for.
-    pub(super) fn attempt_over(&self, inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+    pub(super) fn input_for_failed_attempt(
+        &self,
+        inner: &mut Inner,
+        event: &CmEvent,
+        outcome: Option<Outcome>,
+    ) -> Input {
         let rejected = event.kind == event::REJECTED && self.said_no(event);
         if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
             inner.progress.reason = Some(Reason::NotNow);
@@ -458,7 +463,7 @@ impl Connector {
                 _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
             },
             _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
-            _ => Self::failed(inner, event, outcome),
+            _ => Self::input_for_error(inner, event, outcome),
         }
     }
 
@@ -467,7 +472,7 @@ impl Connector {
     ///
     /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
     /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
-    fn failed(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+    fn input_for_error(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
         let errno = event.status.saturating_neg();
         let (Some(peer), Some(reason)) = (inner.progress.peer, inner.progress.reason) else {
             return Input::Failed(Status::UNSUCCESSFUL);
@@ -490,7 +495,7 @@ impl Connector {
 
     /// Returns the input for the peer's accept: on InfiniBand the peer waits for us, on iWARP the connection is
     /// established (SEMANTICS 11.2).
-    pub(crate) fn answered(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+    pub(crate) fn input_for_reply(&self, inner: &mut Inner, event: &CmEvent) -> Input {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
         let told = if self.adapter.quirks().swaps_read_limits { told.swapped() } else { told };
         let limits = told.capped_to(inner.offer.limits);

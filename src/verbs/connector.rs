@@ -242,8 +242,8 @@ impl Connector {
         match event.kind {
             event::ADDR_RESOLVED => self.address_resolved(inner, after),
             event::ROUTE_RESOLVED => self.route_resolved(inner),
-            event::CONNECT_RESPONSE => Some(self.answered(inner, event)),
-            event::ESTABLISHED if self.role == Role::Active => Some(self.answered(inner, event)),
+            event::CONNECT_RESPONSE => Some(self.input_for_reply(inner, event)),
+            event::ESTABLISHED if self.role == Role::Active => Some(self.input_for_reply(inner, event)),
             event::ESTABLISHED => {
                 if let (State::Accepting, Some(queue_pair)) = (state, &inner.queue_pair) {
                     queue_pair.establish(inner.limits);
@@ -267,14 +267,14 @@ impl Connector {
             | event::CONNECT_ERROR
             | event::UNREACHABLE
             | event::REJECTED
-            | event::DISCONNECTED => Some(self.over(inner, event)),
+            | event::DISCONNECTED => Some(self.input_for_end(inner, event)),
             // TIMEWAIT_EXIT: the queue pair was destroyed. Unknown events are ignored, too.
             _ => None,
         }
     }
 
     /// Maps an rdma_cm event that ends the attempt or the connection to an input, and records the reason.
-    fn over(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+    fn input_for_end(&self, inner: &mut Inner, event: &CmEvent) -> Input {
         let state = inner.progress.state();
         let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
         let phase = match state {
@@ -289,13 +289,13 @@ impl Connector {
         let reason = Reason::Cm { event: kind, status: event.status };
         inner.progress.reason = Some(reason);
         match state {
-            State::Connecting => self.attempt_over(inner, event, outcome),
+            State::Connecting => self.input_for_failed_attempt(inner, event, outcome),
             State::Connected | State::PeerGone | State::Disconnecting if kind == Event::DISCONNECTED => {
                 let orderly = event.status == 0;
                 let unanswered = state == State::Disconnecting && event.status == -libc::ETIMEDOUT;
                 if orderly {
                     if state == State::Connected {
-                        self.left(inner);
+                        self.record_peer_disconnect(inner);
                     }
                 } else if state != State::PeerGone && !unanswered {
                     // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
@@ -336,7 +336,7 @@ impl Connector {
 
     /// Records that the peer has disconnected. A queue pair whose requests were flushed before had failed, and the peer leaves for the
     /// same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
-    fn left(&self, inner: &mut Inner) {
+    fn record_peer_disconnect(&self, inner: &mut Inner) {
         let failure = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.failure());
         match failure.filter(|_| !self.adapter.is_iwarp()) {
             Some((status, error)) => inner.progress.lose(status, Reason::Completion(error)),
@@ -347,7 +347,7 @@ impl Connector {
     }
 
     /// Handles what the device has reported by now, without the lock: the cause of an end is known before the end itself.
-    fn look(&self) {
+    fn handle_reports(&self) {
         handle_device_events(&self.adapter);
         let queue_pair = self.lock().queue_pair.clone();
         if let Some(queue_pair) = queue_pair {
@@ -694,7 +694,7 @@ impl EventHandler for Connector {
     fn event(self: Arc<Self>, event: CmEvent) {
         let mut after = AfterStep::default();
         if event.kind == event::DISCONNECTED {
-            self.look();
+            self.handle_reports();
         }
         let mut inner = self.lock();
         // The event belongs to an id that is no longer that of the attempt.
