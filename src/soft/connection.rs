@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::time::Instant;
 use tracing::trace;
 
-use super::batch::Batch;
+use super::framing::Batch;
 use super::reader::Reader;
 use super::receive_queue::ReceiveQueue;
 use super::registration::AccessGuard;

@@ -8,9 +8,8 @@ use std::io;
 
 use tracing::trace;
 
-use super::batch::{self, Batch, COPY_BELOW};
 use super::connection::{ConnectionShared, SendHalf, Socket, Transmitted};
-use super::fill::MAX_UNTAGGED;
+use super::framing::{self, Batch, COPY_BELOW, MAX_UNTAGGED};
 use crate::inflight::{Payload, Ticket, WakeList};
 use crate::memory::Piece;
 use crate::provider::work::{DirectOutcome, DirectRequest, Operation, Source, WorkRequest};
@@ -37,7 +36,7 @@ struct DirectFrame<'a> {
 
 impl<'a> DirectFrame<'a> {
     fn new(header: Header, source: Source<'a>, payload: usize, crc: bool) -> Self {
-        let mut copied = batch::take_arena();
+        let mut copied = framing::take_arena();
         match &header {
             Header::Tagged(header) => copied.extend_from_slice(&header.encode(payload)),
             Header::Untagged(header) => copied.extend_from_slice(&header.encode(payload)),
@@ -100,7 +99,7 @@ impl<'a> DirectFrame<'a> {
             // The bytes under the checksum, and not others that are in the memory now.
             (None, _) => batch.framed(&self.copied),
         }
-        batch::restore_arena(self.copied);
+        framing::restore_arena(self.copied);
         batch
     }
 }
@@ -140,7 +139,7 @@ impl ConnectionShared {
             && sending.direct_sent(sent)
         {
             drop(sending);
-            batch::restore_arena(frame.copied);
+            framing::restore_arena(frame.copied);
             return DirectOutcome::Completed(length);
         }
         let request = WorkRequest { ticket: open(), operation: *operation, payload: source.payload(), flags };

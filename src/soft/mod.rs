@@ -12,7 +12,7 @@
 // | `adapter` | an opened interface: protection domain, removal |
 // | `window` | memory windows, and the requests that bind and invalidate them |
 // | `shared`, `receive_queue` | posted receives, of several queue pairs and of one |
-// | `batch`, `send`, `fill` | the sending half: batches of frames, the send queue, and framing |
+// | `send`, `framing` | the sending half: the send queue, and batches of frames |
 // | `stream_frames` | a message of a byte stream as frames |
 // | `connection` | the part of a connection that posting calls and its task share |
 // | `turn` | a turn of the reader: its result, and the reasons to stop |
@@ -30,7 +30,6 @@
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
-pub(crate) mod batch;
 pub(crate) mod completion_queue;
 pub(crate) mod config;
 pub(crate) mod connect;
@@ -39,8 +38,8 @@ pub(crate) mod connector;
 pub(crate) mod control;
 mod direct;
 pub(crate) mod driver;
-pub(crate) mod fill;
 mod frame;
+pub(crate) mod framing;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
 mod last_words;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::Waker;
 
-use super::batch::Batch;
+use super::framing::Batch;
 use super::registration::RemoteAccess;
 use super::remote_keys::Grant;
 use super::window::WindowOp;

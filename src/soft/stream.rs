@@ -10,8 +10,8 @@ use std::task::Waker;
 
 use tracing::trace;
 
-use super::batch::Batch;
 use super::connection::{ConnectionShared, SendHalf, Transmitted};
+use super::framing::Batch;
 use super::stream_frames::StreamFrames;
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;

@@ -8,8 +8,7 @@ use std::io::IoSlice;
 
 use smallvec::SmallVec;
 
-use super::batch::{Batch, COPY_BELOW};
-use super::fill::MAX_TAGGED;
+use super::framing::{Batch, COPY_BELOW, MAX_TAGGED};
 use crate::memory::Piece;
 use crate::provider::stream::{StreamMessage, WORD};
 use crate::wire::crc::{self, Crc};
