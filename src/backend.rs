@@ -126,7 +126,7 @@ pub(crate) enum WeakAdapter {
 #[derive(Clone)]
 pub(crate) enum Registration {
     #[cfg(feature = "soft")]
-    Soft(Arc<soft::registration::Registration>),
+    Soft(Arc<soft::memory::Registration>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::memory::Registration>),
 }
@@ -135,7 +135,7 @@ pub(crate) enum Registration {
 #[derive(Clone)]
 pub(crate) enum Window {
     #[cfg(feature = "soft")]
-    Soft(Arc<soft::window::Window>),
+    Soft(Arc<soft::memory::Window>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::memory::Window>),
 }
@@ -416,7 +416,7 @@ impl Adapter {
     /// Makes a memory window that is not bound.
     pub(crate) fn window(&self) -> Result<Window, RegisterError> {
         Ok(
-            make!(self, Window, adapter => soft::window::Window::new(adapter)?, adapter => verbs::memory::Window::new(adapter)?),
+            make!(self, Window, adapter => soft::memory::Window::new(adapter)?, adapter => verbs::memory::Window::new(adapter)?),
         )
     }
 

@@ -6,7 +6,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -16,8 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
 use super::handshake::LingeringClose;
-use super::registration::Registration;
-use super::remote_keys::KeyTable;
+use super::memory::{KeyTable, Registration};
 use crate::error::{OpenError, RegisterError};
 use crate::memory::{Owned, Shared};
 use crate::net::errors::route_error;
@@ -26,9 +24,8 @@ use crate::net::options::SocketOptions;
 use crate::net::ports::PortRange;
 use crate::net::{Host, Interface, Monitor};
 use crate::provider::info::{AdapterInfo, ProviderKind};
-use crate::provider::next_domain;
 use crate::provider::registry::Registry;
-use crate::provider::runtime;
+use crate::provider::{next_domain, runtime};
 use crate::sync::{Mutex, Throttle};
 use crate::types::{Access, AdapterId, ReadLimits};
 

@@ -9,14 +9,12 @@ use tokio::time::Instant;
 use tracing::trace;
 
 use super::framing::Batch;
+use super::memory::{AccessGuard, KeyTable, WindowOp};
 use super::reader::Reader;
 use super::receive_queue::ReceiveQueue;
-use super::registration::AccessGuard;
-use super::remote_keys::KeyTable;
 use super::send::{MAX_BATCHES, Next, SendQueue, deregistered};
 use super::stream_frames::StreamFrames;
 use super::turn::{TURN_BYTES, cost_of};
-use super::window::WindowOp;
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory;

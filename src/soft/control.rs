@@ -2,9 +2,9 @@
 //! Sends of a byte stream, Terminate.
 
 use super::connection::ConnectionShared;
+use super::memory::{Grant, Intent};
 use super::placement::OnComplete;
 use super::receive::Receiver;
-use super::remote_keys::{Grant, Intent};
 use super::send::Answer;
 use super::turn::{REQUEST_COST, Stop, Violation};
 use crate::inflight::{Completed, Note, Ticket, WakeList};

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::registration::RemoteAccess;
+use super::memory::RemoteAccess;
 use super::send::{
     Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work, deregistered,
 };
@@ -443,7 +443,7 @@ impl SendQueue {
 mod tests {
     use super::*;
     use crate::memory::Owned;
-    use crate::soft::remote_keys::KeyTable;
+    use crate::soft::memory::KeyTable;
     use crate::types::Access;
     use crate::wire::rdmap::Opcode;
 

@@ -7,10 +7,9 @@
 // |---|---|
 // | `config` | settings |
 // | `staging`, `read_ahead`, `predict` | staged bytes, their limit, the layout of a Read Response |
-// | `registration`, `remote_keys` | registered memory and the keys of peers |
+// | `memory` | registered memory: regions, windows, and the keys of peers |
 // | `handshake` | the socket between two phases of the handshake, and its lingering close |
 // | `adapter` | an opened interface: protection domain, removal |
-// | `window` | memory windows, and the requests that bind and invalidate them |
 // | `shared`, `receive_queue` | posted receives, of several queue pairs and of one |
 // | `send`, `framing` | the sending half: the send queue, and batches of frames |
 // | `stream_frames` | a message of a byte stream as frames |
@@ -43,6 +42,7 @@ pub(crate) mod framing;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
 mod last_words;
+pub(crate) mod memory;
 mod message_timeout;
 mod path_timeout;
 mod placement;
@@ -52,15 +52,12 @@ mod read_ahead;
 pub(crate) mod reader;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
-pub(crate) mod registration;
-pub(crate) mod remote_keys;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod staging;
 mod stream;
 mod stream_frames;
 pub(crate) mod turn;
-pub(crate) mod window;
 
 pub use config::SoftConfig;
 

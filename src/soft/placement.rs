@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::registration::{Binding, RemoteAccess};
+use super::memory::{Binding, RemoteAccess};
 use crate::inflight::{self, Payload};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;

@@ -9,9 +9,7 @@ use std::io;
 use std::task::Waker;
 
 use super::framing::Batch;
-use super::registration::RemoteAccess;
-use super::remote_keys::Grant;
-use super::window::WindowOp;
+use super::memory::{Grant, RemoteAccess, WindowOp};
 use crate::error::PostErrorKind;
 use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::proto::mpa::{Rtr, rtr_frame};
@@ -651,7 +649,7 @@ struct Deregistered;
 
 #[cfg(test)]
 mod tests {
-    use super::super::remote_keys::KeyTable;
+    use super::super::memory::KeyTable;
     use super::*;
     use crate::inflight::{RequestMeta, Table};
     use crate::memory::{Owned, Piece};
@@ -700,7 +698,7 @@ mod tests {
         for flushes in [false, true] {
             let table = std::sync::Arc::<Table>::default();
             let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(table.clone()));
-            let window = soft::window::Window::new(&adapter).expect("a window");
+            let window = soft::memory::Window::new(&adapter).expect("a window");
             let kept = std::sync::Arc::downgrade(&window);
             let target = BindTarget { registration: &registration, range: 0..8, access: Access::REMOTE_READ };
             let window_op = window.bind(target, 1).expect("bound");

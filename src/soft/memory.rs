@@ -1,18 +1,227 @@
-//! The keys of a protection domain, and the bytes to which each key gives access.
+//! Registered memory of the soft provider: regions, windows, and the keys that give peers access to them.
+//!
+//! A window is a part of a region under a key of its own, for the peer of one connection. A binding is
+//! posted, and so it has three states: *pending* from the call on, when its key is known already; *live* once
+//! its turn in the queue has come; *dead* when it was invalidated, bound over, or its connection has ended.
+//! Bytes are moved for a peer under a guard, so that none moves after the deregistration.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::registration::{Binding, Registration, RemoteAccess};
+use super::adapter::Adapter;
 use crate::error::{PostErrorKind, RegisterError};
-use crate::memory::Shared;
+use crate::inflight::Payload;
+use crate::memory::{Shared, Slice};
 use crate::net::Host;
-use crate::sync::RwLock;
+use crate::provider::work::BindTarget;
 use crate::sync::hash::KeyHasher;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
+
+/// Memory under a key. Remote offsets (TO) count from its first byte.
+pub(crate) struct Registration {
+    key: u32,
+    access: Access,
+    length: usize,
+    /// The memory, until it is deregistered. Transfers of peers refer to it by offset: the registration is
+    /// the only handle of the provider to it, so that a peer that has stopped keeps no memory. A transfer
+    /// holds this for reading, so that `revoke` returns only when the last byte has been moved.
+    memory: RwLock<Option<Slice>>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The key is left out: it gives access to the memory.
+        f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl Registration {
+    pub(super) fn new(key: u32, memory: Shared, access: Access) -> Arc<Self> {
+        Arc::new(Self { key, access, length: memory.len(), memory: RwLock::new(Some(memory.whole())) })
+    }
+
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Returns the remote address of the first byte.
+    #[expect(clippy::unused_self, reason = "other providers have their memory elsewhere")]
+    pub(crate) fn address(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Returns false once the memory was deregistered.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.memory.read().is_some()
+    }
+
+    /// Returns whether these bytes lie within the memory.
+    pub(super) fn contains(&self, part: &Range<usize>) -> bool {
+        part.end <= self.length
+    }
+
+    /// Marks the memory as accessible to peers.
+    pub(super) fn expose(&self) {
+        if let Some(memory) = &*self.memory.read() {
+            memory.expose();
+        }
+    }
+
+    /// Ends the use of the memory. Returns when the last byte has been moved by this key.
+    pub(super) fn revoke(&self) {
+        let memory = self.memory.write().take();
+        // Without the lock, as the memory may return to the program.
+        drop(memory);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Pending,
+    Live,
+    Dead,
+}
+
+/// A part of a region under a key of its own, for the peer of one connection.
+pub(crate) struct Binding {
+    key: u32,
+    registration: Arc<Registration>,
+    range: Range<usize>,
+    access: Access,
+    /// The connection whose peer may use it.
+    connection: u64,
+    /// A transfer by this key holds the lock for reading, as with a registration.
+    life: RwLock<Life>,
+}
+
+impl Binding {
+    pub(super) fn new(
+        key: u32,
+        registration: Arc<Registration>,
+        range: Range<usize>,
+        access: Access,
+        connection: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self { key, registration, range, access, connection, life: RwLock::new(Life::Pending) })
+    }
+
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    pub(super) fn registration(&self) -> &Arc<Registration> {
+        &self.registration
+    }
+
+    pub(super) fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(super) fn connection(&self) -> u64 {
+        self.connection
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.live().is_some()
+    }
+
+    /// Returns a guard that keeps the binding live, or `None` if it is not.
+    fn live(&self) -> Option<RwLockReadGuard<'_, Life>> {
+        let life = self.life.read();
+        (*life == Life::Live).then_some(life)
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        *self.life.read() == Life::Dead
+    }
+
+    /// Returns whether these bytes of the region lie within the binding.
+    pub(super) fn contains(&self, part: &Range<usize>) -> bool {
+        self.range.start <= part.start && part.end <= self.range.end && self.registration.contains(part)
+    }
+
+    pub(super) fn go_live(&self) {
+        let mut life = self.life.write();
+        // The binding may have been revoked before its turn came.
+        if *life == Life::Pending {
+            *life = Life::Live;
+        }
+    }
+
+    /// Revokes the key. Returns when the last byte has been moved by it.
+    pub(super) fn revoke(&self) {
+        *self.life.write() = Life::Dead;
+    }
+}
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The key is left out: it gives access to the memory.
+        f.debug_struct("Binding").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// The access of a peer to memory: a registration, and the binding if the key is that of a window.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteAccess {
+    registration: Arc<Registration>,
+    binding: Option<Arc<Binding>>,
+}
+
+/// Proof that a key is valid, for as long as it is held, and the memory. Only ever held across a non-blocking
+/// call.
+pub(crate) struct AccessGuard<'a> {
+    _binding: Option<RwLockReadGuard<'a, Life>>,
+    registration: RwLockReadGuard<'a, Option<Slice>>,
+}
+
+impl AccessGuard<'_> {
+    /// Returns the memory, from the offset 0 of its registration.
+    pub(crate) fn memory(&self) -> Option<&Slice> {
+        self.registration.as_ref()
+    }
+
+    /// Returns at most `length` bytes of the memory, from this offset on.
+    pub(crate) fn part(&self, from: usize, length: usize) -> Payload {
+        let part = self.memory().map(|memory| memory.part(from, length));
+        part.filter(|part| part.len() > 0).into_iter().collect()
+    }
+}
+
+impl RemoteAccess {
+    pub(super) fn new(registration: Arc<Registration>, binding: Option<Arc<Binding>>) -> Self {
+        Self { registration, binding }
+    }
+
+    /// Returns the proof that the key is valid, or `None` once it was revoked.
+    pub(crate) fn guard(&self) -> Option<AccessGuard<'_>> {
+        let binding = match &self.binding {
+            Some(binding) => Some(binding.live()?),
+            None => None,
+        };
+        let registration = self.registration.memory.read();
+        registration.is_some().then_some(AccessGuard { _binding: binding, registration })
+    }
+
+    /// Returns whether both are the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let key = |access: &Self| access.binding.as_ref().map(Arc::as_ptr);
+        Arc::ptr_eq(&self.registration, &other.registration) && key(self) == key(other)
+    }
+}
 
 /// The text of an error: every random number that was tried is a key already, or the system has no random
 /// numbers.
@@ -274,6 +483,91 @@ fn beyond(to: u64, length: usize, intent: Intent) -> Terminate {
         (Intent::Write, true) => Terminate::TO_WRAP_TAGGED,
         (Intent::Read | Intent::Atomic, false) => Terminate::BOUNDS_REMOTE,
         (Intent::Read | Intent::Atomic, true) => Terminate::TO_WRAP_REMOTE,
+    }
+}
+
+/// A memory window.
+pub(crate) struct Window {
+    keys: Arc<KeyTable>,
+    /// The latest binding that was posted, until its invalidation is posted.
+    latest: Mutex<Option<Arc<Binding>>>,
+}
+
+impl Window {
+    /// Creates a window without a binding.
+    ///
+    /// # Errors
+    /// None: only a binding needs a key.
+    #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
+    pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>, RegisterError> {
+        Ok(Arc::new(Self { keys: adapter.keys.clone(), latest: Mutex::default() }))
+    }
+
+    /// Returns the binding of the last call that binds or invalidates the window, unless it was revoked
+    /// since: key, remote address, length.
+    pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
+        let latest = self.latest.lock().clone()?;
+        // The peer may have taken it back, or the connection has ended.
+        (!latest.is_dead()).then(|| (latest.key(), latest.range().start as u64, latest.range().len()))
+    }
+
+    /// Gives it a new key, for the peer of the connection with this number.
+    ///
+    /// # Errors
+    /// `ForeignMemory` when the region is not registered any more; `InsufficientResources` without a free key.
+    pub(crate) fn bind(
+        self: &Arc<Self>,
+        target: BindTarget<&Arc<Registration>>,
+        connection: u64,
+    ) -> Result<WindowOp, PostErrorKind> {
+        let BindTarget { registration, range, access } = target;
+        let mut latest = self.latest.lock();
+        let new = self.keys.bind(registration, range, access, connection)?;
+        let old = latest.replace(new.clone());
+        Ok(WindowOp { window: self.clone(), old, new: Some(new) })
+    }
+
+    /// Takes its key back.
+    pub(crate) fn unbind(self: &Arc<Self>) -> WindowOp {
+        WindowOp { window: self.clone(), old: self.latest.lock().take(), new: None }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(latest) = self.latest.get_mut().take() {
+            self.keys.unbind(&latest);
+        }
+    }
+}
+
+/// The change that a posted request makes to a window when its turn comes.
+pub(crate) struct WindowOp {
+    /// It lasts until then, whoever drops it.
+    window: Arc<Window>,
+    old: Option<Arc<Binding>>,
+    new: Option<Arc<Binding>>,
+}
+
+impl WindowOp {
+    /// Returns whether it binds the window.
+    pub(crate) fn binds(&self) -> bool {
+        self.new.is_some()
+    }
+
+    /// Applies the change, when the turn of the request has come.
+    pub(crate) fn commit(&self) {
+        if let Some(old) = &self.old {
+            self.window.keys.unbind(old);
+        }
+        if let Some(new) = &self.new {
+            new.go_live();
+        }
+    }
+
+    /// Revokes both bindings of a request whose turn will not come: nothing is bound from now on.
+    pub(crate) fn rollback(&self) {
+        self.old.iter().chain(&self.new).for_each(|binding| self.window.keys.unbind(binding));
     }
 }
 
