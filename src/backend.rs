@@ -154,7 +154,7 @@ pub(crate) enum CompletionQueue {
 #[derive(Clone)]
 pub(crate) enum SharedReceives {
     #[cfg(feature = "soft")]
-    Soft(Arc<soft::shared::SharedReceives>),
+    Soft(Arc<soft::receive_queue::SharedReceives>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::receive_queue::SharedReceives>),
 }
@@ -388,7 +388,7 @@ impl Adapter {
         Ok(make!(
             self,
             SharedReceives,
-            adapter => soft::shared::SharedReceives::new(adapter, depth, entries, sink)?,
+            adapter => soft::receive_queue::SharedReceives::new(adapter, depth, entries, sink)?,
             adapter => verbs::receive_queue::SharedReceives::new(adapter, depth, entries, sink)?
         ))
     }

@@ -13,11 +13,10 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{Asked, ConnectionShared, Socket, Transmitted};
-use super::message_timeout::MessageTimeout;
-use super::path_timeout::{Owed, PathTimeout, Question, Tick, Verdict};
 use super::reader::Reader;
 use super::receive::Receiver;
 use super::send::SendQueue;
+use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
 use super::turn::{Stop, TURN, Turn, Turned};
 use crate::error::Reason;
 use crate::inflight::WakeList;

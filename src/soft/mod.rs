@@ -10,7 +10,7 @@
 // | `memory` | registered memory: regions, windows, and the keys of peers |
 // | `handshake` | the socket between two phases of the handshake, and its lingering close |
 // | `adapter` | an opened interface: protection domain, removal |
-// | `shared`, `receive_queue` | posted receives, of several queue pairs and of one |
+// | `receive_queue` | posted receives, of one queue pair and of several |
 // | `send`, `framing` | the sending half: the send queue, and batches of frames |
 // | `stream_frames` | a message of a byte stream as frames |
 // | `connection` | the part of a connection that posting calls and its task share |
@@ -20,7 +20,7 @@
 // | `stream` | reads and writes of a byte stream |
 // | `completion_queue` | the sockets that a poll of a completion queue reads and writes |
 // | `last_words` | the search for a Terminate while this end disconnects |
-// | `path_timeout`, `message_timeout` | the time limits of a silent connection and of an unfinished message |
+// | `timers` | the time limits of a silent connection and of an unfinished message |
 // | `driver` | the task of a connection; it reports to an `Observer` |
 // | `queue_pair` | both queues of a connection, used by a `Borrower` |
 // | `connector` | the state machine of a connector with its futures: observer and borrower |
@@ -43,8 +43,6 @@ pub(crate) mod half_open;
 pub(crate) mod handshake;
 mod last_words;
 pub(crate) mod memory;
-mod message_timeout;
-mod path_timeout;
 mod placement;
 pub(crate) mod predict;
 pub(crate) mod queue_pair;
@@ -53,10 +51,10 @@ pub(crate) mod reader;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
 pub(crate) mod send;
-pub(crate) mod shared;
 pub(crate) mod staging;
 mod stream;
 mod stream_frames;
+pub(crate) mod timers;
 pub(crate) mod turn;
 
 pub use config::SoftConfig;

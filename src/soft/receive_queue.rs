@@ -1,14 +1,21 @@
 //! The receive queue of a queue pair: one of its own, one that it shares with others, or the inbox of a byte
 //! stream.
+//!
+//! A message that finds a shared queue empty stays in its socket: the connection stops reading until a
+//! receive is posted, and TCP holds the peer back. Receives are handed out first come, first served: a
+//! receive that is posted is granted to the connection that has waited longest, so that a peer that floods
+//! takes no share but its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use super::shared::{Receive, SharedReceives};
-use crate::error::PostErrorKind;
-use crate::inflight::{Completed, CompletionSink, Ticket, WakeList};
+use super::adapter::Adapter;
+use crate::error::{OpenError, PostErrorKind, ResizeError};
+use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::provider::registry::{Member, Registered};
 use crate::provider::stream::StreamInbox;
+use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::types::QueueKind;
@@ -186,5 +193,276 @@ impl ReceiveQueue {
 
     fn cancel(&self, receive: Receive, status: Status, wakes: &mut WakeList) {
         self.complete(receive.ticket, Completed::failed(status, receive.payload), wakes);
+    }
+}
+
+/// A posted receive.
+pub(crate) struct Receive {
+    pub(crate) ticket: Ticket,
+    pub(crate) payload: Payload,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Receives for which no connection waits.
+    queue: VecDeque<Receive>,
+    /// The connections in which a message waits for a receive, by their numbers.
+    waiting: HashMap<u64, Waker>,
+    /// The order in which the connections began to wait.
+    order: VecDeque<u64>,
+    /// Receives for connections that have waited, and have not taken them yet.
+    granted: BTreeMap<u64, Receive>,
+    /// The queue has ended: the device was removed, or the last handle was dropped.
+    closed: bool,
+}
+
+impl Inner {
+    /// Grants the receive to the connection that has waited longest, which is to be woken.
+    ///
+    /// # Errors
+    /// The receive, if no connection waits.
+    fn grant(&mut self, receive: Receive) -> Result<Waker, Receive> {
+        let first = self.order.pop_front();
+        match first.and_then(|connection| self.waiting.remove_entry(&connection)) {
+            Some((connection, waker)) => {
+                self.granted.insert(connection, receive);
+                Ok(waker)
+            }
+            None => Err(receive),
+        }
+    }
+}
+
+/// A shared receive queue.
+pub(crate) struct SharedReceives {
+    inner: Mutex<Inner>,
+    /// The sink where the receives that are left at the end complete.
+    sink: CompletionSink,
+    adapter: Arc<Adapter>,
+    _registered: Registered,
+}
+
+impl SharedReceives {
+    /// Creates an empty queue.
+    ///
+    /// # Errors
+    /// None: there is no device to ask, and the caller counts depth and entries.
+    #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
+    pub(crate) fn new(
+        adapter: &Arc<Adapter>,
+        _depth: usize,
+        _entries: usize,
+        sink: CompletionSink,
+    ) -> Result<Arc<Self>, OpenError> {
+        Ok(adapter.registry().create(|_, registered| Self {
+            inner: Mutex::default(),
+            sink,
+            adapter: adapter.clone(),
+            _registered: registered,
+        }))
+    }
+
+    /// Posts a receive, for the connection that has waited longest if one waits.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`, with the payload.
+    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+        let woken = {
+            let mut inner = self.inner.lock();
+            if inner.closed {
+                return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
+            }
+            inner.grant(Receive { ticket, payload }).map_err(|receive| inner.queue.push_back(receive)).ok()
+        };
+        if let Some(waker) = woken {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Takes the receive for the next message of this connection.
+    pub(super) fn take(&self, connection: u64) -> Option<Receive> {
+        let mut inner = self.inner.lock();
+        let granted = if inner.granted.is_empty() { None } else { inner.granted.remove(&connection) };
+        granted.or_else(|| inner.queue.pop_front())
+    }
+
+    /// Returns the receive of an unfinished message, as the next one, to the queue or to the connection that
+    /// has waited longest.
+    pub(super) fn restore(&self, receive: Receive) {
+        let mut inner = self.inner.lock();
+        if inner.closed {
+            drop(inner);
+            return self.finish([receive], self.last_status());
+        }
+        let woken = inner.grant(receive).map_err(|receive| inner.queue.push_front(receive)).ok();
+        drop(inner);
+        if let Some(waker) = woken {
+            waker.wake();
+        }
+    }
+
+    /// Resolves when there is a receive for this connection, and makes it wait for one.
+    pub(super) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.inner.lock();
+        if inner.granted.contains_key(&connection) || !inner.queue.is_empty() {
+            return Poll::Ready(());
+        }
+        let old = inner.waiting.insert(connection, cx.waker().clone());
+        if old.is_none() {
+            inner.order.push_back(connection);
+        }
+        drop(inner);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Returns whether there is a receive for this connection.
+    pub(super) fn is_ready(&self, connection: u64) -> bool {
+        let inner = self.inner.lock();
+        inner.granted.contains_key(&connection) || !inner.queue.is_empty()
+    }
+
+    /// Ends the wait of this connection. A receive that was granted to it goes to the next one.
+    pub(super) fn forget(&self, connection: u64) {
+        let mut inner = self.inner.lock();
+        let gone = inner.waiting.remove(&connection);
+        if gone.is_some() {
+            inner.order.retain(|waiting| *waiting != connection);
+        }
+        let granted = inner.granted.remove(&connection);
+        drop(inner);
+        drop(gone);
+        if let Some(receive) = granted {
+            self.restore(receive);
+        }
+    }
+
+    /// Accepts any depth: the queue has no limit of its own.
+    ///
+    /// # Errors
+    /// None.
+    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "other providers have to ask a device")]
+    pub(crate) fn resize(&self, _depth: usize) -> Result<(), ResizeError> {
+        Ok(())
+    }
+
+    /// Ends the queue after its last handle was dropped, when no queue pair uses it.
+    pub(crate) fn released(&self) {
+        self.end(Status::CANCELED);
+    }
+
+    fn last_status(&self) -> Status {
+        if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED }
+    }
+
+    fn end(&self, status: Status) {
+        let left = {
+            let mut inner = self.inner.lock();
+            inner.closed = true;
+            let granted = std::mem::take(&mut inner.granted);
+            let queue = std::mem::take(&mut inner.queue);
+            granted.into_values().chain(queue)
+        };
+        self.finish(left, status);
+    }
+
+    fn finish(&self, left: impl IntoIterator<Item = Receive>, status: Status) {
+        let mut wakes = WakeList::default();
+        for Receive { ticket, payload } in left {
+            self.sink.complete(ticket, Completed::failed(status, payload), &mut wakes);
+        }
+        wakes.wake_all();
+    }
+}
+
+impl Member for SharedReceives {
+    fn device_removed(&self) {
+        self.end(Status::DEVICE_REMOVED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::inflight::{RequestMeta, Table};
+    use crate::net::Host;
+    use crate::soft::adapter;
+    use crate::soft::config::SoftConfig;
+    use crate::types::OpKind;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn queue() -> (SharedQueue, Arc<Table>) {
+        let id = adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"))
+            .expect("the loopback interface");
+        let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
+        let table = Arc::<Table>::default();
+        let sink = CompletionSink::to_futures(table.clone());
+        (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
+    }
+
+    type SharedQueue = Arc<SharedReceives>;
+
+    fn post(shared: &SharedReceives, table: &Table) -> Ticket {
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+        assert!(shared.post_receive(ticket, Payload::new()).is_ok());
+        ticket
+    }
+
+    // The connection that has waited longest is served first, and no other is woken for it (SRQ-02, SEC-05).
+    #[tokio::test]
+    async fn a_receive_is_granted_to_the_connection_that_has_waited_longest() {
+        let (shared, table) = queue();
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        for connection in [1, 2, 1] {
+            assert!(shared.poll_ready(connection, &mut cx).is_pending());
+        }
+        let (first, second) = (post(&shared, &table), post(&shared, &table));
+        assert_eq!(count.0.load(Ordering::SeqCst), 2, "each once");
+        assert!(shared.take(3).is_none(), "all are granted");
+        assert!(shared.poll_ready(3, &mut cx).is_pending());
+        assert!(shared.poll_ready(2, &mut cx).is_ready());
+        assert_eq!(shared.take(2).expect("granted").ticket, second);
+        assert_eq!(shared.take(1).expect("granted").ticket, first);
+        assert!(shared.take(1).is_none(), "one each");
+    }
+
+    // A receive whose connection has stopped waiting is granted to the next connection (SRQ-02).
+    #[tokio::test]
+    async fn an_unused_receive_goes_to_the_next() {
+        let (shared, table) = queue();
+        let mut cx = Context::from_waker(Waker::noop());
+        for connection in [1, 2, 3] {
+            assert!(shared.poll_ready(connection, &mut cx).is_pending());
+        }
+        shared.forget(2);
+        let first = post(&shared, &table);
+        shared.forget(1);
+        let taken = shared.take(3).expect("granted");
+        assert_eq!(taken.ticket, first);
+        shared.restore(taken);
+        assert!(shared.poll_ready(4, &mut cx).is_ready(), "nobody waits for it");
+        assert_eq!(shared.take(4).expect("there is one").ticket, first);
+        assert!(shared.poll_ready(4, &mut cx).is_pending());
+        let granted = post(&shared, &table);
+        shared.released();
+        assert!(shared.take(4).is_none());
+        let ended = table.poll(granted, &mut cx);
+        assert!(matches!(ended, Poll::Ready(Some(Completed { status: Status::CANCELED, .. }))), "{ended:?}");
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+        assert!(shared.post_receive(ticket, Payload::new()).is_err(), "nobody could take it");
     }
 }

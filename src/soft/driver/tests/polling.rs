@@ -11,8 +11,8 @@ use crate::provider::{self, QueuePairParts};
 use crate::soft::adapter::{self, Adapter};
 use crate::soft::completion_queue::CompletionQueue;
 use crate::soft::queue_pair::{Borrower, QueuePair};
+use crate::soft::receive_queue::SharedReceives;
 use crate::soft::send::Next;
-use crate::soft::shared::SharedReceives;
 
 /// Counts how often a task is woken.
 #[derive(Default)]

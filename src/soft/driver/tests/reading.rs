@@ -9,7 +9,7 @@ use super::*;
 use crate::net::Host;
 use crate::provider::stream::{StreamInbox, StreamRoom};
 use crate::soft::adapter::{self, Adapter};
-use crate::soft::shared::SharedReceives;
+use crate::soft::receive_queue::SharedReceives;
 use crate::types::Access;
 use crate::wire::ddp::Tagged;
 
