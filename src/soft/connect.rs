@@ -15,7 +15,7 @@ use super::driver::Driver;
 use super::handshake::PendingHandshake;
 use super::queue_pair::QueuePair;
 use super::receive::Receiver;
-use super::send::SendQueue;
+use super::send_queue::SendQueue;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net::host::{ConnectFailure, Connected};
 use crate::net::options::SocketError;

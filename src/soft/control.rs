@@ -5,7 +5,7 @@ use super::connection::ConnectionShared;
 use super::memory::{Grant, Intent};
 use super::placement::OnComplete;
 use super::receive::Receiver;
-use super::send::Answer;
+use super::send_queue::Answer;
 use super::turn::{REQUEST_COST, Stop, Violation};
 use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::provider::stream::{StreamSend, WORD};

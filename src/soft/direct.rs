@@ -174,7 +174,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    use super::super::send::{Next, SendQueue};
+    use super::super::send_queue::{Next, SendQueue};
     use super::*;
     use crate::error::PostErrorKind;
     use crate::inflight::{CompletionSink, RequestMeta, Table};

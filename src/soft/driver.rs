@@ -15,7 +15,7 @@ use super::config::SoftConfig;
 use super::connection::{Asked, ConnectionShared, Socket, Transmitted};
 use super::reader::Reader;
 use super::receive::Receiver;
-use super::send::SendQueue;
+use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
 use super::turn::{Stop, TURN, Turn, Turned};
 use crate::error::Reason;

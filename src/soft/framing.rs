@@ -8,7 +8,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::memory::RemoteAccess;
-use super::send::{
+use super::send_queue::{
     Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work, deregistered,
 };
 use crate::inflight::{self, Payload};

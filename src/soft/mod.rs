@@ -11,13 +11,12 @@
 // | `handshake` | the socket between two phases of the handshake, and its lingering close |
 // | `adapter` | an opened interface: protection domain, removal |
 // | `receive_queue` | posted receives, of one queue pair and of several |
-// | `send`, `framing` | the sending half: the send queue, and batches of frames |
-// | `stream_frames` | a message of a byte stream as frames |
+// | `send_queue`, `framing` | the sending half: the send queue, and batches of frames |
+// | `stream` | reads and writes of a byte stream, and its messages as frames |
 // | `connection` | the part of a connection that posting calls and its task share |
 // | `turn` | a turn of the reader: its result, and the reasons to stop |
 // | `receive`, `control` | the receiving half: payload, and messages without memory of their own |
 // | `reader` | the receiving half, shared by the task and the reader of a byte stream |
-// | `stream` | reads and writes of a byte stream |
 // | `completion_queue` | the sockets that a poll of a completion queue reads and writes |
 // | `last_words` | the search for a Terminate while this end disconnects |
 // | `timers` | the time limits of a silent connection and of an unfinished message |
@@ -50,10 +49,9 @@ mod read_ahead;
 pub(crate) mod reader;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
-pub(crate) mod send;
+pub(crate) mod send_queue;
 pub(crate) mod staging;
 mod stream;
-mod stream_frames;
 pub(crate) mod timers;
 pub(crate) mod turn;
 

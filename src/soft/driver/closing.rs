@@ -17,7 +17,7 @@ use crate::inflight::WakeList;
 use crate::proto::mpa::terminate_fpdu;
 use crate::soft::connection::Command;
 use crate::soft::receive_queue::Interrupted;
-use crate::soft::send::is_deregistered;
+use crate::soft::send_queue::is_deregistered;
 use crate::soft::turn::{Stop, TURN, blame};
 use crate::status::Status;
 use crate::sync::deadline;

@@ -20,7 +20,7 @@ use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{Command, ConnectionParts};
 use crate::soft::memory::Registration;
 use crate::soft::receive_queue::{Receive, ReceiveQueue};
-use crate::soft::send::deregistered;
+use crate::soft::send_queue::deregistered;
 use crate::soft::turn::Violation;
 use crate::sync::Mutex;
 use crate::types::{Access, ConnectionId, OpKind};

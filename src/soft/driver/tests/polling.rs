@@ -12,7 +12,7 @@ use crate::soft::adapter::{self, Adapter};
 use crate::soft::completion_queue::CompletionQueue;
 use crate::soft::queue_pair::{Borrower, QueuePair};
 use crate::soft::receive_queue::SharedReceives;
-use crate::soft::send::Next;
+use crate::soft::send_queue::Next;
 
 /// Counts how often a task is woken.
 #[derive(Default)]

@@ -649,10 +649,10 @@ struct Deregistered;
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::KeyTable;
     use super::*;
     use crate::inflight::{RequestMeta, Table};
     use crate::memory::{Owned, Piece};
+    use crate::soft::memory::KeyTable;
     use crate::types::Access;
     use crate::wire::mpa;
 
