@@ -408,7 +408,7 @@ impl Adapter {
         make!(
             self,
             Listener,
-            adapter => soft::accept::Listener::new(adapter.clone()),
+            adapter => soft::listener::Listener::new(adapter.clone()),
             adapter => verbs::listener::Listener::new(adapter.context().clone())
         )
     }

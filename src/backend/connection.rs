@@ -32,7 +32,7 @@ pub(crate) enum Connector {
 #[derive(Clone)]
 pub(crate) enum Listener {
     #[cfg(feature = "soft")]
-    Soft(Arc<soft::accept::Listener>),
+    Soft(Arc<soft::listener::Listener>),
     #[cfg(feature = "verbs")]
     Verbs(Arc<verbs::listener::Listener>),
 }

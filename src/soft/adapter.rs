@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
-use super::handshake::LingeringClose;
+use super::connector::LingeringClose;
 use super::memory::{KeyTable, Registration};
 use crate::error::{OpenError, RegisterError};
 use crate::memory::{Owned, Shared};

@@ -10,9 +10,8 @@ use tokio::io::AsyncWriteExt;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
-use super::connector::Connector;
+use super::connector::{Connector, PendingHandshake};
 use super::driver::Driver;
-use super::handshake::PendingHandshake;
 use super::queue_pair::QueuePair;
 use super::receive::Receiver;
 use super::send_queue::SendQueue;

@@ -24,10 +24,9 @@ use crate::status::Status;
 use crate::sync::{Spin, deadline};
 use crate::types::Role;
 use crate::wire::rdmap::Terminate;
-use closing::{End, State};
+use close::{End, State};
 
-mod closing;
-mod linger;
+mod close;
 
 /// Intervals of the empty Writes that show the peer that this end is alive while its message waits for a
 /// receive: the first is shorter.

@@ -8,7 +8,6 @@
 // | `config` | settings |
 // | `staging`, `read_ahead`, `predict` | staged bytes, their limit, the layout of a Read Response |
 // | `memory` | registered memory: regions, windows, and the keys of peers |
-// | `handshake` | the socket between two phases of the handshake, and its lingering close |
 // | `adapter` | an opened interface: protection domain, removal |
 // | `receive_queue` | posted receives, of one queue pair and of several |
 // | `send_queue`, `framing` | the sending half: the send queue, and batches of frames |
@@ -23,10 +22,8 @@
 // | `driver` | the task of a connection; it reports to an `Observer` |
 // | `queue_pair` | both queues of a connection, used by a `Borrower` |
 // | `connector` | the state machine of a connector with its futures: observer and borrower |
-// | `half_open` | accepts TCP connections and reads their requests |
-// | `connect`, `accept` | the active and the passive side of a connector, and the listener |
+// | `connect`, `listener` | the active side of a connector, and the listener with the passive side |
 
-pub(crate) mod accept;
 pub(crate) mod adapter;
 pub(crate) mod completion_queue;
 pub(crate) mod config;
@@ -38,9 +35,8 @@ mod direct;
 pub(crate) mod driver;
 mod frame;
 pub(crate) mod framing;
-pub(crate) mod half_open;
-pub(crate) mod handshake;
 mod last_words;
+pub(crate) mod listener;
 pub(crate) mod memory;
 mod placement;
 pub(crate) mod predict;

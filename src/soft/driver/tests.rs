@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::closing::{classify, first_cause};
+use super::close::{classify, first_cause};
 use super::*;
 use crate::inflight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
 use crate::memory::Owned;

@@ -1,21 +1,22 @@
-//! Closes a connection: sends the last frames, completes the requests, and closes the socket.
+//! Closes a connection: sends the last frames, completes the requests, and closes the socket, which is kept
+//! while the last bytes are still on the way to a slow peer.
 
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::task::yield_now;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use super::linger::{self, linger};
 use super::{Driver, Ending, Event, Observer};
 use crate::error::Reason;
 use crate::inflight::WakeList;
 use crate::proto::mpa::terminate_fpdu;
-use crate::soft::connection::Command;
+use crate::soft::connection::{Command, Socket};
 use crate::soft::receive_queue::Interrupted;
 use crate::soft::send_queue::is_deregistered;
 use crate::soft::turn::{Stop, TURN, blame};
@@ -126,7 +127,7 @@ impl<O: Observer> Driver<O> {
         let first =
             if orderly { now + deadline.saturating_duration_since(now) / FIRST_LOOK } else { deadline };
         let timer = Box::pin(sleep_until(first));
-        let limit = now + linger::MOST;
+        let limit = now + LONGEST_CLOSE;
         let closing = Closing { deadline, limit, timer, acknowledged: None, shut: false, unflushed, orderly };
         self.state = State::Closing(closing);
     }
@@ -451,4 +452,33 @@ fn is_path_error(error: &io::Error) -> bool {
             | io::ErrorKind::HostUnreachable
             | io::ErrorKind::NetworkDown
     )
+}
+
+/// The socket of a peer is closed if the peer acknowledges nothing for this long, or does not end the stream
+/// this long after it has acknowledged everything.
+const LINGER_LIMIT: Duration = Duration::from_secs(60);
+/// A disconnect waits no longer than this for a peer, and the socket lingers no longer than this again,
+/// however much the peer acknowledges. The buffers of Linux, of 4 MiB, are then delivered at 7 KiB/s.
+const LONGEST_CLOSE: Duration = Duration::from_secs(600);
+
+/// Keeps the socket until the peer has ended the stream. If there are too many such sockets, it is closed at
+/// once, and the kernel delivers what it can.
+///
+/// Closed earlier, it would answer all data of the peer with a reset, which discards what the peer has not
+/// read.
+async fn linger(socket: Arc<Socket>) {
+    let Some(_place) = socket.stream().linger() else { return };
+    let _ = timeout(LONGEST_CLOSE, drain(&socket)).await;
+}
+
+/// Waits until the peer has ended the stream, or has stopped acknowledging data.
+async fn drain(socket: &Socket) {
+    let unacknowledged = || socket.stream().unacknowledged().unwrap_or(0);
+    let mut queued = unacknowledged();
+    while timeout(LINGER_LIMIT, socket.stream().discard()).await.is_err() {
+        let before = std::mem::replace(&mut queued, unacknowledged());
+        if queued >= before {
+            return;
+        }
+    }
 }
