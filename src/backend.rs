@@ -416,7 +416,7 @@ impl Adapter {
     /// Makes a memory window that is not bound.
     pub(crate) fn window(&self) -> Result<Window, RegisterError> {
         Ok(
-            make!(self, Window, adapter => soft::memory::Window::new(adapter)?, adapter => verbs::memory::Window::new(adapter)?),
+            make!(self, Window, adapter => soft::memory::Window::new(&adapter.keys)?, adapter => verbs::memory::Window::new(adapter)?),
         )
     }
 

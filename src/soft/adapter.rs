@@ -9,21 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
-use super::connector::LingeringClose;
 use super::memory::{KeyTable, Registration};
 use crate::error::{OpenError, RegisterError};
 use crate::memory::{Owned, Shared};
+use crate::net::descriptors::Holder;
 use crate::net::errors::route_error;
 use crate::net::leases::Namespace;
 use crate::net::options::SocketOptions;
 use crate::net::ports::PortRange;
-use crate::net::{Host, Interface, Monitor};
+use crate::net::{Host, Interface, Monitor, Stream};
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::registry::Registry;
 use crate::provider::{next_domain, runtime};
@@ -498,6 +501,46 @@ impl Adapter {
         }
         drop(opened);
         Some(first.unwrap_or(adapter))
+    }
+}
+
+/// The time that a refused peer has to read the last message before the socket is closed.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Closes sockets after their peers have read the last message: a limited number at a time, so that a flood
+/// of peers that are refused does not use up the descriptors.
+pub(crate) struct LingeringClose {
+    runtime: Handle,
+    places: Arc<Semaphore>,
+    descriptors: Arc<Holder>,
+}
+
+impl LingeringClose {
+    pub(crate) fn new(runtime: Handle, most: usize, descriptors: Arc<Holder>) -> Self {
+        Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), descriptors }
+    }
+
+    /// Sends a few last bytes and closes once the peer has ended its half, or has had the time to.
+    pub(crate) fn close_after(&self, mut stream: Stream, last_words: Bytes) {
+        // At once, so that they are sent even when the runtime is shutting down; a fresh socket has room for
+        // them.
+        let sent = stream.send_now(&last_words).unwrap_or(0);
+        let rest = last_words.slice(sent..);
+        // Without a place the socket is closed at once, and the peer may lose the message.
+        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        let Some(descriptor) = self.descriptors.try_hold() else { return };
+        self.runtime.spawn(async move {
+            let close = async {
+                stream.write_all(&rest).await?;
+                stream.shutdown().await?;
+                // Closing with unread bytes would send a reset, which may overtake the last words.
+                stream.discard().await;
+                std::io::Result::Ok(())
+            };
+            // The outcome is not used: no caller waits for it.
+            let _ = tokio::time::timeout(LINGER, close).await;
+            drop((place, descriptor));
+        });
     }
 }
 

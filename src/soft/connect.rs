@@ -13,7 +13,7 @@ use super::connection::{ConnectionParts, ConnectionShared, Socket};
 use super::connector::{Connector, PendingHandshake};
 use super::driver::Driver;
 use super::queue_pair::QueuePair;
-use super::receive::Receiver;
+use super::receiver::Receiver;
 use super::send_queue::SendQueue;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net::host::{ConnectFailure, Connected};

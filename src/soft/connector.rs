@@ -6,22 +6,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tracing::debug;
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, LingeringClose};
 use super::connection::{Command, ConnectionShared};
 use super::driver::{Ending, Event, Observer};
-use super::listener::Incoming;
 use super::queue_pair::{Borrower, QueuePair};
 use crate::error::{DecodeError, Reason};
 use crate::inflight::WakeList;
-use crate::net::descriptors::{Held, Holder};
+use crate::net::descriptors::Held;
 use crate::net::leases::PortLease;
 use crate::net::{BoundSocket, Stream};
-use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State};
+use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::registry::{Member, Registered};
@@ -394,10 +391,17 @@ impl Member for Connector {
     }
 }
 
-/// The time that a refused peer has to read the last message before the socket is closed.
-const LINGER: Duration = Duration::from_secs(1);
 /// The number of bytes that suffice for the header and control word of a Terminate.
 const FIRST_WORDS: usize = 24;
+
+/// A connection request that no connector has yet.
+pub(crate) struct Incoming {
+    pub(super) terms: Terms,
+    pub(super) handshake: PendingHandshake,
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+    pub(super) descriptor: Held,
+}
 
 /// A handshake that waits for its user.
 pub(crate) enum PendingHandshake {
@@ -473,42 +477,5 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
         }
         // Anything else is a server that sends first, or for the driver to judge.
         _ => Ok(()),
-    }
-}
-
-/// Closes sockets after their peers have read the last message: a limited number at a time, so that a flood
-/// of peers that are refused does not use up the descriptors.
-pub(crate) struct LingeringClose {
-    runtime: Handle,
-    places: Arc<Semaphore>,
-    descriptors: Arc<Holder>,
-}
-
-impl LingeringClose {
-    pub(crate) fn new(runtime: Handle, most: usize, descriptors: Arc<Holder>) -> Self {
-        Self { runtime, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), descriptors }
-    }
-
-    /// Sends a few last bytes and closes once the peer has ended its half, or has had the time to.
-    pub(crate) fn close_after(&self, mut stream: Stream, last_words: Bytes) {
-        // At once, so that they are sent even when the runtime is shutting down; a fresh socket has room for
-        // them.
-        let sent = stream.send_now(&last_words).unwrap_or(0);
-        let rest = last_words.slice(sent..);
-        // Without a place the socket is closed at once, and the peer may lose the message.
-        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
-        let Some(descriptor) = self.descriptors.try_hold() else { return };
-        self.runtime.spawn(async move {
-            let close = async {
-                stream.write_all(&rest).await?;
-                stream.shutdown().await?;
-                // Closing with unread bytes would send a reset, which may overtake the last words.
-                stream.discard().await;
-                std::io::Result::Ok(())
-            };
-            // The outcome is not used: no caller waits for it.
-            let _ = tokio::time::timeout(LINGER, close).await;
-            drop((place, descriptor));
-        });
     }
 }

@@ -12,12 +12,11 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
-use super::connection::{Asked, ConnectionShared, Socket, Transmitted};
-use super::reader::Reader;
-use super::receive::Receiver;
+use super::connection::{Asked, ConnectionShared, Reader, Socket, Transmitted};
+use super::receiver::Receiver;
+use super::receiver::turn::{Stop, TURN, Turn, Turned};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
-use super::turn::{Stop, TURN, Turn, Turned};
 use crate::error::Reason;
 use crate::inflight::WakeList;
 use crate::status::Status;

@@ -26,10 +26,10 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
-use super::connector::{Connector, PendingHandshake};
+use super::connector::{Connector, Incoming, PendingHandshake};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, DecodeError, Reason, StateError};
-use crate::net::descriptors::{Descriptors, Held, Holder};
+use crate::net::descriptors::{Descriptors, Holder};
 use crate::net::options::SocketError;
 use crate::net::{self, BoundListener, Stream, canonical};
 use crate::proto::connector::{Input, Op, Terms};
@@ -373,15 +373,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// budget of tokio is not enough: a task that has used it up may be polled dozens of times more before the
 /// runtime polls the sockets.
 const TURN: usize = 16;
-
-/// A connection request that no connector has yet.
-pub(crate) struct Incoming {
-    pub(super) terms: Terms,
-    pub(super) handshake: PendingHandshake,
-    pub(super) local: SocketAddr,
-    pub(super) peer: SocketAddr,
-    pub(super) descriptor: Held,
-}
 
 /// Accepts TCP connections and reads their requests, until the socket is closed or `arrived` no longer takes
 /// them.

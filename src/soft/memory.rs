@@ -11,7 +11,6 @@ use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::adapter::Adapter;
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::Payload;
 use crate::memory::{Shared, Slice};
@@ -499,8 +498,8 @@ impl Window {
     /// # Errors
     /// None: only a binding needs a key.
     #[expect(clippy::unnecessary_wraps, reason = "other providers have to ask a device")]
-    pub(crate) fn new(adapter: &Arc<Adapter>) -> Result<Arc<Self>, RegisterError> {
-        Ok(Arc::new(Self { keys: adapter.keys.clone(), latest: Mutex::default() }))
+    pub(crate) fn new(keys: &Arc<KeyTable>) -> Result<Arc<Self>, RegisterError> {
+        Ok(Arc::new(Self { keys: keys.clone(), latest: Mutex::default() }))
     }
 
     /// Returns the binding of the last call that binds or invalidates the window, unless it was revoked

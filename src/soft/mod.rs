@@ -1,28 +1,24 @@
 // The soft provider: a user-space iWARP stack (MPA, DDP, RDMAP) over tokio's TCP, wire-compatible with Linux
 // `siw`.
 //
-// Each module uses only those above it.
+// A module uses those above it. A line with two names has both halves of one thing.
 //
 // | module | purpose |
 // |---|---|
 // | `config` | settings |
-// | `staging`, `read_ahead`, `predict` | staged bytes, their limit, the layout of a Read Response |
-// | `memory` | registered memory: regions, windows, and the keys of peers |
-// | `adapter` | an opened interface: protection domain, removal |
+// | `memory` | registered memory, windows, and the keys that give peers access |
+// | `adapter` | an opened interface: protection domain, removal, lingering close of sockets |
 // | `receive_queue` | posted receives, of one queue pair and of several |
-// | `send_queue`, `framing` | the sending half: the send queue, and batches of frames |
+// | `send_queue`, `framing` | the sending half: the queue of requests, and their frames in batches |
+// | `connection`, `receiver` | what posting calls, the task and the reader of a stream share; the receiving half |
 // | `stream` | reads and writes of a byte stream, and its messages as frames |
-// | `connection` | the part of a connection that posting calls and its task share |
-// | `turn` | a turn of the reader: its result, and the reasons to stop |
-// | `receive`, `control` | the receiving half: payload, and messages without memory of their own |
-// | `reader` | the receiving half, shared by the task and the reader of a byte stream |
+// | `direct` | a request that is written within the posting call, past the queue |
 // | `completion_queue` | the sockets that a poll of a completion queue reads and writes |
-// | `last_words` | the search for a Terminate while this end disconnects |
 // | `timers` | the time limits of a silent connection and of an unfinished message |
 // | `driver` | the task of a connection; it reports to an `Observer` |
 // | `queue_pair` | both queues of a connection, used by a `Borrower` |
 // | `connector` | the state machine of a connector with its futures: observer and borrower |
-// | `connect`, `listener` | the active side of a connector, and the listener with the passive side |
+// | `connect`, `listener` | the active side of a connector; the listener, and the passive side |
 
 pub(crate) mod adapter;
 pub(crate) mod completion_queue;
@@ -30,26 +26,17 @@ pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod connector;
-pub(crate) mod control;
 mod direct;
 pub(crate) mod driver;
-mod frame;
 pub(crate) mod framing;
-mod last_words;
 pub(crate) mod listener;
 pub(crate) mod memory;
-mod placement;
-pub(crate) mod predict;
 pub(crate) mod queue_pair;
-mod read_ahead;
-pub(crate) mod reader;
-pub(crate) mod receive;
 pub(crate) mod receive_queue;
+pub(crate) mod receiver;
 pub(crate) mod send_queue;
-pub(crate) mod staging;
 mod stream;
 pub(crate) mod timers;
-pub(crate) mod turn;
 
 pub use config::SoftConfig;
 

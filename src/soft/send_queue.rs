@@ -698,7 +698,7 @@ mod tests {
         for flushes in [false, true] {
             let table = std::sync::Arc::<Table>::default();
             let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(table.clone()));
-            let window = soft::memory::Window::new(&adapter).expect("a window");
+            let window = soft::memory::Window::new(&adapter.keys).expect("a window");
             let kept = std::sync::Arc::downgrade(&window);
             let target = BindTarget { registration: &registration, range: 0..8, access: Access::REMOTE_READ };
             let window_op = window.bind(target, 1).expect("bound");

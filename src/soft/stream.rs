@@ -43,7 +43,7 @@ impl ConnectionShared {
         let Some(send) = sending.begin_message() else { return Ok(wait(sending, waker)) };
         drop(sending);
         let frames = StreamFrames::new(message, send, self.crc);
-        let outcome = socket.write_frames(&frames);
+        let outcome = socket.stream().try_send_all(frames.pieces(), frames.length());
         let mut wakes = WakeList::default();
         let (streamed, transmitted) = match outcome {
             Ok(sent) if sent > 0 => {
@@ -72,7 +72,7 @@ impl ConnectionShared {
 
     /// Reads data that has arrived for a stream. Payload at the stream's next position goes to the room, and
     /// the rest to its place. The waker is woken when there may be more. See
-    /// [`Reader::read`](super::reader::Reader::read).
+    /// [`Reader::read`](super::connection::Reader::read).
     pub(crate) fn read_stream(
         &self,
         room: Option<&mut StreamRoom<'_>>,

@@ -1,4 +1,5 @@
-//! Predicts the layout of the rest of a Read Response, so that one `readv` reads many segments.
+//! Finds the memory for the payload of a segment, the action on its completion, and the layout of the rest of
+//! a Read Response, so that one `readv` reads many segments.
 //!
 //! A sink that no other process or peer can access is private until the read completes, so payload may go to
 //! where the next segments are expected, and their headers to gaps in between. Bytes that turn out to be
@@ -7,14 +8,130 @@
 //! processes can access is not used, as they could see or change bytes there that are not meant for it; nor
 //! are Writes predicted, as only their headers contain what the peer may access, and where a message ends.
 
-use smallvec::SmallVec;
+use std::sync::Arc;
 
-use super::staging::Staging;
-use crate::inflight::Payload;
+use smallvec::SmallVec;
+use tracing::trace;
+
+use super::buffer::{LARGE, Staging};
+use super::turn::{Stop, Violation};
+use super::{Receiver, State};
+use crate::inflight::{self, Payload};
 use crate::memory::{Slice, Target};
-use crate::wire::ddp::Tagged;
+use crate::provider::stream::StreamRoom;
+use crate::provider::work::RemoteAddress;
+use crate::soft::memory::{Binding, RemoteAccess};
+use crate::status::Status;
+use crate::wire::ddp::{Header, Tagged};
 use crate::wire::mpa;
-use crate::wire::rdmap::Opcode;
+use crate::wire::rdmap::{Opcode, Terminate};
+
+/// The place of a payload.
+pub(super) enum Place {
+    /// In the current receive, from this byte on.
+    Receive(usize),
+    Memory(Destination),
+}
+
+/// The memory for the payload of the current segment.
+pub(super) enum Destination {
+    /// A posted receive, or the sink of a read.
+    Local(Payload),
+    /// Memory that the peer addressed: checked at every single transfer, and not touched if the access has
+    /// ended. The place is that of the first byte, which was checked with all that follow.
+    Remote { access: RemoteAccess, place: RemoteAddress },
+}
+
+impl Destination {
+    pub(super) fn shrink(&mut self, by: usize) {
+        match self {
+            Self::Local(parts) => *parts = inflight::range(parts, by, usize::MAX),
+            Self::Remote { place, .. } => place.address = place.address.wrapping_add(by as u64),
+        }
+    }
+
+    /// Returns how many of the first of `length` bytes of payload go to a reader's room.
+    pub(super) fn direct(&self, room: Option<&StreamRoom<'_>>, length: usize) -> usize {
+        match (self, room) {
+            (Self::Remote { place, .. }, Some(room)) => room.takes(*place, length),
+            _ => 0,
+        }
+    }
+}
+
+/// The action when the current segment is complete.
+#[derive(Default)]
+pub(super) enum OnComplete {
+    #[default]
+    Nothing,
+    Send {
+        last: bool,
+        solicited: bool,
+        invalidate: Option<Arc<Binding>>,
+    },
+    Response {
+        last: bool,
+    },
+    ReadRequest,
+    AtomicRequest,
+    AtomicResponse,
+    Immediate {
+        solicited: bool,
+    },
+    /// A part of a Send to a byte stream.
+    StreamSend {
+        offset: usize,
+        last: bool,
+    },
+    Terminate,
+}
+
+/// The content of a frame whose header has arrived.
+pub(super) enum Content {
+    Payload {
+        place: Place,
+        on_complete: OnComplete,
+    },
+    /// A payload that is a header of RDMAP.
+    Control(OnComplete),
+}
+
+/// Copies staged payload to its place.
+///
+/// # Errors
+/// The Terminate for a peer whose key was invalidated.
+pub(super) fn place_in(
+    destination: &Destination,
+    bytes: &[u8],
+    room: &mut Option<&mut StreamRoom<'_>>,
+) -> Result<(), Terminate> {
+    let parts = match destination {
+        Destination::Local(parts) => parts,
+        Destination::Remote { access, place } => {
+            let valid = access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?;
+            let (direct, rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
+            if let Some(room) = room {
+                room.copy(direct);
+            }
+            if let Some(memory) = valid.memory() {
+                memory.write(offset(*place) + direct.len(), rest);
+            }
+            return Ok(());
+        }
+    };
+    let mut rest = bytes;
+    for part in parts {
+        let taken = rest.len().min(part.len());
+        part.write(0, &rest[..taken]);
+        rest = &rest[taken..];
+    }
+    Ok(())
+}
+
+/// Returns the offset of a place in the memory of its key, which was checked.
+pub(super) fn offset(place: RemoteAddress) -> usize {
+    usize::try_from(place.address).unwrap_or(usize::MAX)
+}
 
 /// The most segments that are expected at once: a megabyte of full ones.
 const MOST: usize = 16;
@@ -130,6 +247,71 @@ impl PredictedSegments {
         }
         staging.push_back(&self.behind[..length]);
         (arrived, None)
+    }
+}
+
+impl Receiver {
+    /// Predicts the segments behind this one, of which a part has arrived. Returns `None` if they cannot be
+    /// predicted.
+    pub(super) fn predict(&self, header: &Header, length: usize) -> Option<Box<PredictedSegments>> {
+        let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
+            return None;
+        };
+        // A message among them might have to wait for a receive, with all bytes that have come behind it
+        // (SEC-12).
+        if length < LARGE || self.connection.receives.is_shared() {
+            return None;
+        }
+        let end = to.wrapping_add(length as u64);
+        // Offsets in the sink of this side count from 0.
+        let rest = self.connection.send_queue().sink_from(usize::try_from(end).ok()?);
+        PredictedSegments::new(stag, end, length, &rest)
+    }
+
+    /// Records `length` bytes behind the payload of the current frame: in the places of the predicted
+    /// segments, or in the staging buffer.
+    pub(super) fn received_behind(&mut self, length: usize) -> Result<(), Stop> {
+        let Some(predicted) = self.predicted.take_if(|_| length > 0) else {
+            self.staging.filled(length);
+            return Ok(());
+        };
+        let (arrived, predicted) = predicted.verify(length, &mut self.staging);
+        for segment in arrived {
+            self.arrived(&segment)?;
+        }
+        self.predicted = predicted;
+        Ok(())
+    }
+
+    /// Completes the current segment of a Read Response, because the next one has arrived as predicted.
+    fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
+        let Arrived { header, stag, to, length, last, placed } = *segment;
+        trace!(connection = %self.connection.id, opcode = ?Opcode::ReadResponse, length, "frame received");
+        self.heard = true;
+        self.header[..header.len()].copy_from_slice(&header);
+        let sink = self.sink((stag, to), (length, last), header.len())?;
+        let destination = Destination::Local(inflight::range(&sink, placed, usize::MAX));
+        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
+        self.state = State::Payload {
+            destination,
+            left: length - placed,
+            trailer,
+            on_complete: OnComplete::Response { last },
+        };
+        Ok(())
+    }
+
+    /// Returns the memory for a segment of a Read Response.
+    pub(super) fn sink(
+        &self,
+        from: (u32, u64),
+        (length, last): (usize, bool),
+        header: usize,
+    ) -> Result<Payload, Stop> {
+        self.connection.send_queue().response(from, length, last).map_err(|terminate| {
+            let terminate = terminate.with_header(&self.header[..header]);
+            Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
+        })
     }
 }
 

@@ -11,16 +11,16 @@ use crate::wire::rdmap::Terminate;
 /// The cost limit of a turn of the reader, approximately: a unit is a small frame. The task of a connection
 /// does no more at a time, so that no peer keeps other tasks waiting by what it sends. Tokio gives a task as
 /// much.
-pub(super) const TURN: u32 = 128;
+pub(crate) const TURN: u32 = 128;
 /// The number of bytes that cost a unit.
 const BYTES_PER_UNIT: usize = 8 * 1024;
 /// The number of bytes in a turn that only moves bytes.
-pub(super) const TURN_BYTES: usize = TURN as usize * BYTES_PER_UNIT;
+pub(crate) const TURN_BYTES: usize = TURN as usize * BYTES_PER_UNIT;
 /// The cost of a request of the peer, which is answered at once, mostly with a system call.
-pub(super) const REQUEST_COST: u32 = 8;
+pub(crate) const REQUEST_COST: u32 = 8;
 
 /// Returns the cost of bytes that were read or written.
-pub(super) fn cost_of(bytes: usize) -> u32 {
+pub(crate) fn cost_of(bytes: usize) -> u32 {
     u32::try_from(bytes / BYTES_PER_UNIT).unwrap_or(TURN)
 }
 
@@ -83,7 +83,7 @@ impl From<Terminate> for Stop {
 }
 
 /// Returns the violation of a peer whose header is invalid.
-pub(super) fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
+pub(crate) fn reject(error: HeaderError, bytes: &[u8]) -> Stop {
     Terminate::for_header(error).unwrap_or(Terminate::FRAMING).with_header(bytes).into()
 }
 

@@ -6,21 +6,20 @@
 //! 4.4: nothing unchecked is delivered): in the staging buffer, which has room for many then, or where its
 //! parts are gathered.
 
+mod buffer;
+mod control;
+mod message;
+mod placement;
+pub(crate) mod turn;
+
 use std::io;
 use std::sync::Arc;
 
 use tracing::trace;
 
 use super::connection::{ConnectionShared, Socket};
-use super::frame::Frame;
-use super::last_words::LastWords;
 use super::memory::{Binding, Intent};
-use super::placement::{Content, Destination, OnComplete, Place, offset, place_in};
-use super::predict::PredictedSegments;
-use super::read_ahead::{MANY, ReadAhead};
 use super::receive_queue::{Interrupted, Receive};
-use super::staging::Staging;
-use super::turn::{Stop, TURN, Turn, Turned, cost_of, reject};
 use crate::inflight::{self, Completed, Note, Payload, Ticket, WakeList};
 use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
@@ -30,10 +29,11 @@ use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
+use buffer::{Frame, MANY, ReadAhead, Staging};
+use control::LastWords;
 use message::Shape;
-
-mod message;
-mod response;
+use placement::{Content, Destination, OnComplete, Place, PredictedSegments, offset, place_in};
+use turn::{Stop, TURN, Turn, Turned, cost_of, reject};
 
 /// The number of ticks of the path timeout without a Write, at least, after which a byte stream returns
 /// memory.

@@ -8,14 +8,13 @@
 
 use smallvec::SmallVec;
 
+use super::buffer::LARGE;
+use super::placement::{Content, Destination, GAP, HEADER, Place};
+use super::turn::Stop;
 use super::{Receiver, State};
 use crate::memory::Target;
 use crate::provider::stream::{StreamRoom, WORD};
 use crate::soft::connection::Socket;
-use crate::soft::placement::{Content, Destination, Place};
-use crate::soft::predict::{GAP, HEADER};
-use crate::soft::read_ahead::LARGE;
-use crate::soft::turn::Stop;
 use crate::wire::ddp::{Header, Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
