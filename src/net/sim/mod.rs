@@ -7,36 +7,26 @@
 //!
 //! The modules, from the bottom up:
 //!
-//! * [`rng`]: random numbers from the seed;
-//! * [`segment`]: the segments of connections;
+//! * [`link`]: one direction of a link between two hosts, and random numbers from the seed;
+//! * [`socket`]: one end of a connection, and the segments that it exchanges with the other;
 //! * [`trace`]: the events that have happened, and their hash;
-//! * [`link`]: one direction of a link between two hosts;
-//! * [`socket`]: one end of a connection;
-//! * [`world`]: the state of a network, its events, and the task that carries them out;
-//! * [`transport`], [`arrival`], [`clock`]: segments on their way, segments that arrive, and the work that is due;
-//! * [`faults`]: the faults that a program causes; [`limits`]: the resources that run out;
-//! * [`host`], [`stream`], [`listener`]: the handles of the soft provider; [`bind`]: the calls that make them.
+//! * [`world`]: the state of a network, its events, the task that carries them out, and the faults that a program causes;
+//! * [`tcp`]: segments on their way, segments that arrive, and the work that is due;
+//! * [`host`], [`stream`], [`listener`]: the handles of the soft provider, and the resources of a host that run out.
 //!
 //! All state is under one lock, [`world::World::with`]. It is not held across an await, and wakers are cloned
 //! under it but woken and dropped without it. Whatever is drawn at random is drawn under it, in the order of
 //! the events.
 
-mod arrival;
-mod bind;
-mod clock;
-mod faults;
 mod host;
-mod limits;
 mod link;
 mod listener;
-mod rng;
-mod segment;
 mod socket;
 mod stream;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod transport;
 mod world;
 
 pub(crate) use host::{Host, Monitor};

@@ -11,10 +11,8 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::host::Host;
-use super::limits::Claim;
-use super::segment::Kind;
-use super::socket::{Phase, Socket, SocketParts};
+use super::host::{Claim, Host};
+use super::socket::{Kind, Phase, Socket, SocketParts};
 use super::world::State;
 use crate::memory;
 use crate::net::leases::PortLease;

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::segment::{Kind, Segment};
+use super::socket::{Kind, Segment};
 use crate::net::pcap::File;
 
 /// The number of events that are kept as text. The hash covers all events.
