@@ -10,14 +10,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use super::descriptors::Descriptors;
-use super::interface::Interface;
-use super::leases::{Namespace, PortLease};
-use super::options::{SocketError, SocketOptions};
-use super::ports::PortRange;
+use super::kernel::options::{SocketError, SocketOptions};
+use super::ports::{Namespace, PortLease, PortRange};
 #[cfg(feature = "sim")]
 use super::sim;
 use super::stream::Stream;
-use super::{errno, kernel};
+use super::{Interface, errno, kernel};
 use crate::error::BindError;
 use crate::memory::Owned;
 use crate::sync::Mutex;
@@ -145,7 +143,7 @@ impl Host {
     /// No descriptor is left, there is no netlink, or this is no tokio runtime.
     pub(crate) fn monitor(&self) -> io::Result<Monitor> {
         match self {
-            Self::Kernel => kernel::monitor::AddressMonitor::open().map(Monitor::Kernel),
+            Self::Kernel => kernel::interfaces::AddressMonitor::open().map(Monitor::Kernel),
             #[cfg(feature = "sim")]
             Self::Sim(host) => host.monitor().map(Monitor::Sim),
         }
@@ -212,7 +210,7 @@ impl Host {
 #[derive(Debug)]
 pub(crate) enum Monitor {
     /// Of this machine.
-    Kernel(kernel::monitor::AddressMonitor),
+    Kernel(kernel::interfaces::AddressMonitor),
     /// Of a host of a simulated network.
     #[cfg(feature = "sim")]
     Sim(sim::Monitor),

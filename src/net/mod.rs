@@ -2,13 +2,10 @@
 //!
 //! Nothing here depends on iWARP. The modules, from the bottom up:
 //!
-//! * [`interface`]: an interface and its addresses;
-//! * `leases`: the ports that this process holds;
-//! * [`ports`]: the choice of the port to try next;
+//! * [`ports`]: the ports that this process holds, and the choice of the one to try next;
 //! * `descriptors`: the numbers of descriptors that peers may hold;
-//! * `options`: the options of a socket that the caller may choose;
 //! * [`errors`]: the errors of a failed connect as those of ND;
-//! * `pcap`, `capture`: the bytes of connections as a file for Wireshark;
+//! * `capture`: the bytes of connections as a file for Wireshark;
 //! * [`kernel`]: the network of this machine;
 //! * `sim`: a network in memory;
 //! * `stream`, `host`: the sockets and the host that the soft provider works with.
@@ -20,14 +17,11 @@ pub(crate) mod descriptors;
 pub(crate) mod errors;
 #[cfg(feature = "soft")]
 pub(crate) mod host;
-pub(crate) mod interface;
 pub(crate) mod kernel;
-#[cfg(feature = "soft")]
-pub(crate) mod leases;
-#[cfg(feature = "soft")]
-pub(crate) mod options;
-#[cfg(feature = "soft")]
-mod pcap;
+#[cfg_attr(
+    not(feature = "soft"),
+    allow(dead_code, reason = "devices hold the ports of their connections themselves")
+)]
 pub(crate) mod ports;
 #[cfg(feature = "sim")]
 pub(crate) mod sim;
@@ -39,7 +33,11 @@ use std::net::SocketAddr;
 
 #[cfg(feature = "soft")]
 pub(crate) use host::{BoundListener, BoundSocket, Host, Listener, Monitor};
-pub(crate) use interface::Interface;
+pub(crate) use kernel::interfaces::Interface;
+#[cfg(feature = "soft")]
+pub(crate) use kernel::options;
+#[cfg(feature = "soft")]
+pub(crate) use ports as leases;
 #[cfg(feature = "soft")]
 pub(crate) use stream::Stream;
 

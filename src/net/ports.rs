@@ -1,7 +1,17 @@
-//! The choice of the local port to try next.
+//! The local ports: the choice of the one to try next, and those that this process holds.
+//!
+//! For the latter the kernel alone would not do: to reuse ports in TIME_WAIT we bind our own choice with `SO_REUSEADDR`, and
+//! with that the kernel lets two sockets have one port (socket(7)). ND wants `SHARING_VIOLATION`, so the
+//! process keeps a list.
 
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sync::Mutex;
 
 /// The ports to choose from when the caller gives port 0, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,10 +75,108 @@ pub(crate) fn candidates(range: PortRange) -> impl Iterator<Item = u16> {
     })
 }
 
+/// The holders of ports: addresses, of which at most one is unspecified per family, by namespace and port.
+type Table = HashMap<(Namespace, u16), Vec<IpAddr>>;
+
+/// Every change is one step, so that a panic elsewhere cannot leave the table half changed.
+static HELD: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+/// A local address and port that a connector, connection or listener of this process holds until this is
+/// dropped.
+#[must_use = "dropping it releases the port"]
+pub(crate) struct PortLease {
+    namespace: Namespace,
+    ip: IpAddr,
+    port: u16,
+}
+
+impl PortLease {
+    /// Returns the address, unspecified if it is every address of the family.
+    pub(crate) fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Returns the port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl fmt::Debug for PortLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortLease({})", std::net::SocketAddr::new(self.ip, self.port))
+    }
+}
+
+impl Drop for PortLease {
+    fn drop(&mut self) {
+        let mut table = HELD.lock();
+        let key = (self.namespace, self.port);
+        if let Some(holders) = table.get_mut(&key) {
+            holders.retain(|ip| *ip != self.ip);
+            if holders.is_empty() {
+                table.remove(&key);
+            }
+        }
+    }
+}
+
+/// Takes a port for an address, `None` when this process holds it already.
+///
+/// Two holders conflict when they have the port in the same network namespace, and the same address, or one
+/// of them all addresses of the family. IPv4 and IPv6 never conflict, as our IPv6 sockets are IPv6 only.
+///
+/// Without `namespace` it is that of the calling thread.
+pub(crate) fn lease(namespace: Option<Namespace>, ip: IpAddr, port: u16) -> Option<PortLease> {
+    let ip = ip.to_canonical();
+    let namespace = namespace.unwrap_or_else(Namespace::of_thread);
+    let mut table = HELD.lock();
+    let holders = table.entry((namespace, port)).or_default();
+    let taken = holders.iter().any(|holder| {
+        let any = holder.is_unspecified() || ip.is_unspecified();
+        holder.is_ipv4() == ip.is_ipv4() && (any || *holder == ip)
+    });
+    // A new entry is empty, so a refusal leaves none behind.
+    if taken {
+        return None;
+    }
+    holders.push(ip);
+    Some(PortLease { namespace, ip, port })
+}
+
+/// A network namespace, by the number of its file (namespaces(7)); 0 without a `/proc`. Or a host of a simulated network.
+///
+/// The number is not given to another namespace while a socket keeps this one alive, and leases go with
+/// sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Namespace(u64);
+
+impl Namespace {
+    /// Creates a namespace that no thread has, for a host of a simulated network.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated() -> Self {
+        // No file system numbers its files from there on.
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the number of ports that are held in the namespace.
+    #[cfg(feature = "sim")]
+    pub(crate) fn held(self) -> usize {
+        HELD.lock().keys().filter(|(namespace, _)| *namespace == self).count()
+    }
+
+    /// Returns the namespace of the calling thread.
+    pub(crate) fn of_thread() -> Self {
+        Self(std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino()))
+    }
+}
+
 #[cfg(all(test, feature = "soft"))]
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::kernel::testing::in_namespace;
     use super::*;
 
     #[test]
@@ -104,5 +212,51 @@ mod tests {
             assert_ne!(next, last);
             last = next;
         }
+    }
+
+    // Other tests of this process lease ports too, all of them above 1023.
+    const PORT: u16 = 7;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn conflicts() {
+        let cases = [
+            ("10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "::ffff:10.0.0.1", true),
+            ("10.0.0.1", "10.0.0.2", false),
+            ("10.0.0.1", "0.0.0.0", true),
+            ("0.0.0.0", "10.0.0.1", true),
+            ("0.0.0.0", "0.0.0.0", true),
+            ("::", "0.0.0.0", false),
+            ("::", "10.0.0.1", false),
+            ("::", "fd00::1", true),
+            ("fd00::1", "::", true),
+            ("fd00::1", "fd00::2", false),
+        ];
+        for (first, second, conflict) in cases {
+            let first_lease = lease(None, address(first), PORT).expect(first);
+            assert_eq!(lease(None, address(second), PORT).is_none(), conflict, "{first} then {second}");
+            let other = lease(None, address(second), PORT + 1).expect("another port");
+            assert_eq!((other.ip(), other.port()), (address(second).to_canonical(), PORT + 1));
+            drop((first_lease, other));
+            drop(lease(None, address(second), PORT).expect("released"));
+        }
+        let key = (Namespace::of_thread(), PORT);
+        assert!(!HELD.lock().contains_key(&key), "nothing is left behind");
+    }
+
+    #[test]
+    fn namespaces_do_not_conflict() {
+        let _here = lease(None, address("10.1.0.1"), PORT + 2).expect("here");
+        in_namespace(|| {
+            let there = lease(None, address("10.1.0.1"), PORT + 2).expect("there");
+            // Released in the namespace where it was taken, whichever thread drops it.
+            std::thread::spawn(move || drop(there)).join().expect("joined");
+            drop(lease(None, address("10.1.0.1"), PORT + 2).expect("released"));
+        });
+        assert!(lease(None, address("10.1.0.1"), PORT + 2).is_none());
     }
 }

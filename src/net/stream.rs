@@ -18,7 +18,7 @@ use super::capture::{Capture, Captured};
 use super::descriptors::Held;
 use super::host::Host;
 use super::kernel;
-use super::options::{SocketError, SocketOptions};
+use super::kernel::options::{SocketError, SocketOptions};
 #[cfg(feature = "sim")]
 use super::sim;
 use crate::memory;

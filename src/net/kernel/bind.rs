@@ -5,12 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use socket2::{SockAddr, Socket};
 
-use super::options::new_socket;
+use super::options::{SocketError, SocketOptions, new_socket};
 use crate::error::BindError;
 use crate::net::canonical;
-use crate::net::leases::{PortLease, lease};
-use crate::net::options::{SocketError, SocketOptions};
-use crate::net::ports::{PortRange, candidates};
+use crate::net::ports::{PortLease, PortRange, candidates, lease};
 
 /// A socket with a local address, not connected: nonblocking and closed on exec.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::bind::BoundSocket;
 use super::options::abort;
-use crate::net::leases::PortLease;
+use crate::net::ports::PortLease;
 use crate::net::{canonical, errno, require_runtime};
 
 /// A connected stream.
@@ -162,12 +162,11 @@ mod tests {
 
     use super::super::bind::bind_connector;
     use super::super::listen::bind_listener;
-    use super::super::options::prepare;
+    use super::super::options::{SocketError, SocketOptions, prepare};
     use super::super::testing::{block_on, eventually, in_namespace, ip, nft};
     use super::*;
     use crate::error::ConnectError;
     use crate::net::errors::connect_error;
-    use crate::net::options::{SocketError, SocketOptions};
     use crate::net::ports::PortRange;
     use crate::status::Status;
 

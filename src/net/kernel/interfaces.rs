@@ -1,22 +1,49 @@
-//! The network interfaces of this machine, and the local addresses that can be served.
+//! The network interfaces of this machine, the local addresses that can be served, and notifications that either may have
+//! changed.
 //!
 //! Serves `IND2Provider::QueryAddressList` and `ResolveAddress`, and the helpers `NdResolveAddress` and
-//! `NdCheckAddress` (ND keeps them in its client library).
+//! `NdCheckAddress` (ND keeps them in its client library). An adapter whose interface is removed must end everything that
+//! waits on it with `DEVICE_REMOVED`.
 
 use std::collections::HashMap;
 use std::io;
 #[cfg(feature = "verbs")]
 use std::net::SocketAddrV6;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
-use nix::sys::socket::SockaddrStorage;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
+    socket,
+};
 use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::io::unix::AsyncFd;
 
+use super::readable;
 use crate::net::errors::is_peer_address;
-use crate::net::{Interface, errno};
+use crate::net::{errno, require_runtime};
+
+/// A network interface: what an adapter of the soft provider is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// The kernel's number for it, never 0; unique within the network namespace until the interface is
+    /// removed.
+    pub(crate) index: u32,
+    /// Its name, `eth0`.
+    pub(crate) name: String,
+    /// Its IPv4 and IPv6 addresses in the kernel's order, each once.
+    ///
+    /// Link-local IPv6 addresses (`fe80::/10`) are left out: they cannot be bound, nor connected to, without
+    /// the scope that an `IpAddr` has no room for (ipv6(7)).
+    pub(crate) addresses: Vec<IpAddr>,
+    /// It is switched on (`IFF_UP`). A cable that is unplugged does not count, its addresses still work.
+    pub(crate) up: bool,
+    /// It is the loopback interface (`IFF_LOOPBACK`).
+    pub(crate) loopback: bool,
+}
 
 #[cfg(test)]
 std::thread_local! {
@@ -211,9 +238,80 @@ pub(crate) fn is_usable(ip: IpAddr) -> io::Result<bool> {
     }
 }
 
+/// Messages that one call reads at most, so that a storm of changes cannot hold it for ever.
+const DRAIN_LIMIT: usize = 1024;
+
+/// A subscription to the kernel's announcements of links and addresses (rtnetlink(7)).
+///
+/// It does not parse them: the task that is notified reads [`interfaces`] again, which
+/// is the only way that also survives lost messages. The subscription belongs to the network namespace of the thread
+/// that calls [`open`](Self::open), for good.
+#[derive(Debug)]
+pub(crate) struct AddressMonitor {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl AddressMonitor {
+    /// Subscribes. Changes from now on are noticed, so read the list *after* this.
+    ///
+    /// # Errors
+    /// No descriptor is left, the kernel lets this process have no netlink socket, or this is no tokio
+    /// runtime.
+    pub(crate) fn open() -> io::Result<Self> {
+        require_runtime()?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let descriptor = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        // Port id 0: the kernel picks one (netlink(7)).
+        bind(descriptor.as_raw_fd(), &NetlinkAddr::new(0, groups.cast_unsigned()))?;
+        Ok(Self { socket: readable(descriptor)? })
+    }
+
+    /// Resolves when anything was announced since the last call, or since [`open`](Self::open).
+    ///
+    /// Everything that waits is taken at once: a burst is one change. Messages that the kernel had to drop for want of
+    /// buffer space (`ENOBUFS`) are a change as well. For one waiter at a time: of several, one is woken.
+    ///
+    /// # Errors
+    /// The netlink socket failed; the monitor can no longer be used.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: messages are taken in the poll that returns.
+    pub(crate) async fn changed(&self) -> io::Result<()> {
+        // The contents do not matter, so a message may well be cut short.
+        let mut scratch = [0; 64];
+        loop {
+            let mut ready = self.socket.readable().await?;
+            let mut seen = false;
+            for _ in 0..DRAIN_LIMIT {
+                let message = ready.try_io(|socket| {
+                    recv(socket.as_raw_fd(), &mut scratch, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
+                });
+                match message {
+                    Ok(Ok(_)) => seen = true,
+                    Ok(Err(error)) => match error.raw_os_error().map(Errno::from_raw) {
+                        Some(Errno::ENOBUFS) => seen = true,
+                        Some(Errno::EINTR) => {}
+                        _ => return Err(error),
+                    },
+                    Err(_would_block) => break,
+                }
+            }
+            if seen {
+                return Ok(());
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{eventually, in_namespace, ip};
+    use std::time::Duration;
+
+    use socket2::SockRef;
+    use tokio::time::timeout;
+
+    use super::super::testing::{block_on, eventually, in_namespace, ip};
     use super::*;
 
     fn address(text: &str) -> IpAddr {
@@ -346,5 +444,78 @@ mod tests {
                 ("tunnel", if_nametoindex("tunnel").expect("index"))
             );
         });
+    }
+
+    const SOON: Duration = Duration::from_secs(10);
+    const QUIET: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn announces_links_and_addresses_once() {
+        in_namespace(|| {
+            block_on(async {
+                let monitor = AddressMonitor::open().expect("monitor");
+                timeout(QUIET, monitor.changed()).await.expect_err("nothing happened yet");
+                let steps = [
+                    "link add spare type veth peer name other",
+                    "address add 10.9.0.1/24 dev spare",
+                    "address add fd09::1/64 dev spare nodad",
+                    "link set spare up",
+                    "link delete spare",
+                ];
+                for step in steps {
+                    ip(step);
+                    timeout(SOON, monitor.changed()).await.expect(step).expect(step);
+                    // IPv6 goes on in the background: a link-local address appears, routes settle.
+                    while timeout(QUIET, monitor.changed()).await.is_ok() {}
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn wakes_a_waiter_and_survives_cancellation() {
+        in_namespace(|| {
+            block_on(async {
+                let monitor = AddressMonitor::open().expect("monitor");
+                timeout(QUIET, monitor.changed()).await.expect_err("cancelled");
+                let (waited, ()) = tokio::join!(timeout(SOON, monitor.changed()), async {
+                    tokio::task::yield_now().await;
+                    ip("address add 10.9.0.1/32 dev lo");
+                });
+                waited.expect("in time").expect("changed");
+                assert!(interface_of([10, 9, 0, 1].into()).expect("interfaces").is_some());
+            });
+        });
+    }
+
+    #[test]
+    fn lost_messages_are_a_change() {
+        in_namespace(|| {
+            block_on(async {
+                let monitor = AddressMonitor::open().expect("monitor");
+                SockRef::from(monitor.socket.get_ref()).set_recv_buffer_size(1).expect("buffer size");
+                for host in 1..=40 {
+                    ip(&format!("address add 10.9.0.{host}/32 dev lo"));
+                }
+                timeout(SOON, monitor.changed()).await.expect("in time").expect("changed");
+                timeout(QUIET, monitor.changed()).await.expect_err("drained");
+            });
+        });
+    }
+
+    #[test]
+    fn listens_in_the_namespace_of_the_opening_thread() {
+        in_namespace(|| {
+            block_on(async {
+                let outer = AddressMonitor::open().expect("monitor");
+                in_namespace(|| ip("address add 10.9.0.1/32 dev lo"));
+                timeout(QUIET, outer.changed()).await.expect_err("another namespace");
+            });
+        });
+    }
+
+    #[test]
+    fn outside_a_runtime_is_an_error() {
+        AddressMonitor::open().expect_err("no runtime");
     }
 }

@@ -7,11 +7,9 @@ use socket2::{SockAddr, Socket};
 use tokio::net::TcpListener;
 
 use super::bind::{bind_error, check_source};
-use super::options::{new_socket, prepare};
+use super::options::{SocketError, SocketOptions, new_socket, prepare};
 use crate::error::{BindError, Reason};
-use crate::net::leases::{PortLease, lease};
-use crate::net::options::{SocketError, SocketOptions};
-use crate::net::ports::{PortRange, candidates};
+use crate::net::ports::{PortLease, PortRange, candidates, lease};
 use crate::net::require_runtime;
 
 /// A listener's addresses and port, held but perhaps not listened on yet.

@@ -1,4 +1,4 @@
-//! The options of our TCP sockets, and the calls that set them.
+//! The options of TCP sockets that the caller may choose, the calls that set them, and the errors of making a socket.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,62 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 
-use crate::net::options::{KEEPALIVE_RETRIES, SocketError, SocketOptions};
+use crate::error::{BindError, ConnectError};
+use crate::net::ports::Namespace;
+
+/// Unanswered probes after which a silent peer is given up.
+pub(in crate::net) const KEEPALIVE_RETRIES: u32 = 3;
+
+/// The options of a connection's socket that the caller may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SocketOptions {
+    /// The time that the peer may be silent before the connection counts as lost; `None` leaves that to the kernel.
+    pub(crate) path_timeout: Option<Duration>,
+    /// The IPv4 type of service, or IPv6 traffic class, of everything that is sent: uDAPL's quality of
+    /// service.
+    pub(crate) tos: Option<u8>,
+    /// Multipath TCP, so that one connection may use several paths (RFC 8684): uDAPL's
+    /// `DAT_CONNECT_MULTIPATH_FLAG`.
+    pub(crate) multipath: bool,
+    /// The network namespace that the socket is for, if that is known: to find out takes as long as to bind.
+    pub(crate) namespace: Option<Namespace>,
+}
+
+impl SocketOptions {
+    /// Returns the time before an idle peer is probed first, and the time between two probes: half of the path timeout,
+    /// and a sixth of it. In whole seconds within the kernel's limits, 1 to 32767 (tcp(7)).
+    pub(in crate::net) fn keepalive(&self) -> Option<(Duration, Duration)> {
+        let whole = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, 32767));
+        self.path_timeout.map(|timeout| (whole(timeout / 2), whole(timeout / 6)))
+    }
+}
+
+/// A socket that could not be made, bound or set up as asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SocketError {
+    /// The address or port is to blame, or the operating system.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// This kernel does not have what was asked for.
+    #[error("{0} is not supported")]
+    NotSupported(&'static str),
+}
+
+impl SocketError {
+    /// Creates the error of this call of the operating system.
+    pub(in crate::net) fn os(call: &'static str, source: io::Error) -> Self {
+        Self::Bind(BindError::Os { call, source: source.into() })
+    }
+}
+
+impl From<SocketError> for ConnectError {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::Bind(error) => Self::Bind(error),
+            SocketError::NotSupported(what) => Self::NotSupported(what),
+        }
+    }
+}
 
 /// Creates a TCP socket that is not bound yet: nonblocking, closed on exec, IPv6 only if IPv6, with its type of
 /// service.

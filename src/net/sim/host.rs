@@ -14,7 +14,7 @@ use super::world::{Place, World};
 use crate::memory::{Attachment, Memory, Owned};
 use crate::net::descriptors::Descriptors;
 use crate::net::errors::is_peer_address;
-use crate::net::leases::Namespace;
+use crate::net::ports::Namespace;
 use crate::net::{Interface, errno};
 
 /// A host of a network.

@@ -12,9 +12,8 @@ use super::stream::{BoundSocket, Stream};
 use super::world::{Listening, State};
 use crate::error::BindError;
 use crate::net::errno;
-use crate::net::leases::{PortLease, lease};
-use crate::net::options::{SocketError, SocketOptions};
-use crate::net::ports::PortRange;
+use crate::net::kernel::options::{SocketError, SocketOptions};
+use crate::net::ports::{PortLease, PortRange, lease};
 
 /// The most connections that wait for [`Listener::accept`]: Linux's `net.core.somaxconn`.
 const BACKLOG: usize = 4096;

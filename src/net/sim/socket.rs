@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::net::pcap::{self, Packet};
+use crate::net::capture::{self, Packet};
 
 /// The phase of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,7 +341,7 @@ impl Segment {
 
     /// Returns the segment as a TCP packet. The streams begin at the sequence number 1, behind the SYN.
     pub(super) fn packet(&self) -> Packet<'_> {
-        use pcap::{ACK, FIN, PSH, RST, SYN};
+        use capture::{ACK, FIN, PSH, RST, SYN};
         let (sequence, acknowledged) = (self.sequence + 1, self.acknowledged + 1);
         let (flags, sequence, acknowledged) = match self.kind {
             Kind::Syn => (SYN, 0, 0),

@@ -15,8 +15,8 @@ use super::host::{Claim, Host};
 use super::socket::{Kind, Phase, Socket, SocketParts};
 use super::world::State;
 use crate::memory;
-use crate::net::leases::PortLease;
-use crate::net::options::SocketOptions;
+use crate::net::kernel::options::SocketOptions;
+use crate::net::ports::PortLease;
 use crate::net::{canonical, errno};
 
 /// A socket that holds a port, and may connect.

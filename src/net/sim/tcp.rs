@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::socket::{Kind, Phase, Segment, Socket, SocketParts};
 use super::world::{Event, Place, State};
-use crate::net::options::KEEPALIVE_RETRIES;
+use crate::net::kernel::options::KEEPALIVE_RETRIES;
 
 /// The first wait before bytes are sent again, and before a connection is asked for again.
 const RETRANSMIT: Duration = Duration::from_millis(200);

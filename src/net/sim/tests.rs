@@ -8,9 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 
 use super::{Host, Listener, Stream, World};
-use crate::net::leases::PortLease;
-use crate::net::options::SocketOptions;
-use crate::net::ports::PortRange;
+use crate::net::kernel::options::SocketOptions;
+use crate::net::ports::{PortLease, PortRange};
 
 const SECOND: Duration = Duration::from_secs(1);
 

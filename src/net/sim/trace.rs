@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::socket::{Kind, Segment};
-use crate::net::pcap::File;
+use crate::net::capture::File;
 
 /// The number of events that are kept as text. The hash covers all events.
 const KEPT: usize = 4096;
