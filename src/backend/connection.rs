@@ -12,7 +12,7 @@ use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
-use crate::provider::with_runtime::WithRuntime;
+use crate::provider::runtime::WithRuntime;
 #[cfg(feature = "soft")]
 use crate::soft;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};

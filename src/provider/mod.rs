@@ -19,10 +19,9 @@
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
-//! | [`runtime`] | the runtime of the caller |
+//! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
 //! | [`accept_queue`] | the backlog of a listener: the requests that were not fetched |
 //! | [`connector`] | the driver of the state machine of a connector |
-//! | [`with_runtime`] | futures that work on the runtime of the adapter |
 
 pub(crate) mod accept_queue;
 pub(crate) mod connector;
@@ -31,8 +30,11 @@ pub(crate) mod info;
 pub(crate) mod params;
 pub(crate) mod registry;
 pub(crate) mod runtime;
+#[cfg_attr(
+    not(feature = "soft"),
+    allow(dead_code, reason = "only the soft provider reads and writes by itself")
+)]
 pub(crate) mod stream;
-pub(crate) mod with_runtime;
 pub(crate) mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering};

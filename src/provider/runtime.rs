@@ -1,13 +1,18 @@
-//! Finds the runtime of the caller, and checks it.
+//! Finds the runtime of the caller and checks it, and runs futures within that of the adapter, whichever task polls them.
 
 use std::cell::Cell;
+use std::future::Future;
 use std::panic::catch_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pin_project::pin_project;
 use tokio::net::UnixDatagram;
 use tokio::runtime::{Handle, Id};
 
 use crate::error::OpenError;
+use crate::sync::poll_budgeted;
 
 thread_local! {
     /// The last runtime of this thread that has both, so that a connect does not check it again.
@@ -45,5 +50,30 @@ pub(crate) fn with_timers() -> Result<Handle, OpenError> {
     match catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))) {
         Ok(()) => Ok(runtime),
         Err(_) => Err(OpenError::Unsupported("the tokio runtime has no timers: build it with enable_time")),
+    }
+}
+
+/// A future that is polled within a runtime: what it opens is watched by that runtime, not by the one that polls, if
+/// any. It uses the budget of the task that polls.
+#[pin_project]
+pub(crate) struct WithRuntime<F> {
+    runtime: Handle,
+    #[pin]
+    future: F,
+}
+
+impl<F: Future> WithRuntime<F> {
+    pub(crate) fn new(runtime: Handle, future: F) -> Self {
+        Self { runtime, future }
+    }
+}
+
+impl<F: Future> Future for WithRuntime<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _entered = this.runtime.enter();
+        poll_budgeted(cx, |cx| this.future.poll(cx))
     }
 }

@@ -24,10 +24,6 @@ use crate::sync::Mutex;
 pub(crate) const WORD: usize = 4;
 
 /// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number.
-#[cfg_attr(
-    not(feature = "soft"),
-    expect(dead_code, reason = "only the soft provider reads and writes by itself")
-)]
 pub(crate) struct StreamMessage<'a> {
     pub(crate) parts: &'a [IoSlice<'a>],
     /// The number of bytes that the peer has room for, at most as many as there are. At least one.
@@ -39,10 +35,6 @@ pub(crate) struct StreamMessage<'a> {
 
 /// The result of a write of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "soft"),
-    expect(dead_code, reason = "only the soft provider reads and writes by itself")
-)]
 pub(crate) enum Streamed {
     /// A message with so many bytes is on its way, at least one.
     Sent(usize),
@@ -76,7 +68,6 @@ impl Progress {
 }
 
 /// The buffer of a reader.
-#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider reads by itself"))]
 pub(crate) trait ReadInto: BufMut {
     /// Returns the part of it that is not filled, as far as it is initialised.
     fn initialized(&mut self) -> &mut [u8];
@@ -97,10 +88,6 @@ impl ReadInto for ReadBuf<'_> {
 }
 
 /// The room of a reader, for payload that the peer writes to the place that is read next.
-#[cfg_attr(
-    not(feature = "soft"),
-    expect(dead_code, reason = "only the soft provider reads and writes by itself")
-)]
 pub(crate) struct StreamRoom<'a> {
     into: &'a mut (dyn ReadInto + 'a),
     /// The number of bytes that it still takes.
@@ -175,7 +162,6 @@ impl StreamRoom<'_> {
 
 /// A Send of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "only the soft provider delivers by itself"))]
 pub(crate) enum StreamSend {
     Word([u8; WORD]),
     /// One of another length, in bytes, or of another kind.
@@ -186,15 +172,7 @@ pub(crate) enum StreamSend {
 #[derive(Debug)]
 pub(crate) struct StreamInbox {
     inbox: Mutex<Inbox>,
-    #[cfg_attr(
-        not(feature = "soft"),
-        expect(dead_code, reason = "only the soft provider delivers by itself")
-    )]
     depth: usize,
-    #[cfg_attr(
-        not(feature = "soft"),
-        expect(dead_code, reason = "only the soft provider delivers by itself")
-    )]
     ring: u64,
 }
 
