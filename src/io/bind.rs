@@ -13,7 +13,7 @@ use super::places::{any, has_device, listener, places};
 use crate::cm::{Adapter, AdapterInfo, Listener, Provider, none_later};
 use crate::error::{BindError, OpenError, StreamError};
 use crate::net::canonical;
-use crate::net::kernel::monitor::AddressMonitor;
+use crate::net::kernel::interfaces::AddressMonitor;
 
 /// The number of searches for a port that is free at all addresses: a port that is free at one address may be
 /// taken at the next.

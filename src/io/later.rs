@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::places::{listener, places};
 use crate::cm::{Adapter, Listener, Provider, ProviderKind};
-use crate::net::kernel::monitor::AddressMonitor;
+use crate::net::kernel::interfaces::AddressMonitor;
 
 /// The time between a change of the addresses and the second look at them.
 const FIRST_LOOK: Duration = Duration::from_millis(10);

@@ -33,11 +33,8 @@ use std::net::SocketAddr;
 
 #[cfg(feature = "soft")]
 pub(crate) use host::{BoundListener, BoundSocket, Host, Listener, Monitor};
+#[cfg(feature = "soft")]
 pub(crate) use kernel::interfaces::Interface;
-#[cfg(feature = "soft")]
-pub(crate) use kernel::options;
-#[cfg(feature = "soft")]
-pub(crate) use ports as leases;
 #[cfg(feature = "soft")]
 pub(crate) use stream::Stream;
 

@@ -10,9 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::host::Host;
 use crate::error::ConnectError;
 use crate::memory::Piece;
-use crate::net::leases::PortLease;
-use crate::net::options::SocketOptions;
-use crate::net::ports::PortRange;
+use crate::net::kernel::options::SocketOptions;
+use crate::net::ports::{PortLease, PortRange};
 use crate::net::{canonical, sim};
 
 impl Host {

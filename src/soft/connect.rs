@@ -17,7 +17,7 @@ use super::receiver::Receiver;
 use super::send_queue::SendQueue;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net::host::{ConnectFailure, Connected};
-use crate::net::options::SocketError;
+use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundSocket, Stream};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;

@@ -16,7 +16,7 @@ use super::queue_pair::{Borrower, QueuePair};
 use crate::error::{DecodeError, Reason};
 use crate::inflight::WakeList;
 use crate::net::descriptors::Held;
-use crate::net::leases::PortLease;
+use crate::net::ports::PortLease;
 use crate::net::{BoundSocket, Stream};
 use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};

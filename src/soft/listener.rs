@@ -30,7 +30,7 @@ use super::connector::{Connector, Incoming, PendingHandshake};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, DecodeError, Reason, StateError};
 use crate::net::descriptors::{Descriptors, Holder};
-use crate::net::options::SocketError;
+use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundListener, Stream, canonical};
 use crate::proto::connector::{Input, Op, Terms};
 use crate::proto::half_open::{HalfOpen, PeerKey};

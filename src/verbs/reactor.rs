@@ -37,7 +37,7 @@ use super::completion_queue::CompletionGroup;
 use super::context::{AdapterContext, Opened};
 use super::routes::TICKS;
 use crate::error::Reason;
-use crate::net::kernel::readiness::{Descriptor, readable};
+use crate::net::kernel::{Descriptor, readable};
 use crate::status::DeviceEvent;
 use crate::sync::Spin;
 use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};

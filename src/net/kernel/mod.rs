@@ -30,9 +30,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-pub(crate) use self::interfaces as monitor;
-pub(crate) use super::kernel as readiness;
-
 /// The owner of a descriptor that stays open and the same until the owner is dropped.
 pub(crate) trait Descriptor: AsRawFd {}
 
