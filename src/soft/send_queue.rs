@@ -688,7 +688,7 @@ mod tests {
     // queue.
     #[tokio::test]
     async fn a_window_is_dropped_without_the_lock() {
-        use crate::provider::{net::Host, soft, work::BindTarget};
+        use crate::{net::Host, provider::work::BindTarget, soft};
         let id = soft::adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"));
         let id = id.expect("the loopback interface");
         let adapter = soft::adapter::Adapter::open(Host::Kernel, id, soft::config::SoftConfig::default());

@@ -7,10 +7,10 @@ use super::reading::{comes, drive, feed, listener, shared_receives};
 use super::*;
 use crate::error::Reason;
 use crate::net::Host;
-use crate::provider::{self, QueuePairParts};
+use crate::provider::params::QueuePairParts;
 use crate::soft::adapter::{self, Adapter};
 use crate::soft::completion_queue::CompletionQueue;
-use crate::soft::queue_pair::{Borrower, QueuePair};
+use crate::soft::queue_pair::{Borrower, QueuePair, Queues};
 use crate::soft::receive_queue::SharedReceives;
 use crate::soft::send_queue::Next;
 
@@ -247,7 +247,7 @@ fn associated(queue: &Arc<CompletionQueue>) -> Arc<QueuePair> {
     let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
     let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
     let sink = CompletionSink::to_futures(Arc::default());
-    let polled = backend::CompletionQueue::Soft(Some(queue.clone()));
+    let queues = Queues { shared: None, sends: Some(queue.clone()), receives: Some(queue.clone()) };
     let parts = QueuePairParts {
         receive_depth: 1,
         send_depth: 1,
@@ -256,13 +256,10 @@ fn associated(queue: &Arc<CompletionQueue>) -> Arc<QueuePair> {
         inline: 0,
         receive: sink.clone(),
         initiator: sink,
-        shared: None,
         inbox: None,
         credited: false,
-        send_queue: polled.clone(),
-        receive_queue: polled,
     };
-    let queue_pair = QueuePair::new(adapter, parts);
+    let queue_pair = QueuePair::new(adapter, parts, queues);
     assert!(queue_pair.associate(Weak::<Nobody>::new()).is_ok());
     queue_pair
 }
