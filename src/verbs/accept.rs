@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::connector::{Connector, Dialing, Inner, Offer};
+use super::connector::{Connector, Inner, Offer, PendingCall};
 use super::limits::IB_REJECT_DATA;
 use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{AcceptError, Reason};
@@ -128,7 +128,7 @@ impl Connector {
         };
         let device = queue_pair.lend().ok_or(Input::PeerGaveUp)?;
         inner.awaited = false;
-        inner.dialing = Dialing::Calling;
+        inner.pending_call = PendingCall::Calling;
         let (offer, limits) = (inner.offer.clone(), inner.limits);
         if self.adapter.quirks().misses_early_frames {
             // On a thread of its own it would wait in the middle for its turn, while the peer sends.
@@ -188,8 +188,9 @@ impl Connector {
             return Err(Input::PeerGaveUp);
         }
         // Unless the word that establishes the connection has been faster.
-        if inner.dialing == Dialing::Calling {
-            inner.dialing = if self.adapter.is_iwarp() { Dialing::Waiting } else { Dialing::No };
+        if inner.pending_call == PendingCall::Calling {
+            inner.pending_call =
+                if self.adapter.is_iwarp() { PendingCall::Waiting } else { PendingCall::None };
         }
         Ok(None)
     }

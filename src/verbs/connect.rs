@@ -10,7 +10,7 @@ use tracing::{debug, info};
 
 use super::accept::MARKER;
 use super::cm_id::{CmId, EventHandler};
-use super::connector::{Connector, Dialing, Inner, Offer};
+use super::connector::{Connector, Inner, Offer, PendingCall};
 use super::queue_pair::QueuePair;
 use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net;
@@ -307,13 +307,13 @@ impl Connector {
     /// answer within the call. That may take seconds, and all such calls of a process wait for each other.
     fn resolve_route(&self, inner: &mut Inner, after: &mut AfterStep) {
         let (Some(id), Some(cm)) = (inner.id.clone(), self.me.upgrade()) else { return };
-        inner.dialing = Dialing::Calling;
+        inner.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             // An attempt that ended before its turn came needs no route.
             let outcome = if cm.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
             cm.returned(id, None, |inner| {
                 outcome.map_err(|error| Self::fail(inner, &error))?;
-                inner.dialing = Dialing::No;
+                inner.pending_call = PendingCall::None;
                 Ok(None)
             });
         }));
@@ -374,7 +374,7 @@ impl Connector {
             drop(device);
             let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
             if outcome.is_ok() {
-                inner.dialing = Dialing::Waiting;
+                inner.pending_call = PendingCall::Waiting;
             }
             return outcome.err().map(|error| Self::fail(inner, &error));
         }
@@ -382,7 +382,7 @@ impl Connector {
         let device = inner.queue_pair.as_ref()?.lend()?;
         let offer = inner.offer.clone();
         let me = self.me.clone();
-        inner.dialing = Dialing::Calling;
+        inner.pending_call = PendingCall::Calling;
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
             match me.upgrade() {
@@ -400,8 +400,8 @@ impl Connector {
     fn has_called(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         let Err(error) = outcome else {
             // Unless the answer has been faster.
-            if inner.dialing == Dialing::Calling {
-                inner.dialing = Dialing::Waiting;
+            if inner.pending_call == PendingCall::Calling {
+                inner.pending_call = PendingCall::Waiting;
             }
             return Ok(None);
         };
@@ -418,7 +418,7 @@ impl Connector {
         if !taken || inner.bound.is_some() || inner.offer.tries == 0 {
             return false;
         }
-        inner.dialing = Dialing::No;
+        inner.pending_call = PendingCall::None;
         inner.offer.tries -= 1;
         inner.id = None;
         true
@@ -540,7 +540,7 @@ impl Connector {
         }
         let Some(device) = queue_pair.lend() else { return Some(ABORTED) };
         let (limits, options) = (inner.limits, inner.offer.options);
-        inner.dialing = Dialing::Calling;
+        inner.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
             cm.returned(id, Some(device), |inner| {
@@ -548,7 +548,7 @@ impl Connector {
                     inner.progress.reason = error.raw_os_error().map(Reason::Errno);
                     return Err(ABORTED);
                 }
-                inner.dialing = Dialing::No;
+                inner.pending_call = PendingCall::None;
                 queue_pair.establish(limits);
                 Ok(Some(Input::CompleteDone))
             });

@@ -66,18 +66,18 @@ pub(crate) struct Inner {
     /// The timer that ends a Disconnect without an answer.
     timer: Option<AbortHandle>,
     /// The progress of a connect or an accept during which its id cannot be destroyed without waiting for it.
-    pub(crate) dialing: Dialing,
+    pub(crate) pending_call: PendingCall,
     /// The number of ids of earlier attempts that are not destroyed yet and still use the bound port.
     retiring: u32,
     /// The attempt begins when they are destroyed.
-    redial: bool,
+    retry_pending: bool,
     /// A job ends the queue pair of the device.
     flushing: bool,
     /// The disconnects that wait for that job.
     queued_disconnects: SmallVec<[DisconnectMode; 2]>,
     /// An event that arrived before the call that causes it had returned: the resolved route, or the peer's disconnect
     /// during the call that completes the connection.
-    early: Option<CmEvent>,
+    deferred_event: Option<CmEvent>,
 }
 
 /// The ways to disconnect from a peer.
@@ -122,9 +122,9 @@ impl Offer {
 
 /// A call, or a connect, or over iWARP an accept, that the connection manager cannot take back at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialing {
+pub(crate) enum PendingCall {
     /// There is none.
-    No,
+    None,
     /// A thread is in the call that asks for the route, connects TCP, of an iWARP driver, accepts or completes.
     Calling,
     /// The request is on its way, or the peer has it. Over iWARP destroying the id waits for the answer or the end of
@@ -136,13 +136,13 @@ pub(crate) enum Dialing {
 impl Inner {
     /// Returns whether a thread has yet to return from the call that leads to this event. The next step of the id waits for that:
     /// otherwise the outcome of one call would be taken for that of the next.
-    fn is_early(&self, event: &CmEvent) -> bool {
+    fn precedes_return(&self, event: &CmEvent) -> bool {
         let follows = match event.kind {
             event::ROUTE_RESOLVED | event::ROUTE_ERROR => self.progress.state() == State::Connecting,
             event::DISCONNECTED => self.progress.state() == State::Completing,
             _ => false,
         };
-        follows && self.dialing == Dialing::Calling
+        follows && self.pending_call == PendingCall::Calling
     }
 }
 
@@ -191,12 +191,12 @@ impl Connector {
                 awaited: role == Role::Passive,
                 next: None,
                 timer: None,
-                dialing: Dialing::No,
+                pending_call: PendingCall::None,
                 retiring: 0,
-                redial: false,
+                retry_pending: false,
                 flushing: false,
                 queued_disconnects: SmallVec::new(),
-                early: None,
+                deferred_event: None,
             };
             Self {
                 id: next_id(),
@@ -237,7 +237,7 @@ impl Connector {
             debug!(%connection, peer = peer.map(tracing::field::display), event = name, status, phase = ?state, "rdma_cm event");
         });
         if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
-            inner.dialing = Dialing::No;
+            inner.pending_call = PendingCall::None;
         }
         match event.kind {
             event::ADDR_RESOLVED => self.address_resolved(inner, after),
@@ -373,11 +373,11 @@ impl Connector {
     /// Releases the id of the attempt. A peer that waits for our decision is refused by the destruction of the id.
     pub(super) fn release_id(&self, inner: &mut Inner) {
         if let Some(id) = inner.id.take() {
-            match std::mem::replace(&mut inner.dialing, Dialing::No) {
-                Dialing::No => drop(id),
+            match std::mem::replace(&mut inner.pending_call, PendingCall::None) {
+                PendingCall::None => drop(id),
                 // The thread that is in the call has the id, too, and gets rid of it.
-                Dialing::Calling => inner.retiring += 1,
-                Dialing::Waiting => {
+                PendingCall::Calling => inner.retiring += 1,
+                PendingCall::Waiting => {
                     inner.retiring += 1;
                     let me = self.me.clone();
                     self.adapter.runtime.spawn_blocking(move || {
@@ -389,7 +389,7 @@ impl Connector {
                 }
             }
         }
-        inner.redial = false;
+        inner.retry_pending = false;
         if let Some(timer) = inner.timer.take() {
             timer.abort();
         }
@@ -400,7 +400,7 @@ impl Connector {
     pub(crate) fn retired(&self) {
         let _ = self.handle_if(|inner| {
             inner.retiring = inner.retiring.saturating_sub(1);
-            if inner.retiring > 0 || !std::mem::take(&mut inner.redial) {
+            if inner.retiring > 0 || !std::mem::take(&mut inner.retry_pending) {
                 return None;
             }
             (inner.progress.state() == State::Connecting).then(|| self.dial(inner).err())?
@@ -409,8 +409,8 @@ impl Connector {
 
     /// Returns whether the attempt has to wait until the bound port is free again; then it begins by itself.
     pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
-        inner.redial = inner.retiring > 0 && inner.bound.is_some();
-        inner.redial
+        inner.retry_pending = inner.retiring > 0 && inner.bound.is_some();
+        inner.retry_pending
     }
 
     /// Disconnects in this way: now, or when the job that ends the queue pair of the device is done.
@@ -487,8 +487,8 @@ impl Connector {
                 input
             })
         });
-        let early = self.lock().early.take();
-        if let (Some(event), Some(cm)) = (early, self.me.upgrade()) {
+        let deferred = self.lock().deferred_event.take();
+        if let (Some(event), Some(cm)) = (deferred, self.me.upgrade()) {
             cm.event(event);
         }
         // In this order: the queue pair waits for the id, and that may wait for the peer.
@@ -705,8 +705,8 @@ impl EventHandler for Connector {
         if self.adapter.is_removed() {
             return;
         }
-        if inner.is_early(&event) {
-            inner.early = Some(event);
+        if inner.precedes_return(&event) {
+            inner.deferred_event = Some(event);
             return;
         }
         let Some(input) = self.interpret(&mut inner, &event, &mut after) else {
