@@ -121,7 +121,7 @@ impl Connector {
     ///
     /// # Errors The input that reports the failure to the machine.
     pub(crate) fn reply(&self, inner: &mut Inner, after: &mut AfterStep) -> Result<(), Input> {
-        let (Some(id), Some(queue_pair), Some(cm)) =
+        let (Some(id), Some(queue_pair), Some(connector)) =
             (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
         else {
             return Err(Input::PeerGaveUp);
@@ -140,9 +140,9 @@ impl Connector {
             return self.has_replied(inner, outcome).map(drop);
         }
         after.jobs.push(Box::new(move || {
-            let log = |error: io::Error| Self::log_ack_timeout(cm.id, &error);
-            let outcome = cm.send_reply(&id, &queue_pair, &device, &offer, limits, log);
-            cm.returned(id, Some(device), |inner| cm.has_replied(inner, outcome));
+            let log = |error: io::Error| Self::log_ack_timeout(connector.id, &error);
+            let outcome = connector.send_reply(&id, &queue_pair, &device, &offer, limits, log);
+            connector.returned(id, Some(device), |inner| connector.has_replied(inner, outcome));
         }));
         Ok(())
     }

@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::context::AdapterContext;
-use super::routes::{CompletionHandler, Found, RequestId, Routes};
+use super::routes::{CompletionHandler, Effects, RequestId, Routes};
 use crate::error::Reason;
 use crate::inflight::Polling;
 use crate::provider::registry::{Member, Registered};
@@ -235,12 +235,12 @@ impl CompletionGroup {
     pub(crate) fn process(&self, queue: &Queue, polling: Option<&mut Polling<'_>>) {
         let mut ready = Ready::default();
         let polls = polling.is_some();
-        let mut found = Found::by(polling);
-        self.collect(queue, &mut ready, Some(&mut found));
+        let mut effects = Effects::by(polling);
+        self.collect(queue, &mut ready, Some(&mut effects));
         if !polls && !ready.is_empty() {
             self.finds.fetch_add(1, Ordering::Relaxed);
         }
-        found.wakes.wake_all();
+        effects.wakes.wake_all();
         ready.progress();
     }
 
@@ -358,16 +358,16 @@ impl CompletionGroup {
     }
 
     /// Polls a queue for at most as many completions as it is long, or as a caller that polls has asked for. Adds the
-    /// queue pairs that they are for to `ready`. With `found`, a queue pair processes its completions at once if its
+    /// queue pairs that they are for to `ready`. With `effects`, a queue pair processes its completions at once if its
     /// lock is free; otherwise they come into its inbox.
-    fn collect(&self, queue: &Queue, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
+    fn collect(&self, queue: &Queue, ready: &mut Ready, mut effects: Option<&mut Effects<'_, '_>>) {
         // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut work = queue.work.lock();
         // Completions that have arrived since cause an event, or are found by the task that is about to arm
         // the queue.
         let mut left = queue.completions.entries() as usize;
         loop {
-            let polling = found.as_ref().and_then(|found| found.polling.as_ref());
+            let polling = effects.as_ref().and_then(|effects| effects.polling.as_ref());
             let most = polling.map_or(BATCH, |polling| polling.room().min(BATCH)).min(left);
             if most == 0 {
                 break;
@@ -376,7 +376,7 @@ impl CompletionGroup {
             let count = work.batch.len();
             left = left.saturating_sub(count);
             if count > 0 {
-                self.deliver(&mut work, ready, found.as_deref_mut());
+                self.deliver(&mut work, ready, effects.as_deref_mut());
             }
             if polled.is_err() {
                 queue.fail();
@@ -390,7 +390,7 @@ impl CompletionGroup {
     }
 
     /// Hands completions to the queue pairs. Consecutive ones for one queue pair are handed over at once.
-    fn deliver(&self, work: &mut Work, ready: &mut Ready, mut found: Option<&mut Found<'_, '_>>) {
+    fn deliver(&self, work: &mut Work, ready: &mut Ready, mut effects: Option<&mut Effects<'_, '_>>) {
         let Work { batch, last, .. } = work;
         let Ready(ready) = ready;
         let name = |place: usize| (RequestId::unpack(batch.id(place)).key, batch.number(place));
@@ -404,7 +404,7 @@ impl CompletionGroup {
                     ready.push(ForQueuePair { key, queue_pair, in_inbox: false });
                 }
                 if let Some(last) = ready.last_mut() {
-                    last.in_inbox |= last.queue_pair.deliver(key, batch, begin..end, found.as_deref_mut());
+                    last.in_inbox |= last.queue_pair.deliver(key, batch, begin..end, effects.as_deref_mut());
                 }
             }
             begin = end;

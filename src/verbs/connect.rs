@@ -306,12 +306,12 @@ impl Connector {
     /// Has a thread ask for the route: librdmacm asks `ibacm` for that of InfiniBand and RoCE, if it runs, and waits for its
     /// answer within the call. That may take seconds, and all such calls of a process wait for each other.
     fn resolve_route(&self, inner: &mut Inner, after: &mut AfterStep) {
-        let (Some(id), Some(cm)) = (inner.id.clone(), self.me.upgrade()) else { return };
+        let (Some(id), Some(connector)) = (inner.id.clone(), self.me.upgrade()) else { return };
         inner.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             // An attempt that ended before its turn came needs no route.
-            let outcome = if cm.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
-            cm.returned(id, None, |inner| {
+            let outcome = if connector.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
+            connector.returned(id, None, |inner| {
                 outcome.map_err(|error| Self::fail(inner, &error))?;
                 inner.pending_call = PendingCall::None;
                 Ok(None)
@@ -386,7 +386,9 @@ impl Connector {
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
             match me.upgrade() {
-                Some(cm) => cm.returned(id, Some(device), |inner| cm.has_called(inner, outcome)),
+                Some(connector) => {
+                    connector.returned(id, Some(device), |inner| connector.has_called(inner, outcome))
+                }
                 None => drop((id, device)),
             }
         });
@@ -528,7 +530,7 @@ impl Connector {
     /// the connection is established.
     pub(crate) fn finish_connect(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
         const ABORTED: Input = Input::Failed(Status::CONNECTION_ABORTED);
-        let (Some(id), Some(queue_pair), Some(cm)) =
+        let (Some(id), Some(queue_pair), Some(connector)) =
             (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
         else {
             return Some(ABORTED);
@@ -543,7 +545,7 @@ impl Connector {
         inner.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
-            cm.returned(id, Some(device), |inner| {
+            connector.returned(id, Some(device), |inner| {
                 if let Err(error) = outcome {
                     inner.progress.reason = error.raw_os_error().map(Reason::Errno);
                     return Err(ABORTED);

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::cm_id::{CmId, EventHandler};
 use super::context::AdapterContext;
-use super::queue_pair::{Borrower, DeviceQp, QueuePair};
+use super::queue_pair::{DeviceQp, QueuePair, QueuePairUser};
 use super::reactor::handle_device_events;
 use super::workers::Workers;
 use crate::error::{ConnectError, DisconnectError, Reason};
@@ -382,8 +382,8 @@ impl Connector {
                     let me = self.me.clone();
                     self.adapter.runtime.spawn_blocking(move || {
                         drop(id);
-                        if let Some(cm) = me.upgrade() {
-                            cm.retired();
+                        if let Some(connector) = me.upgrade() {
+                            connector.retired();
                         }
                     });
                 }
@@ -431,7 +431,7 @@ impl Connector {
 
     /// Has the requests of the connection flushed, and its queue pair of the device destroyed.
     fn flush(&self, inner: &mut Inner, after: &mut AfterStep) {
-        let Some(cm) = self.me.upgrade() else { return };
+        let Some(connector) = self.me.upgrade() else { return };
         let Some(end) = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.end()) else { return };
         inner.flushing = true;
         let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
@@ -442,7 +442,7 @@ impl Connector {
         after.jobs.push(Box::new(move || {
             let _ = parting.map_or(Ok(()), |id| id.disconnect());
             end();
-            cm.flushed();
+            connector.flushed();
         }));
     }
 
@@ -488,8 +488,8 @@ impl Connector {
             })
         });
         let deferred = self.lock().deferred_event.take();
-        if let (Some(event), Some(cm)) = (deferred, self.me.upgrade()) {
-            cm.event(event);
+        if let (Some(event), Some(connector)) = (deferred, self.me.upgrade()) {
+            connector.event(event);
         }
         // In this order: the queue pair waits for the id, and that may wait for the peer.
         drop((id, device));
@@ -564,8 +564,8 @@ impl Connector {
         let me = self.me.clone();
         let timer = self.adapter.runtime.spawn(async move {
             tokio::time::sleep_until(deadline.into()).await;
-            if let Some(cm) = me.upgrade() {
-                cm.out_of_time();
+            if let Some(connector) = me.upgrade() {
+                connector.out_of_time();
             }
         });
         inner.timer = Some(timer.abort_handle());
@@ -651,7 +651,7 @@ impl ConnectorDriver for Connector {
     }
 }
 
-impl Borrower for Connector {
+impl QueuePairUser for Connector {
     fn connection(&self) -> ConnectionId {
         self.id
     }

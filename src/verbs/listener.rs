@@ -209,16 +209,16 @@ impl Listener {
         let Some(request) = event.request else { return };
         let terms = Terms { limits, private_data };
         let router = &self.adapter.router;
-        let cm = Connector::with_request(self.adapter.clone(), terms, |me| router.adopt(request, me));
-        debug!(connection = %cm.id, peer = cm.peer_addr().ok().map(tracing::field::display), "request arrived");
-        self.enqueue(cm, |queued| !queued.is_pending());
+        let connector = Connector::with_request(self.adapter.clone(), terms, |me| router.adopt(request, me));
+        debug!(connection = %connector.id, peer = connector.peer_addr().ok().map(tracing::field::display), "request arrived");
+        self.enqueue(connector, |queued| !queued.is_pending());
     }
 }
 
 /// Wakes the calls that waited for requests, and refuses the requests that were not fetched. The caller holds no lock.
 fn leave((wakers, requests): (Vec<Waker>, Vec<Arc<Connector>>)) {
     wakers.into_iter().for_each(Waker::wake);
-    requests.into_iter().for_each(|cm| cm.release());
+    requests.into_iter().for_each(|connector| connector.release());
 }
 
 impl AsMut<Requests<Arc<Connector>>> for Inner {

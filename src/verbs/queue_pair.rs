@@ -24,7 +24,7 @@ use super::context::AdapterContext;
 use super::limits;
 use super::memory::Window;
 use super::receive_queue::SharedReceives;
-use super::routes::{CompletionHandler, Found};
+use super::routes::{CompletionHandler, Effects};
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
 use crate::inflight::{Completed, Payload, Ticket, WakeList};
@@ -72,7 +72,7 @@ pub(crate) struct QueuePair {
 pub(crate) type Queues = params::Queues<Arc<SharedReceives>, Arc<CompletionGroup>>;
 
 /// The connector of a queue pair, as the queue pair sees it.
-pub(crate) trait Borrower: Send + Sync {
+pub(crate) trait QueuePairUser: Send + Sync {
     /// Returns the id of its connection.
     fn connection(&self) -> ConnectionId;
 
@@ -101,7 +101,7 @@ pub(crate) trait Borrower: Send + Sync {
 struct Inner {
     state: QueuePairState,
     /// The connection it is being used for.
-    cm: Option<Weak<dyn Borrower>>,
+    connector: Option<Weak<dyn QueuePairUser>>,
     /// The last handle of the user is gone.
     released: bool,
     /// The device's queue pair; `None` when it has ended.
@@ -148,8 +148,8 @@ struct Inner {
 
 impl Inner {
     /// Returns the connector that has the queue pair, if it still exists.
-    fn borrower(&self) -> Option<Arc<dyn Borrower>> {
-        self.cm.as_ref().and_then(Weak::upgrade)
+    fn user(&self) -> Option<Arc<dyn QueuePairUser>> {
+        self.connector.as_ref().and_then(Weak::upgrade)
     }
 
     /// Takes the receive at this place of the shared queue, which has completed.
@@ -231,7 +231,7 @@ impl QueuePair {
             queues,
             inner: Mutex::new(Inner {
                 state: QueuePairState::Unconnected,
-                cm: None,
+                connector: None,
                 released: false,
                 device: None,
                 used: false,
@@ -285,13 +285,13 @@ impl QueuePair {
     ///
     /// # Errors
     /// Another one has it, or had, and it has not [`settled`](Self::settled).
-    pub(crate) fn associate(&self, cm: Weak<dyn Borrower>) -> Result<(), Busy> {
+    pub(crate) fn associate(&self, connector: Weak<dyn QueuePairUser>) -> Result<(), Busy> {
         let mut inner = self.lock();
         if inner.ending.is_some() {
             return Err(Busy);
         }
         inner.state.associate()?;
-        inner.cm = Some(cm);
+        inner.connector = Some(connector);
         Ok(())
     }
 
@@ -396,16 +396,16 @@ impl QueuePair {
     /// Ends the queue pair after a completion queue of it has lost a result: nothing can be relied upon.
     pub(crate) fn overrun(&self) {
         let inner = self.lock();
-        let (state, cm) = (inner.state, inner.borrower());
-        match (state, cm) {
-            (QueuePairState::Connected, Some(cm)) => {
+        let (state, connector) = (inner.state, inner.user());
+        match (state, connector) {
+            (QueuePairState::Connected, Some(connector)) => {
                 drop(inner);
-                cm.broken(Status::CANCELED, Reason::Local("a completion queue overran"));
+                connector.broken(Status::CANCELED, Reason::Local("a completion queue overran"));
             }
-            (_, cm) => {
+            (_, connector) => {
                 drop(inner);
-                if let Some(cm) = cm {
-                    cm.queue_pair_removed();
+                if let Some(connector) = connector {
+                    connector.queue_pair_removed();
                 }
                 self.finish_apart(self.lock(), Status::CANCELED);
             }
@@ -416,8 +416,8 @@ impl QueuePair {
     /// the device are receives given back.
     pub(crate) fn flush(&self) {
         let mut inner = self.lock();
-        let (state, cm) = (inner.state, inner.borrower());
-        match (state, cm) {
+        let (state, connector) = (inner.state, inner.user());
+        match (state, connector) {
             (QueuePairState::Unconnected, _) if inner.ending.is_some() => {
                 inner.flushed = true;
                 let (mut wakes, status) = (WakeList::default(), self.status_of_the_rest());
@@ -432,14 +432,14 @@ impl QueuePair {
                 inner.flushed = true;
                 run(self.renew(inner));
             }
-            (QueuePairState::Associated, Some(cm)) => {
+            (QueuePairState::Associated, Some(connector)) => {
                 inner.flushed = true;
                 drop(inner);
-                cm.queue_pair_removed();
+                connector.queue_pair_removed();
             }
-            (QueuePairState::Connected, Some(cm)) => {
+            (QueuePairState::Connected, Some(connector)) => {
                 drop(inner);
-                cm.broken_here(Status::CANCELED, Reason::Local(FLUSHED));
+                connector.broken_here(Status::CANCELED, Reason::Local(FLUSHED));
             }
             _ => {}
         }
@@ -448,9 +448,9 @@ impl QueuePair {
     /// Handles the drop of the user's last handle: ends an attempt or a connection, and finishes the receives of a
     /// queue pair without one.
     pub(crate) fn released(&self) {
-        let cm = self.lock().borrower();
-        if let Some(cm) = cm {
-            cm.queue_pair_removed();
+        let connector = self.lock().user();
+        if let Some(connector) = connector {
+            connector.queue_pair_removed();
         }
         let mut inner = self.lock();
         inner.released = true;
@@ -473,35 +473,35 @@ impl CompletionHandler for QueuePair {
         key: u32,
         batch: &Batch,
         places: Range<usize>,
-        found: Option<&mut Found<'_, '_>>,
+        effects: Option<&mut Effects<'_, '_>>,
     ) -> bool {
         let results = batch.range(places).map(|completion| {
             let WorkCompletion { wr_id, status, byte_len: bytes, told, .. } = completion;
             (key, wr_id, WcResult { status, bytes, told })
         });
         // Another thread with the lock of the queue pair may wait for that of the completion queue, so this does not wait.
-        let (Some(found), Some(mut inner)) = (found, self.inner.try_lock()) else {
+        let (Some(effects), Some(mut inner)) = (effects, self.inner.try_lock()) else {
             self.inbox.add(results);
             return true;
         };
         // First the completions that came before.
-        self.read_current(&mut inner, found);
+        self.read_current(&mut inner, effects);
         for (key, id, result) in results {
-            self.read(&mut inner, key, id, result, found);
+            self.read(&mut inner, key, id, result, effects);
         }
-        self.check_flushed(&inner, &mut found.wakes);
+        self.check_flushed(&inner, &mut effects.wakes);
         drop(inner);
-        self.found_later(found);
+        self.apply_later(effects);
         false
     }
 
     fn progress(&self) {
-        let mut found = Found::default();
+        let mut effects = Effects::default();
         let mut inner = self.lock();
-        self.read_current(&mut inner, &mut found);
-        self.check_flushed(&inner, &mut found.wakes);
+        self.read_current(&mut inner, &mut effects);
+        self.check_flushed(&inner, &mut effects.wakes);
         drop(inner);
-        self.found(found);
+        self.apply(effects);
     }
 
     fn number(&self) -> Option<u32> {
@@ -526,13 +526,13 @@ impl CompletionHandler for QueuePair {
     fn device_error(&self, reason: Reason) {
         debug!(%reason, "queue pair error");
         let inner = self.lock();
-        let Some(cm) = inner.borrower() else {
+        let Some(connector) = inner.user() else {
             return self.finish_apart(inner, Status::INTERNAL_ERROR);
         };
         drop(inner);
         // The request that was wrong is one of the peer. Those of this side are canceled, as on the soft provider.
         let refused = matches!(reason, Reason::Event(DeviceEvent::QP_REQ_ERR | DeviceEvent::QP_ACCESS_ERR));
-        cm.broken(if refused { Status::CANCELED } else { Status::INTERNAL_ERROR }, reason);
+        connector.broken(if refused { Status::CANCELED } else { Status::INTERNAL_ERROR }, reason);
     }
 
     /// Releases the shared queue. Its receives come back when the last queue pair that uses it has ended.
@@ -543,12 +543,12 @@ impl CompletionHandler for QueuePair {
     }
 
     fn data_arrived(&self) {
-        let (state, cm) = {
+        let (state, connector) = {
             let inner = self.lock();
-            (inner.state, inner.borrower())
+            (inner.state, inner.user())
         };
-        if let (QueuePairState::Associated, Some(cm)) = (state, cm) {
-            cm.data_arrived();
+        if let (QueuePairState::Associated, Some(connector)) = (state, connector) {
+            connector.data_arrived();
         }
     }
 

@@ -52,14 +52,14 @@ pub(crate) const TICKS: u32 = 10;
 /// A queue pair, as the tasks see it that read completions and events of the device.
 pub(crate) trait CompletionHandler: Send + Sync {
     /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion
-    /// queue is held. With `found`, they are processed at once if the lock of the queue pair is free; otherwise they
+    /// queue is held. With `effects`, they are processed at once if the lock of the queue pair is free; otherwise they
     /// are put into the inbox. Returns whether the caller has to call [`progress`](Self::progress).
     fn deliver(
         &self,
         key: u32,
         batch: &Batch,
         places: Range<usize>,
-        found: Option<&mut Found<'_, '_>>,
+        effects: Option<&mut Effects<'_, '_>>,
     ) -> bool;
 
     /// Processes the inbox, and wakes the tasks whose requests have finished. No lock is held.
@@ -216,16 +216,16 @@ impl Routes {
 
 /// The result of looking at completions.
 #[derive(Default)]
-pub(crate) struct Found<'a, 'b> {
+pub(crate) struct Effects<'a, 'b> {
     pub(crate) wakes: WakeList,
     /// The queue of the program that is being polled.
     pub(crate) polling: Option<&'a mut Polling<'b>>,
-    pub(crate) queue_pair: News,
+    pub(crate) queue_pair: ConnectionEffects,
 }
 
 /// The result for the connection of a queue pair.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct ConnectionEffects {
     /// A message has come before the connection was established.
     pub(crate) received: bool,
     /// The failure of the first request that failed, and the key of the device's queue pair.
@@ -234,7 +234,7 @@ pub(crate) struct News {
     pub(crate) silent: Option<(WcError, u32)>,
 }
 
-impl<'a, 'b> Found<'a, 'b> {
+impl<'a, 'b> Effects<'a, 'b> {
     /// Creates an empty result, with the queue of a caller that polls.
     pub(crate) fn by(polling: Option<&'a mut Polling<'b>>) -> Self {
         Self { polling, ..Self::default() }

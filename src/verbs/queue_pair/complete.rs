@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::{Borrower, DeviceQp, Inner, QueuePair};
+use super::{DeviceQp, Inner, QueuePair, QueuePairUser};
 use crate::error::{Reason, WcError};
 use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
 use crate::sync::Mutex;
 use crate::sys::Told;
-use crate::verbs::routes::{CompletionHandler, Found, News, RequestId};
+use crate::verbs::routes::{CompletionHandler, ConnectionEffects, Effects, RequestId};
 use crate::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
 
 /// A completion: the key of the device's queue pair, the id of the request, and its result.
@@ -63,22 +63,22 @@ const KEPT: usize = 64;
 
 impl QueuePair {
     /// Does what follows from the results of requests, without the lock.
-    pub(super) fn found(&self, found: Found<'_, '_>) {
-        found.wakes.wake_all();
-        self.heard(found.queue_pair);
+    pub(super) fn apply(&self, effects: Effects<'_, '_>) {
+        effects.wakes.wake_all();
+        self.apply_to_connection(effects.queue_pair);
     }
 
     /// Does what follows for the connection once the caller has released its locks.
-    pub(super) fn found_later(&self, found: &mut Found<'_, '_>) {
-        let news = std::mem::take(&mut found.queue_pair);
-        if news != News::default()
+    pub(super) fn apply_later(&self, effects: &mut Effects<'_, '_>) {
+        let of_connection = std::mem::take(&mut effects.queue_pair);
+        if of_connection != ConnectionEffects::default()
             && let Some(me) = self.me.upgrade()
         {
-            found.wakes.run(move || me.heard(news));
+            effects.wakes.run(move || me.apply_to_connection(of_connection));
         }
     }
 
-    fn heard(&self, News { received, broken, silent }: News) {
+    fn apply_to_connection(&self, ConnectionEffects { received, broken, silent }: ConnectionEffects) {
         if received {
             self.data_arrived();
         }
@@ -91,14 +91,14 @@ impl QueuePair {
     }
 
     /// Processes the completions in the inbox.
-    pub(super) fn read_current(&self, inner: &mut Inner, found: &mut Found<'_, '_>) {
+    pub(super) fn read_current(&self, inner: &mut Inner, effects: &mut Effects<'_, '_>) {
         if self.inbox.is_empty() {
             return;
         }
         let mut inbox = std::mem::take(&mut inner.reading);
         self.inbox.swap(&mut inbox);
         for (key, id, result) in inbox.drain(..) {
-            self.read(inner, key, id, result, found);
+            self.read(inner, key, id, result, effects);
         }
         // A list that a burst has made long is not kept.
         if inbox.capacity() <= KEPT {
@@ -114,38 +114,44 @@ impl QueuePair {
         key: u32,
         id: u64,
         result: WcResult,
-        found: &mut Found<'_, '_>,
+        effects: &mut Effects<'_, '_>,
     ) {
         let id = RequestId::unpack(id);
         let device = inner.device.as_deref().map(DeviceQp::key);
         if device.or_else(|| inner.ending.as_ref().map(|ending| ending.key)) != Some(key) {
-            self.read_late(inner, key, id, result, found);
+            self.read_late(inner, key, id, result, effects);
         } else if id.key != RequestId::SHARED {
-            self.completed(inner, id, result, found);
+            self.completed(inner, id, result, effects);
         } else if let Some((ticket, payload)) = inner.take_shared(id.sequence) {
-            self.finished(inner, key, true, Outstanding::new(ticket, payload), result, found);
+            self.finished(inner, key, true, Outstanding::new(ticket, payload), result, effects);
         }
     }
 
-    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, found: &mut Found<'_, '_>) {
+    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, effects: &mut Effects<'_, '_>) {
         let RequestId { key, receive, sequence } = id;
         if sequence == RequestId::KEEPALIVE {
-            return self.probed(inner, key, result, found);
+            return self.probed(inner, key, result, effects);
         }
         // Nearly always it is the oldest.
         if let Some(outstanding) = inner.queue(receive).pop_if(sequence) {
-            self.finished(inner, key, receive, outstanding, result, found);
+            self.finished(inner, key, receive, outstanding, result, effects);
         } else if !inner.queue(receive).finished(sequence, result) {
             debug!(sequence, receive, "completion of an unknown request");
             return;
         }
-        self.finish_ready(inner, key, receive, found);
+        self.finish_ready(inner, key, receive, effects);
     }
 
     /// Finishes the oldest requests of a queue of which the result is known.
-    pub(super) fn finish_ready(&self, inner: &mut Inner, key: u32, receive: bool, found: &mut Found<'_, '_>) {
+    pub(super) fn finish_ready(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        receive: bool,
+        effects: &mut Effects<'_, '_>,
+    ) {
         while let Some((outstanding, result)) = inner.queue(receive).pop() {
-            self.finished(inner, key, receive, outstanding, result, found);
+            self.finished(inner, key, receive, outstanding, result, effects);
         }
     }
 
@@ -157,7 +163,7 @@ impl QueuePair {
         receive: bool,
         outstanding: Outstanding,
         result: WcResult,
-        found: &mut Found<'_, '_>,
+        effects: &mut Effects<'_, '_>,
     ) {
         let Outstanding { ticket, payload, silent, held, copied, .. } = outstanding;
         let mut status = status_of(result.status, receive, self.adapter.quirks());
@@ -171,7 +177,7 @@ impl QueuePair {
             inner.failed.push((receive, ticket, result.failed(status, payload)));
             if let (None, Some(error)) = (inner.broken, result.error()) {
                 inner.broken = Some(error);
-                found.queue_pair.broken = Some((error, key));
+                effects.queue_pair.broken = Some((error, key));
             }
             return;
         }
@@ -191,13 +197,13 @@ impl QueuePair {
             if receive { result.received(&payload) } else { copied as usize + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
         if receive && inner.state == QueuePairState::Associated {
-            found.queue_pair.received = true;
+            effects.queue_pair.received = true;
             inner.has_received = true;
         }
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
             if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
-        let Found { wakes, polling, .. } = found;
+        let Effects { wakes, polling, .. } = effects;
         inner.queue(receive).sink.complete_polled(ticket, completed, polling.as_deref_mut(), wakes);
     }
 
@@ -209,24 +215,24 @@ impl QueuePair {
 
     /// Ends the connection because a request has failed. The other requests wait for the end.
     pub(super) fn broke(&self, error: WcError, key: u32) {
-        let Some(cm) = self.borrower_of(key) else { return };
-        debug!(connection = %cm.connection(), %error, "request failed");
+        let Some(connector) = self.user_of(key) else { return };
+        debug!(connection = %connector.connection(), %error, "request failed");
         let status = status_of(error.status, false, self.adapter.quirks());
         let reason = Reason::Completion(error);
         if error.status != WcStatus::WR_FLUSH_ERR {
-            cm.broken_by(key, status, reason);
+            connector.broken_by(key, status, reason);
             return;
         }
         // Flushed, for a reason that an event will report. The wait for that does not keep a connection that has no
         // other holder.
-        let (runtime, cm) = (self.adapter.runtime.clone(), Arc::downgrade(&cm));
+        let (runtime, connector) = (self.adapter.runtime.clone(), Arc::downgrade(&connector));
         let step = self.adapter.config.disconnect_timeout.max(LAG) / STEPS;
         runtime.spawn(async move {
             for _ in 0..STEPS {
                 tokio::time::sleep(step).await;
             }
-            if let Some(cm) = cm.upgrade() {
-                cm.broken_by(key, status, reason);
+            if let Some(connector) = connector.upgrade() {
+                connector.broken_by(key, status, reason);
             }
         });
     }
@@ -235,23 +241,23 @@ impl QueuePair {
     /// them.
     pub(super) fn doorbell_refused(&self, key: u32) {
         const REASON: Reason = Reason::Local("the device refused requests behind the doorbell");
-        if let Some(cm) = self.borrower_of(key) {
-            cm.broken_by(key, Status::INVALID_DEVICE_REQUEST, REASON);
+        if let Some(connector) = self.user_of(key) {
+            connector.broken_by(key, Status::INVALID_DEVICE_REQUEST, REASON);
         }
     }
 
     /// Returns the connector that has the queue pair, while it uses that of the device with this key. Without a connector the requests
     /// finish.
-    fn borrower_of(&self, key: u32) -> Option<Arc<dyn Borrower>> {
+    fn user_of(&self, key: u32) -> Option<Arc<dyn QueuePairUser>> {
         let inner = self.lock();
         // The attempt may have ended by now, and the queue pair may have another one of the device.
         if inner.device.as_ref().is_none_or(|device| device.key() != key) {
             return None;
         }
-        let cm = inner.borrower();
-        if cm.is_none() {
+        let connector = inner.user();
+        if connector.is_none() {
             self.finish_apart(inner, Status::CANCELED);
         }
-        cm
+        connector
     }
 }

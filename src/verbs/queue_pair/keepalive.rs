@@ -21,7 +21,7 @@ use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 use crate::verbs::context::AdapterContext;
-use crate::verbs::routes::{CompletionHandler, Found, RequestId, TICKS};
+use crate::verbs::routes::{CompletionHandler, Effects, RequestId, TICKS};
 use crate::verbs::work_queue::{WcResult, nothing};
 
 /// The silence of a peer, in ticks.
@@ -95,10 +95,10 @@ impl QueuePair {
 
     /// Ends the connection, whose peer was given up by us or by the device.
     pub(super) fn silent(&self, key: u32, reason: Reason) {
-        let cm = self.lock().borrower();
-        if let Some(cm) = cm {
-            debug!(connection = %cm.connection(), ?reason, "peer silent");
-            cm.broken_by(key, Status::IO_TIMEOUT, reason);
+        let connector = self.lock().user();
+        if let Some(connector) = connector {
+            debug!(connection = %connector.connection(), ?reason, "peer silent");
+            connector.broken_by(key, Status::IO_TIMEOUT, reason);
         }
     }
 
@@ -128,7 +128,13 @@ impl QueuePair {
     }
 
     /// Handles the completion of the empty request.
-    pub(super) fn probed(&self, inner: &mut Inner, key: u32, result: WcResult, found: &mut Found<'_, '_>) {
+    pub(super) fn probed(
+        &self,
+        inner: &mut Inner,
+        key: u32,
+        result: WcResult,
+        effects: &mut Effects<'_, '_>,
+    ) {
         let probe = inner.silence.probe.take();
         match result.error() {
             None => {
@@ -137,14 +143,14 @@ impl QueuePair {
                 // not count as alone.
                 if let Some(Probe { next, .. }) = probe {
                     inner.initiator.finished_before(next);
-                    self.finish_ready(inner, key, false, found);
+                    self.finish_ready(inner, key, false, effects);
                 }
             }
             // Flushed: an event, or the request that failed, has the reason.
             Some(WcError { status: WcStatus::WR_FLUSH_ERR, .. }) => {}
             Some(error) => {
                 inner.broken.get_or_insert(error);
-                found.queue_pair.silent = Some((error, key));
+                effects.queue_pair.silent = Some((error, key));
             }
         }
     }

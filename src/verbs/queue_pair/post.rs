@@ -278,8 +278,8 @@ impl QueuePair {
     /// Adds the cause of the loss of the connection, if nothing can be posted because of it.
     #[cold]
     fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
-        let cm = self.lock().borrower();
-        match (kind, cm.and_then(|cm| cm.cause())) {
+        let connector = self.lock().user();
+        match (kind, connector.and_then(|connector| connector.cause())) {
             (PostErrorKind::ConnectionInvalid, Some(reason)) => PostErrorKind::ConnectionLost { reason },
             (kind, _) => kind,
         }

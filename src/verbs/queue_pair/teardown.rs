@@ -36,7 +36,7 @@ use crate::status::Status;
 use crate::sync::MutexGuard;
 use crate::verbs::memory::Window;
 use crate::verbs::receive_queue::Receives;
-use crate::verbs::routes::{CompletionHandler, Found, RequestId};
+use crate::verbs::routes::{CompletionHandler, Effects, RequestId};
 use crate::verbs::work_queue::{Held, Outstanding, WcResult, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
@@ -116,7 +116,7 @@ impl QueuePair {
             return None;
         }
         inner.state.dissociate();
-        inner.cm = None;
+        inner.connector = None;
         if self.adapter.is_removed() || inner.released {
             self.finish(inner, self.status_of_the_rest())
         } else if inner.used || inner.flushed {
@@ -180,23 +180,23 @@ impl QueuePair {
     /// free. Its receives are posted to the next one, if the user can still use that. Everything else finishes with
     /// `status`.
     pub(super) fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
-        let mut found = Found::default();
+        let mut effects = Effects::default();
         let mut inner = self.lock();
-        self.read_current(&mut inner, &mut found);
+        self.read_current(&mut inner, &mut effects);
         inner.ending = None;
         let lives = inner.state == QueuePairState::Unconnected && !self.adapter.is_removed();
         let (next, unused) = if lives { (next, None) } else { (None, next) };
         let kept = next.as_ref().map(|_| inner.take_receives(free)).unwrap_or_default();
-        self.finish_all(&mut inner, free, status, &mut found);
+        self.finish_all(&mut inner, free, status, &mut effects);
         match next {
-            Some(device) => self.begin_anew(&mut inner, device, kept, &mut found),
+            Some(device) => self.begin_anew(&mut inner, device, kept, &mut effects),
             None => inner.state.end(),
         }
         drop(inner);
         drop(unused);
         self.check_completions();
         self.settled.notify_waiters();
-        found.wakes.wake_all();
+        effects.wakes.wake_all();
     }
 
     /// Finishes everything with `status` that has not finished by itself.
@@ -205,26 +205,26 @@ impl QueuePair {
         inner: &mut Inner,
         free: bool,
         status: Status,
-        found: &mut Found<'_, '_>,
+        effects: &mut Effects<'_, '_>,
     ) {
         for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
             // Flushed by the same end.
             if completed.status == Status::CANCELED {
                 completed.status = status;
             }
-            inner.queue(receive).sink.complete(ticket, completed, &mut found.wakes);
+            inner.queue(receive).sink.complete(ticket, completed, &mut effects.wakes);
         }
         for receive in [false, true] {
             let WorkQueue { sink, outstanding, .. } = inner.queue(receive);
             for outstanding in outstanding.drain(..) {
                 let (ticket, completed) = outstanding.ended(status, free);
-                sink.complete(ticket, completed, &mut found.wakes);
+                sink.complete(ticket, completed, &mut effects.wakes);
             }
         }
         // No device has had these.
         for waiting in inner.waiting.drain(..) {
             let (ticket, completed) = waiting.ended(status, true);
-            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+            inner.receives.sink.complete(ticket, completed, &mut effects.wakes);
         }
     }
 
@@ -234,7 +234,7 @@ impl QueuePair {
         inner: &mut Inner,
         device: Arc<DeviceQp>,
         mut kept: VecDeque<Outstanding>,
-        found: &mut Found<'_, '_>,
+        effects: &mut Effects<'_, '_>,
     ) {
         inner.receives.reset();
         inner.initiator.reset();
@@ -254,7 +254,7 @@ impl QueuePair {
         }
         for Outstanding { ticket, payload, .. } in kept {
             let completed = Completed::failed(self.status_of_the_rest(), payload);
-            inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+            inner.receives.sink.complete(ticket, completed, &mut effects.wakes);
         }
     }
 
@@ -385,12 +385,12 @@ impl QueuePair {
         key: u32,
         id: RequestId,
         result: WcResult,
-        found: &mut Found<'_, '_>,
+        effects: &mut Effects<'_, '_>,
     ) {
         let Some(draining) = inner.draining.iter_mut().find(|draining| draining.key == key) else { return };
         if id.key != RequestId::SHARED {
             if !id.receive && id.sequence != RequestId::KEEPALIVE {
-                draining.complete(id.sequence, result, &mut found.wakes);
+                draining.complete(id.sequence, result, &mut effects.wakes);
             }
             return;
         }
@@ -402,7 +402,7 @@ impl QueuePair {
             Status::CANCELED => result.failed(draining.status, payload),
             status => result.failed(status, payload),
         };
-        inner.receives.sink.complete(ticket, completed, &mut found.wakes);
+        inner.receives.sink.complete(ticket, completed, &mut effects.wakes);
     }
 
     /// Ends the waits for the last receives.
@@ -427,9 +427,9 @@ impl QueuePair {
 
     /// Finishes what a queue pair of the device that was destroyed has left. `free` is whether its memory is free.
     fn finish_drained(&self, key: u32, free: bool) {
-        let mut found = Found::default();
+        let mut effects = Effects::default();
         let mut inner = self.lock();
-        self.read_current(&mut inner, &mut found);
+        self.read_current(&mut inner, &mut effects);
         let place = inner.draining.iter().position(|draining| draining.key == key);
         if let Some(Draining { requests, status, .. }) = place.map(|place| inner.draining.swap_remove(place))
         {
@@ -437,11 +437,11 @@ impl QueuePair {
                 // A request behind one that the device has not completed may have completed.
                 let free = free || outstanding.result.is_some();
                 let (ticket, completed) = outstanding.ended(status, free);
-                requests.sink.complete(ticket, completed, &mut found.wakes);
+                requests.sink.complete(ticket, completed, &mut effects.wakes);
             }
         }
         drop(inner);
-        self.found(found);
+        self.apply(effects);
     }
 }
 
