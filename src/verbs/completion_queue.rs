@@ -7,8 +7,8 @@
 //!
 //! A completion names the queue pair of the device that it is for. A caller that polls hands the completions to the
 //! queue pairs under the lock of the completion queue, so that each gets them in order. A queue pair whose lock is free
-//! processes them there and then. Otherwise they come into its inbox, and the caller has it look into that without a
-//! lock. Locks are taken in this order: queue pair, completion queue, routes of the group, inbox; that of a queue pair
+//! processes them there and then. Otherwise it defers them, and the caller has it process these without a
+//! lock. Locks are taken in this order: queue pair, completion queue, routes of the group, deferred completions; that of a queue pair
 //! behind that of a completion queue is only tried.
 
 use std::io;
@@ -104,8 +104,8 @@ struct ForQueuePair {
     /// The key of it.
     key: u32,
     queue_pair: Arc<dyn CompletionHandler>,
-    /// It has to look into its inbox.
-    in_inbox: bool,
+    /// It has deferred some of them, and has to process these.
+    has_deferred: bool,
 }
 
 impl Ready {
@@ -119,9 +119,9 @@ impl Ready {
         self
     }
 
-    /// Has the queue pairs look into their inboxes.
+    /// Has the queue pairs process what they have deferred.
     pub(crate) fn progress(&self) {
-        self.0.iter().filter(|other| other.in_inbox).for_each(|other| other.queue_pair.progress());
+        self.0.iter().filter(|other| other.has_deferred).for_each(|other| other.queue_pair.progress());
     }
 }
 
@@ -359,7 +359,7 @@ impl CompletionGroup {
 
     /// Polls a queue for at most as many completions as it is long, or as a caller that polls has asked for. Adds the
     /// queue pairs that they are for to `ready`. With `effects`, a queue pair processes its completions at once if its
-    /// lock is free; otherwise they come into its inbox.
+    /// lock is free; otherwise it defers them.
     fn collect(&self, queue: &Queue, ready: &mut Ready, mut effects: Option<&mut Effects<'_, '_>>) {
         // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut work = queue.work.lock();
@@ -401,10 +401,11 @@ impl CompletionGroup {
             // Completions for a queue pair that has ended are discarded.
             if let Some((key, queue_pair)) = self.owner(named, last) {
                 if ready.last().is_none_or(|last| last.key != key) {
-                    ready.push(ForQueuePair { key, queue_pair, in_inbox: false });
+                    ready.push(ForQueuePair { key, queue_pair, has_deferred: false });
                 }
                 if let Some(last) = ready.last_mut() {
-                    last.in_inbox |= last.queue_pair.deliver(key, batch, begin..end, effects.as_deref_mut());
+                    last.has_deferred |=
+                        last.queue_pair.deliver(key, batch, begin..end, effects.as_deref_mut());
                 }
             }
             begin = end;
@@ -574,7 +575,7 @@ impl Room {
         self.queue.completions.key() == key
     }
 
-    /// Puts all completions of its queue into inboxes.
+    /// Has the queue pairs defer all completions of its queue.
     pub(crate) fn collect(&self, ready: &mut Ready) {
         self.group.collect(&self.queue, ready, None);
     }

@@ -3,8 +3,8 @@
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
 //! [`WorkQueue::outstanding`]. [`post`] adds them, [`complete`] takes them. When a connection ends, the queue pair of the
 //! device is destroyed, see [`teardown`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
-//! the device when the old one was only an attempt. Completions that come while another thread has the lock go by way of an
-//! [`Inbox`], see [`completion_queue`](super::completion_queue).
+//! the device when the old one was only an attempt. Completions that come while another thread has the lock are deferred, as
+//! [`DeferredCompletions`], see [`completion_queue`](super::completion_queue).
 //!
 //! Calls that the driver may take long for are made without the lock. The ones that end a queue pair of the device are handed
 //! to the caller as a [`Job`].
@@ -37,7 +37,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion};
 use crate::types::{ConnectionId, ReadLimits};
 
-use complete::{Inbox, Letter};
+use complete::{DeferredCompletions, RawCompletion};
 use keepalive::Silence;
 use post::Deferred;
 use teardown::{Draining, Ending};
@@ -62,7 +62,7 @@ pub(crate) struct QueuePair {
     queues: Queues,
     inner: Mutex<Inner>,
     /// Completions that are not processed yet.
-    inbox: Inbox,
+    deferred_completions: DeferredCompletions,
     /// Notified when a job has ended a queue pair of the device.
     settled: Notify,
     _registered: Registered,
@@ -121,8 +121,8 @@ struct Inner {
     draining: Vec<Draining>,
     /// Receives for the next one, which a job is making.
     waiting: VecDeque<Outstanding>,
-    /// The other inbox, which is empty: the two are exchanged to be read.
-    reading: Vec<Letter>,
+    /// The other list of deferred completions, which is empty: the two are exchanged to be read.
+    reading: Vec<RawCompletion>,
     /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
     /// made.
     reads: u32,
@@ -254,7 +254,7 @@ impl QueuePair {
                 failed: Vec::new(),
                 broken: None,
             }),
-            inbox: Inbox::default(),
+            deferred_completions: DeferredCompletions::default(),
             settled: Notify::new(),
             adapter,
             _registered: registered,
@@ -481,7 +481,7 @@ impl CompletionHandler for QueuePair {
         });
         // Another thread with the lock of the queue pair may wait for that of the completion queue, so this does not wait.
         let (Some(effects), Some(mut inner)) = (effects, self.inner.try_lock()) else {
-            self.inbox.add(results);
+            self.deferred_completions.add(results);
             return true;
         };
         // First the completions that came before.

@@ -53,7 +53,7 @@ pub(crate) const TICKS: u32 = 10;
 pub(crate) trait CompletionHandler: Send + Sync {
     /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion
     /// queue is held. With `effects`, they are processed at once if the lock of the queue pair is free; otherwise they
-    /// are put into the inbox. Returns whether the caller has to call [`progress`](Self::progress).
+    /// are deferred. Returns whether the caller has to call [`progress`](Self::progress).
     fn deliver(
         &self,
         key: u32,
@@ -62,7 +62,7 @@ pub(crate) trait CompletionHandler: Send + Sync {
         effects: Option<&mut Effects<'_, '_>>,
     ) -> bool;
 
-    /// Processes the inbox, and wakes the tasks whose requests have finished. No lock is held.
+    /// Processes what was deferred, and wakes the tasks whose requests have finished. No lock is held.
     fn progress(&self);
 
     /// Returns the number of the device's queue pair that is in use.

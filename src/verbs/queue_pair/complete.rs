@@ -1,5 +1,5 @@
-//! Processes the completions of the device. Those that come while another thread has the lock of the queue pair wait in its
-//! [`Inbox`].
+//! Processes the completions of the device. Those that come while another thread has the lock of the queue pair wait as
+//! [`DeferredCompletions`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,34 +18,34 @@ use crate::verbs::routes::{CompletionHandler, ConnectionEffects, Effects, Reques
 use crate::verbs::work_queue::{Held, Outstanding, WcResult, status_of};
 
 /// A completion: the key of the device's queue pair, the id of the request, and its result.
-pub(super) type Letter = (u32, u64, WcResult);
+pub(super) type RawCompletion = (u32, u64, WcResult);
 
 /// Completions that came while another thread had the lock of the queue pair, or without a place for what follows from
 /// them.
 #[derive(Default)]
-pub(super) struct Inbox {
-    letters: Mutex<Vec<Letter>>,
+pub(super) struct DeferredCompletions {
+    completions: Mutex<Vec<RawCompletion>>,
     /// Written with the lock.
     filled: AtomicBool,
 }
 
-impl Inbox {
-    /// Returns whether the inbox is empty. Completions that another thread adds at the same time are processed by that
+impl DeferredCompletions {
+    /// Returns whether there is none. Completions that another thread adds at the same time are processed by that
     /// thread, unless it adds them with the lock of the completion queue that the caller has.
     pub(super) fn is_empty(&self) -> bool {
         !self.filled.load(Ordering::Acquire)
     }
 
-    /// Adds completions. The caller has the inbox processed.
-    pub(super) fn add(&self, letters: impl Iterator<Item = Letter>) {
-        let mut all = self.letters.lock();
-        all.extend(letters);
+    /// Adds completions. The caller has them processed.
+    pub(super) fn add(&self, completions: impl Iterator<Item = RawCompletion>) {
+        let mut all = self.completions.lock();
+        all.extend(completions);
         self.filled.store(true, Ordering::Release);
     }
 
     /// Exchanges the completions for an empty list.
-    pub(super) fn swap(&self, empty: &mut Vec<Letter>) {
-        let mut all = self.letters.lock();
+    pub(super) fn swap(&self, empty: &mut Vec<RawCompletion>) {
+        let mut all = self.completions.lock();
         std::mem::swap(&mut *all, empty);
         self.filled.store(false, Ordering::Release);
     }
@@ -58,7 +58,7 @@ const LAG: Duration = Duration::from_secs(1);
 /// before the next one.
 const STEPS: u32 = 8;
 
-/// The number of completions that an inbox has room for when it is empty.
+/// The number of completions that a list has room for when it is empty.
 const KEPT: usize = 64;
 
 impl QueuePair {
@@ -90,19 +90,19 @@ impl QueuePair {
         }
     }
 
-    /// Processes the completions in the inbox.
+    /// Processes the completions that were deferred.
     pub(super) fn read_current(&self, inner: &mut Inner, effects: &mut Effects<'_, '_>) {
-        if self.inbox.is_empty() {
+        if self.deferred_completions.is_empty() {
             return;
         }
-        let mut inbox = std::mem::take(&mut inner.reading);
-        self.inbox.swap(&mut inbox);
-        for (key, id, result) in inbox.drain(..) {
+        let mut list = std::mem::take(&mut inner.reading);
+        self.deferred_completions.swap(&mut list);
+        for (key, id, result) in list.drain(..) {
             self.read(inner, key, id, result, effects);
         }
         // A list that a burst has made long is not kept.
-        if inbox.capacity() <= KEPT {
-            inner.reading = inbox;
+        if list.capacity() <= KEPT {
+            inner.reading = list;
         }
     }
 

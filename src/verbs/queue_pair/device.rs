@@ -202,7 +202,7 @@ impl DeviceQp {
         self.route.key
     }
 
-    /// Puts all completions of its queues into the inboxes. The owner then looks into its own.
+    /// Has the owners defer all completions of its queues. Its own owner then processes them.
     pub(crate) fn collect(&self) {
         self.route.collect();
     }
@@ -275,8 +275,8 @@ impl Route {
         self.context.routes.add_number(number, self.key);
     }
 
-    /// Puts all completions of its queues into inboxes. The caller may hold the lock of a queue pair, so the others
-    /// look into theirs from a task of their own.
+    /// Has the owners defer all completions of its queues. The caller may hold the lock of a queue pair, so the others
+    /// process theirs in a task of their own.
     fn collect(&self) {
         let mut others = Ready::default();
         self.rooms().for_each(|room| room.collect(&mut others));
