@@ -26,7 +26,7 @@ pub(crate) struct Outstanding {
     pub(crate) silent: bool,
     /// The device does not report its success.
     pub(crate) unsignaled: bool,
-    pub(crate) held: Held,
+    pub(crate) window_change: WindowChange,
     /// The number of bytes that were copied when it was posted, and are not in the payload.
     pub(crate) copied: u32,
     /// The result from the device, while a request before it is not finished.
@@ -35,8 +35,8 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
-        let held = Held::Nothing;
-        Self { ticket, payload, silent: false, unsignaled: false, held, copied: 0, result: None }
+        let window_change = WindowChange::Nothing;
+        Self { ticket, payload, silent: false, unsignaled: false, window_change, copied: 0, result: None }
     }
 
     /// A request of the send queue with these options.
@@ -60,8 +60,8 @@ pub(crate) fn withheld(payload: Payload) -> Payload {
     Payload::new()
 }
 
-/// An object that a request needs beside its payload until it has finished. Few requests have one, so it is small.
-pub(crate) enum Held {
+/// A change of a memory window that a request makes, with what it needs until it has finished. Few requests make one, so it is small.
+pub(crate) enum WindowChange {
     Nothing,
     /// A window that is being bound, and what it was bound to before on this queue pair.
     Binding(#[expect(dead_code, reason = "held to be dropped")] Box<(Arc<Window>, Option<Bound>)>),

@@ -22,7 +22,9 @@ use crate::sys::{
 use crate::types::{Access, OpKind, QueueKind};
 use crate::verbs::memory::{Registration, Window};
 use crate::verbs::routes::RequestId;
-use crate::verbs::work_queue::{Entries, Held, Outstanding, entries, no_entries, nothing, receive_entries};
+use crate::verbs::work_queue::{
+    Entries, Outstanding, WindowChange, entries, no_entries, nothing, receive_entries,
+};
 
 /// The maximum number of requests that wait for the doorbell.
 const DEFERRED: usize = 64;
@@ -215,9 +217,9 @@ impl QueuePair {
             let flags = send_flags(flags) | SendFlags::SIGNALED;
             self.bind_window(&mut inner, key, window, target, flags)
         });
-        let posted = posted.map(|held| {
+        let posted = posted.map(|window_change| {
             let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
-            outstanding.held = held;
+            outstanding.window_change = window_change;
             inner.initiator.outstanding.push_back(outstanding);
             inner.unsignaled = 0;
         });
@@ -244,7 +246,7 @@ impl QueuePair {
             Ok((key, bound)) => {
                 let operation = sys::Operation::LocalInvalidate(bound.key());
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
-                outstanding.held = Held::Invalidating(Box::new((window.clone(), bound)));
+                outstanding.window_change = WindowChange::Invalidating(Box::new((window.clone(), bound)));
                 self.submit(&mut inner, key, outstanding, &operation, Bytes::NOTHING, flags)
             }
             Err(kind) => Err(Refused { kind, payload: Payload::new() }),
@@ -335,8 +337,9 @@ impl QueuePair {
         flags: Flags,
     ) -> Result<bool, Refused> {
         let Bytes { entries, inline, copied } = bytes;
-        outstanding.unsignaled =
-            outstanding.silent && matches!(outstanding.held, Held::Nothing) && self.may_be_unsignaled(inner);
+        outstanding.unsignaled = outstanding.silent
+            && matches!(outstanding.window_change, WindowChange::Nothing)
+            && self.may_be_unsignaled(inner);
         let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
         let mut send_flags = send_flags(flags);
         send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
@@ -368,7 +371,7 @@ impl QueuePair {
                 Ok(false)
             }
             Err(sys::Refused { source, .. }) => {
-                if let Held::Invalidating(invalidating) = outstanding.held {
+                if let WindowChange::Invalidating(invalidating) = outstanding.window_change {
                     let (window, bound) = *invalidating;
                     window.rebind(bound);
                 }
@@ -445,7 +448,7 @@ impl QueuePair {
         window: &Arc<Window>,
         target: BindTarget<&Arc<Registration>>,
         flags: SendFlags,
-    ) -> Result<Held, PostErrorKind> {
+    ) -> Result<WindowChange, PostErrorKind> {
         // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
         if self.ring_for(inner) {
             self.broke_later(key);
@@ -482,7 +485,7 @@ impl QueuePair {
         }
         let before = window.bind(free, registration, range, key);
         inner.add_window(window);
-        Ok(Held::Binding(Box::new((window.clone(), before))))
+        Ok(WindowChange::Binding(Box::new((window.clone(), before))))
     }
 
     /// Ends the connection, without the lock, because a request was refused.

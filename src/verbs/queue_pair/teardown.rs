@@ -37,7 +37,7 @@ use crate::sync::MutexGuard;
 use crate::verbs::memory::Window;
 use crate::verbs::receive_queue::Receives;
 use crate::verbs::routes::{CompletionHandler, Effects, RequestId};
-use crate::verbs::work_queue::{Held, Outstanding, WcResult, WorkQueue, status_of};
+use crate::verbs::work_queue::{Outstanding, WcResult, WindowChange, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
 /// raises it.
@@ -292,12 +292,13 @@ impl QueuePair {
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.
-        let held: Vec<Held> = {
+        let changes: Vec<WindowChange> = {
             let mut inner = self.lock();
             let all = inner.initiator.outstanding.iter_mut();
-            all.map(|outstanding| std::mem::replace(&mut outstanding.held, Held::Nothing)).collect()
+            all.map(|outstanding| std::mem::replace(&mut outstanding.window_change, WindowChange::Nothing))
+                .collect()
         };
-        drop(held);
+        drop(changes);
         windows.iter().filter_map(Weak::upgrade).for_each(|window| window.leave(key));
         // A driver of iWARP that has found an error, or closes TCP, takes no other order: the queue pair ends by itself.
         let ends = |error: &io::Error| self.adapter.is_iwarp() && error.raw_os_error() == Some(libc::EINVAL);
