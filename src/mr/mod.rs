@@ -2,28 +2,19 @@
 //! reuses registered buffers.
 
 mod buffer;
-mod dmabuf;
-mod entry;
-mod inline;
 mod lend;
-mod owned;
 mod pool;
 mod region;
 mod remote;
-mod window;
 
 use crate::backend::Adapter;
 use crate::error::RegisterError;
 
 pub use buffer::{Buffer, BufferPart};
-pub use dmabuf::{DmaBufRegion, DmaBufSlice};
-pub use entry::Entry;
-pub use inline::Inline;
-pub use owned::OwnedRegion;
+pub use lend::{Entry, Inline};
 pub use pool::{Pool, PoolBytes, PoolConfig};
-pub use region::{Region, RegionSlice};
-pub use remote::RemoteRegion;
-pub use window::MemoryWindow;
+pub use region::{DmaBufRegion, DmaBufSlice, OwnedRegion, Region, RegionSlice};
+pub use remote::{MemoryWindow, RemoteRegion};
 
 pub use crate::memory::{Mapping, OwnedMemory, Pages, RawMemory};
 

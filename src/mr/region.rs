@@ -1,7 +1,8 @@
-//! Memory that a peer can access by key.
+//! Memory that a peer can access by key: of this program, allocated here or by its caller, or of another device.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +13,8 @@ use super::lend::{Lent, SgEntry};
 use super::remote::RemoteRegion;
 use super::{check_length, maybe_blocking};
 use crate::backend::{Adapter, Registration};
-use crate::error::{RegisterError, WordError};
-use crate::memory::{Owned, Shared, Slice};
+use crate::error::{RegisterError, RegisterFromError, WordError};
+use crate::memory::{Owned, OwnedMemory, Returned, Shared, Slice};
 use crate::provider::info::ProviderKind;
 use crate::sync::RwLock;
 use crate::types::{Access, RemoteKey, TooShort};
@@ -101,7 +102,7 @@ impl Region {
     ///
     /// # Errors
     /// See [`RegisterError`].
-    pub(super) async fn register_memory(
+    async fn register_memory(
         adapter: &Adapter,
         memory: Owned,
         access: Access,
@@ -115,7 +116,7 @@ impl Region {
     }
 
     /// Creates the region of a registration and its memory.
-    pub(super) fn of(adapter: Adapter, (registration, memory): (Registration, Shared)) -> Self {
+    fn of(adapter: Adapter, (registration, memory): (Registration, Shared)) -> Self {
         let turn = Arc::default();
         Self { inner: Arc::new(Inner { adapter, memory, current: RwLock::new(registration), turn }) }
     }
@@ -401,5 +402,214 @@ impl SgEntry for RegionSlice {
 
     fn reclaim(lent: Lent<Self>) -> Self {
         lent.state
+    }
+}
+
+/// A [`Region`] in an allocation of the program. Created by [`Adapter::register_from`](crate::cm::Adapter::register_from).
+///
+/// Dereferences to [`Region`], whose clones and slices refer to the same memory. While it is registered, the program reads and
+/// writes the allocation through the region only, because a peer may write it at any time.
+///
+/// [`into_inner`](Self::into_inner) returns the allocation. If this value is dropped instead, the allocation is dropped
+/// once no clone, no slice and no request uses it and it is deregistered. If the device cannot deregister it, it is
+/// never freed.
+pub struct OwnedRegion<M> {
+    region: Region,
+    returned: Returned<M>,
+}
+
+impl<M: OwnedMemory> OwnedRegion<M> {
+    /// Registers an allocation.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) async fn register(
+        adapter: &Adapter,
+        memory: M,
+        access: Access,
+    ) -> Result<Self, RegisterFromError<M>> {
+        consume_budget().await;
+        let (memory, returned) = Owned::lend(memory);
+        let region = match check_length(adapter, memory.len()) {
+            Ok(()) => Region::register_memory(adapter, memory, access).await,
+            Err(error) => {
+                drop(memory);
+                Err(error)
+            }
+        };
+        match region {
+            Ok(region) => Ok(Self { region, returned }),
+            // No handle is left.
+            Err(kind) => Err(RegisterFromError { kind, memory: returned.await.ok() }),
+        }
+    }
+
+    /// Deregisters the memory and returns the allocation.
+    ///
+    /// Resolves when all other handles to the memory are dropped: the clones of the region, its slices, and the requests that
+    /// use it, also those whose futures were dropped. A request completes when its connection ends at the latest. If a device
+    /// fails so that it can no longer end a request, the method does not resolve, because the device may still write the
+    /// memory. A peer that does not finish a transfer does not delay it.
+    ///
+    /// # Errors
+    /// Those of [`Region::deregister`]; the error contains the region. `Busy` without a region if another handle registered the
+    /// memory again and the device did not deregister it afterwards; the memory is then never freed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the allocation is dropped as if the region had been dropped.
+    pub async fn into_inner(self) -> Result<M, RegisterFromError<Self>> {
+        if let Err(kind) = self.region.deregister().await {
+            return Err(RegisterFromError { kind, memory: Some(self) });
+        }
+        let Self { region, returned } = self;
+        drop(region);
+        returned.await.map_err(|_| RegisterFromError { kind: RegisterError::Busy, memory: None })
+    }
+}
+
+impl<M> Deref for OwnedRegion<M> {
+    type Target = Region;
+    fn deref(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl<M> fmt::Debug for OwnedRegion<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.region.fmt(f)
+    }
+}
+
+/// Registered memory of another device, given as a dma-buf (ibv_reg_dmabuf_mr).
+///
+/// This program has no access to the bytes. A peer can access the memory by its key. Requests of this side can send and
+/// write from it, and read into it. The two devices transfer the data directly. A memory window cannot be bound to it.
+///
+/// A receive into it is posted with cards of `irdma`, `bnxt_re` and `mana` only, and refused as
+/// [`NotSupported`](crate::error::PostErrorKind::NotSupported) with others: the completions of some cards, such as those of
+/// `mlx5`, contain the bytes of a short message, which the library of the device copies to the address of the receive. That
+/// address is not one of this program here. Have the peer write to the memory instead, or read from the peer.
+///
+/// `DmaBufRegion` is a cheap handle; clones refer to the same region. Dropping the last handle deregisters the memory
+/// once no request uses it. Created by [`Adapter::register_dmabuf`](crate::cm::Adapter::register_dmabuf).
+#[derive(Clone)]
+pub struct DmaBufRegion {
+    region: Region,
+}
+
+impl DmaBufRegion {
+    /// Registers memory of another device: offset, length, and the address of its first byte.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) async fn register(
+        adapter: &Adapter,
+        dmabuf: BorrowedFd<'_>,
+        (offset, length, address): (u64, usize, u64),
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        consume_budget().await;
+        check_length(adapter, length)?;
+        // Open for as long as that takes, whatever becomes of the future.
+        let failed = |source: std::io::Error| RegisterError::Os { call: "dup", source: source.into() };
+        let dmabuf = dmabuf.try_clone_to_owned().map_err(failed)?;
+        let worker = adapter.clone();
+        let made = maybe_blocking(adapter, move || {
+            let registered = worker.register_dmabuf(dmabuf.as_fd(), (offset, length, address), access)?;
+            Ok(Self { region: Region::of(worker, registered) })
+        });
+        made.await?
+    }
+
+    /// Returns the length in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Returns the access rights of the registration.
+    pub fn access(&self) -> Access {
+        self.region.access()
+    }
+
+    /// Returns the key.
+    pub fn key(&self) -> RemoteKey {
+        self.region.key()
+    }
+
+    /// Returns the address, key and length by which a peer can access the whole region, see [`Region::remote`].
+    pub fn remote(&self) -> RemoteRegion {
+        self.region.remote()
+    }
+
+    /// Returns the address, key and length by which a peer can access `range`.
+    ///
+    /// # Errors
+    /// [`TooShort`] if the range is not within the region or is longer than 4 GiB.
+    pub fn remote_part(&self, range: Range<usize>) -> Result<RemoteRegion, TooShort> {
+        self.region.remote_part(range)
+    }
+
+    /// Returns a part of the region for a work request.
+    ///
+    /// # Errors
+    /// [`TooShort`] if the range is not within the region.
+    pub fn slice(&self, range: Range<usize>) -> Result<DmaBufSlice, TooShort> {
+        Ok(DmaBufSlice { slice: self.region.slice(range)? })
+    }
+
+    /// Invalidates the key, like [`Region::deregister`].
+    ///
+    /// # Errors
+    /// Those of [`Region::deregister`].
+    ///
+    /// # Cancel safety
+    /// See [`Region::deregister`].
+    pub async fn deregister(&self) -> Result<(), RegisterError> {
+        self.region.deregister().await
+    }
+
+    /// Returns `true` if the memory can be accessed by its key.
+    pub fn is_registered(&self) -> bool {
+        self.region.is_registered()
+    }
+}
+
+impl fmt::Debug for DmaBufRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DmaBufRegion").field("len", &self.len()).field("access", &self.access()).finish()
+    }
+}
+
+/// A part of a [`DmaBufRegion`], for work requests. Created by [`DmaBufRegion::slice`].
+#[derive(Clone, Debug)]
+pub struct DmaBufSlice {
+    slice: RegionSlice,
+}
+
+impl DmaBufSlice {
+    /// Returns the position of the slice in its region.
+    pub fn range(&self) -> Range<usize> {
+        self.slice.range()
+    }
+}
+
+impl SgEntry for DmaBufSlice {
+    type State = RegionSlice;
+
+    fn allows(&self, domain: u64, access: Access) -> bool {
+        SgEntry::allows(&self.slice, domain, access)
+    }
+
+    fn length(&self) -> usize {
+        SgEntry::length(&self.slice)
+    }
+
+    fn lend(self) -> Lent<RegionSlice> {
+        SgEntry::lend(self.slice)
+    }
+
+    fn reclaim(lent: Lent<RegionSlice>) -> Self {
+        Self { slice: RegionSlice::reclaim(lent) }
     }
 }
