@@ -12,8 +12,8 @@ const FILES: [&str; 10] = [
     "src/soft/config.rs",
     "src/verbs/config.rs",
     "src/qp/completion_queue.rs",
-    "src/qp/config.rs",
-    "src/qp/options.rs",
+    "src/qp/queue_pair.rs",
+    "src/qp/requests.rs",
     "src/qp/shared.rs",
 ];
 
