@@ -1,11 +1,13 @@
 //! Adapters.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use super::connector::Connector;
 use super::listener::Listener;
+use super::local_address::LocalAddress;
+use super::provider::Provider;
 use crate::backend;
 use crate::error::{OpenError, RegisterError, RegisterFromError};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
@@ -43,6 +45,44 @@ impl WeakAdapter {
 }
 
 impl Adapter {
+    /// Opens the adapter that has a local address.
+    ///
+    /// The verbs provider is tried first, then the soft provider. The soft provider serves addresses of no device, and those
+    /// of devices that `VerbsConfig::devices` or the environment variable `TOKIO_RDMA_DEVICES` excludes.
+    ///
+    /// A host name blocks the thread until it is resolved, see [`LocalAddress`]: in async code pass an IP address, or
+    /// resolve the name with `tokio::net::lookup_host` first.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let adapter = tokio_rdma::Adapter::open("127.0.0.1")?;
+    /// # drop(adapter);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
+    pub fn open(address: impl LocalAddress) -> Result<Self, OpenError> {
+        Self::open_by(&Provider::all(), address.local_address()?)
+    }
+
+    /// Opens the adapter that has a local address, of the first of these providers that has one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(crate) fn open_by(providers: &[Provider], address: SocketAddr) -> Result<Self, OpenError> {
+        let mut last = OpenError::Unsupported("no provider can be used here");
+        for provider in providers {
+            match provider.resolve_local(address) {
+                Ok(id) => return provider.open(id),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// Creates the handle of an adapter that a provider has opened.
     pub(crate) fn new(provider: backend::Adapter) -> Self {
         Self { provider }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::adapter::Adapter;
-use super::local_address::{AdapterChoice, LocalAddress};
+use super::local_address::AdapterChoice;
 use crate::backend;
 use crate::error::OpenError;
 #[cfg(feature = "soft")]
@@ -174,7 +174,7 @@ impl Provider {
     /// which must have I/O and time enabled. tokio reports that it lacks one of them only by a panic, which is caught
     /// here: the panic hook still reports it, and with `panic = "abort"` the process ends.
     ///
-    /// A host name in place of an address blocks the thread until it is resolved, see [`LocalAddress`].
+    /// A host name in place of an address blocks the thread until it is resolved, see [`LocalAddress`](super::LocalAddress).
     ///
     /// # Errors
     /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address, `Excluded` if a device has it that
@@ -182,45 +182,5 @@ impl Provider {
     /// runtime, and if the runtime has no I/O or no timers; `Os`.
     pub fn open(&self, adapter: impl AdapterChoice) -> Result<Adapter, OpenError> {
         Ok(Adapter::new(self.provider.open(adapter.id(&self.provider)?)?))
-    }
-}
-
-impl Adapter {
-    /// Opens the adapter that has a local address.
-    ///
-    /// The verbs provider is tried first, then the soft provider. The soft provider serves addresses of no device, and those
-    /// of devices that `VerbsConfig::devices` or the environment variable `TOKIO_RDMA_DEVICES` excludes.
-    ///
-    /// A host name blocks the thread until it is resolved, see [`LocalAddress`]: in async code pass an IP address, or
-    /// resolve the name with `tokio::net::lookup_host` first.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> std::io::Result<()> {
-    /// let adapter = tokio_rdma::Adapter::open("127.0.0.1")?;
-    /// # drop(adapter);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidAddress` if no adapter has the address, and the errors of [`Provider::open`].
-    pub fn open(address: impl LocalAddress) -> Result<Self, OpenError> {
-        Self::open_by(&Provider::all(), address.local_address()?)
-    }
-
-    /// Opens the adapter that has a local address, of the first of these providers that has one.
-    ///
-    /// # Errors
-    /// Those of [`open`](Self::open).
-    pub(crate) fn open_by(providers: &[Provider], address: SocketAddr) -> Result<Self, OpenError> {
-        let mut last = OpenError::Unsupported("no provider can be used here");
-        for provider in providers {
-            match provider.resolve_local(address) {
-                Ok(id) => return provider.open(id),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
     }
 }
