@@ -15,10 +15,10 @@ mod axum;
 mod bind;
 mod config;
 mod connector;
+mod engine;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod info;
-mod inner;
 mod later;
 mod listener;
 mod options;
@@ -35,7 +35,6 @@ mod tls;
 mod tonic;
 #[cfg(feature = "tower")]
 mod tower;
-mod wakers;
 
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;

@@ -9,9 +9,9 @@ use bytes::BufMut;
 use futures::FutureExt;
 use tokio::io::{AsyncRead, AsyncReadExt, Interest, ReadBuf, Ready};
 
-use super::inner::StreamInner;
+use super::engine::Side;
+use super::engine::StreamInner;
 use super::stream::RdmaStream;
-use super::wakers::Side;
 
 impl RdmaStream {
     /// Copies received bytes, which stay to be read. Waits until there are any. Returns 0 at the end of file.

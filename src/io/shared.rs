@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::inner::StreamInner;
+use super::engine::StreamInner;
 use crate::cm::Adapter;
 use crate::sync::{Mutex, deadline};
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::config::StreamConfig;
 use super::connector::within;
-use super::inner::StreamInner;
+use super::engine::StreamInner;
 use super::resources::StreamResources;
 use super::shared::Shared;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};

@@ -1,17 +1,17 @@
-//! Reads and writes of a stream, and waiting until one of them is possible.
+//! Reads and writes of a stream, waiting until one of them is possible, and its end.
 
+use std::future::pending;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::ReadBuf;
+use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::task::coop;
 
-use super::{State, StreamInner};
+use super::{Confirmation, Side, State, StreamInner};
 use crate::error::StreamBroken;
 use crate::io::resources::RING;
-use crate::io::wakers::Side;
 use crate::proto::rsocket::Span;
-use crate::provider::stream::StreamRoom;
+use crate::provider::stream::{Progress, StreamRoom};
 use crate::provider::work::RemoteAddress;
 use crate::types::DisconnectReason;
 
@@ -240,6 +240,116 @@ impl StreamInner {
     }
 }
 
+/// The readiness of both directions.
+impl StreamInner {
+    /// Resolves when one of these directions is ready. Any number of tasks may wait.
+    pub(in crate::io) async fn readiness(&self, interest: Interest) -> Ready {
+        let wait = async |side: Side, waits: bool| {
+            if !waits {
+                return pending().await;
+            }
+            let attempt = |state: &mut State, collected| {
+                let ready = self.ready_now(state, interest, collected);
+                (!ready.is_empty()).then_some(ready)
+            };
+            self.wait_for(side, attempt).await
+        };
+        // The end of the stream wakes both directions.
+        let reads = interest.is_readable() || !interest.is_writable();
+        tokio::select! {
+            biased;
+            ready = wait(Side::Reader, reads) => ready,
+            ready = wait(Side::Writer, interest.is_writable()) => ready,
+        }
+    }
+
+    /// Returns the readiness. `collected` is whether all completions have been collected.
+    fn ready_now(&self, state: &State, interest: Interest, collected: bool) -> Ready {
+        let machine = &state.machine;
+        let has_ended = collected && state.ended.is_some();
+        let flag = |is_set, flag| if is_set { flag } else { Ready::EMPTY };
+        let mut ready = flag(has_ended && interest.is_error(), Ready::ERROR);
+        if interest.is_readable() {
+            let is_closed = has_ended || collected && machine.is_peer_done();
+            ready |= flag(self.is_ready(state, Side::Reader, collected).is_some(), Ready::READABLE);
+            ready |= flag(is_closed, Ready::READ_CLOSED);
+        }
+        if interest.is_writable() {
+            let is_closed = has_ended || collected && machine.is_peer_gone();
+            ready |= flag(self.is_ready(state, Side::Writer, collected).is_some(), Ready::WRITABLE);
+            ready |= flag(is_closed, Ready::WRITE_CLOSED);
+        }
+        ready
+    }
+}
+
+/// The end of a stream: the messages to the peer, and the confirmation of its device.
+impl StreamInner {
+    /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
+    pub(in crate::io) fn shutdown(&self) -> bool {
+        let mut state = self.hold();
+        state.machine.shutdown();
+        self.advance(&mut state);
+        state.machine.has_said_so() || state.ended.is_some()
+    }
+
+    /// Ends both directions.
+    pub(in crate::io) fn disconnect(&self) {
+        let mut state = self.hold();
+        state.machine.disconnect();
+        self.advance(&mut state);
+    }
+
+    /// Returns the progress of the connection. `None` if it has ended, or the provider cannot say.
+    pub(in crate::io) fn progress(&self) -> Option<Progress> {
+        self.queue_pair.progress()
+    }
+
+    /// Ends the connection without a message to the peer.
+    pub(in crate::io) fn abort(&self) {
+        self.queue_pair.flush();
+    }
+
+    /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
+    /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
+    pub(in crate::io) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        let outcome = ready!(self.poll_for(cx, Side::Writer, |state, collected| {
+            self.advance(state);
+            if !collected {
+                return None;
+            }
+            let sent = !self.frames || self.queue_pair.takes_messages(&self.completed);
+            if sent && state.machine.is_settled() && self.is_confirmed(state) {
+                return Some(Ok(()));
+            }
+            match &state.ended {
+                Some(ended) if is_good_order(state, ended) => Some(Ok(())),
+                ended => ended.clone().map(|broken| Err(broken.into())),
+            }
+        }));
+        budget.made_progress();
+        Poll::Ready(outcome)
+    }
+
+    /// Returns whether the peer's device has received what was sent, as far as that can be known. Posts the request for
+    /// a confirmation if that was not done before.
+    fn is_confirmed(&self, state: &mut State) -> bool {
+        // A peer that has disconnected knows the end of this side, or no longer takes data.
+        if !self.confirms || state.machine.has_peer_disconnected() {
+            return true;
+        }
+        if state.confirmation == Confirmation::Unasked && state.ended.is_none() {
+            state.confirmation = Confirmation::Asked;
+            // Nothing but a few control messages is in the send queue: there is room.
+            if let Err(kind) = self.post_confirmation(state) {
+                self.refused(state, kind);
+            }
+        }
+        state.confirmation == Confirmation::Given
+    }
+}
+
 /// Returns the outcome of a read if there is nothing to be read; `None` if data may still come.
 fn end_of_read(state: &mut State, collected: bool) -> Option<io::Result<()>> {
     // Data that arrived before the end counts.
@@ -265,4 +375,11 @@ fn has_peer_left(state: &State) -> bool {
     use DisconnectReason::{Lost, Peer};
     let has_ended = matches!(state.ended, Some(StreamBroken::Connection(Peer | Lost { .. })));
     state.machine.is_peer_gone() || has_ended && is_peer_done(state)
+}
+
+/// Returns whether the connection was ended by a peer that no longer takes data: messages that were on their way are
+/// lost then.
+fn is_good_order(state: &State, ended: &StreamBroken) -> bool {
+    let by_peer = *ended == StreamBroken::Connection(DisconnectReason::Peer);
+    state.machine.has_peer_disconnected() || by_peer && state.machine.is_peer_gone()
 }
