@@ -10,9 +10,8 @@ use axum::serve::{IncomingStream, Listener};
 use tokio_rustls::server::TlsStream;
 use tracing::error;
 
-use super::info::ConnectionInfo;
 use super::listener::RdmaListener;
-use super::stream::RdmaStream;
+use super::stream::{ConnectionInfo, RdmaStream};
 #[cfg(feature = "rustls")]
 use super::tls::TlsListener;
 

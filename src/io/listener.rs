@@ -1,21 +1,25 @@
-//! The passive side of streams.
+//! The passive side of streams, and the local addresses that it is bound to.
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use futures::future::ready;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use tokio::net::ToSocketAddrs;
+use tokio::net::{ToSocketAddrs, lookup_host};
+use tracing::warn;
 
-use super::bind::{self, Bound};
+use super::addresses::{Wanted, any, has_device, later, listener, places};
 use super::config::StreamConfig;
-use super::places;
 use super::stream::RdmaStream;
-use crate::cm::{Acceptor, AcceptorParts, Adapter, Provider, Request, none_later};
-use crate::error::{BindError, StreamError};
+use crate::cm::{Acceptor, AcceptorParts, Adapter, AdapterInfo, Listener, Provider, Request, none_later};
+use crate::error::{BindError, OpenError, StreamError};
 use crate::metrics::AcceptMetrics;
+use crate::net::canonical;
+use crate::net::kernel::interfaces::AddressMonitor;
 
 /// Listens for byte streams.
 ///
@@ -49,7 +53,7 @@ impl RdmaListener {
         address: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let listener = places::listener(adapter, address)?;
+        let listener = listener(adapter, address)?;
         let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
         let listeners = vec![(adapter.clone(), listener)];
         Self::new(Bound { local, listeners, later: none_later() }, *config)
@@ -88,7 +92,7 @@ impl RdmaListener {
     /// # Cancel safety
     /// Dropping the future binds nothing.
     pub async fn bind_with<A: ToSocketAddrs>(address: A, config: &StreamConfig) -> Result<Self, StreamError> {
-        Self::new(bind::listeners(None, address).await?, *config)
+        Self::new(listeners(None, address).await?, *config)
     }
 
     /// Listens like [`bind`](Self::bind), at the addresses of one provider, with the given settings.
@@ -122,7 +126,7 @@ impl RdmaListener {
         address: A,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        Self::new(bind::listeners(Some(provider), address).await?, *config)
+        Self::new(listeners(Some(provider), address).await?, *config)
     }
 
     /// Accepts from these listeners, which all have the same port.
@@ -198,5 +202,283 @@ impl Stream for RdmaListener {
 impl fmt::Debug for RdmaListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RdmaListener").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+/// The number of searches for a port that is free at all addresses: a port that is free at one address may be
+/// taken at the next.
+const PORTS: usize = 16;
+
+/// The listeners of an address.
+pub(super) struct Bound {
+    /// The address that was asked for, with the port.
+    pub(super) local: SocketAddr,
+    /// At least one, each with its adapter, all on one port.
+    pub(super) listeners: Vec<(Adapter, Listener)>,
+    /// Those of addresses that are added later, if the address is unspecified.
+    pub(super) later: BoxStream<'static, (Adapter, Listener)>,
+}
+
+impl Bound {
+    /// Compares settings with the adapter of each listener. A listener that is added later to an adapter that they do not
+    /// fit is closed, and a warning logged.
+    ///
+    /// # Errors
+    /// The first error of `check`.
+    pub(super) fn checked(
+        self,
+        check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
+    ) -> Result<Self, StreamError> {
+        let Self { local, listeners, later } = self;
+        listeners.iter().try_for_each(|(adapter, _)| check(adapter.properties()))?;
+        let fits = move |(adapter, listener): &(Adapter, Listener)| {
+            let outcome = check(adapter.properties());
+            if let Err(error) = &outcome {
+                let address = listener.local_addr().ok();
+                warn!(?address, %error, "an address that was added is not served");
+            }
+            ready(outcome.is_ok())
+        };
+        Ok(Self { local, listeners, later: later.filter(fits).boxed() })
+    }
+}
+
+/// Binds listeners to an address, or to the first address of a name that can be bound, and returns them with their
+/// adapters. They are those of one provider, or of all.
+///
+/// An unspecified address is every address: `0.0.0.0` those of IPv4, `[::]` those of both families, as tokio has it. Without
+/// a device, one socket for each family serves all. With devices, there is a listener for each address that is usable now, all
+/// on one port: a card that speaks iWARP shares the ports of TCP, so that its listener and such a socket would exclude
+/// each other. If two providers have an address then, the device provider serves it, as for connectors. Either way a
+/// listener is added for each address that a device gets later.
+///
+/// # Errors
+/// `Resolve` or `NoAddress` if the name yields no address. If one address was tried, its `Open` or `Bind` error; if
+/// several, `Attempts` with the error of each.
+///
+/// # Cancel safety
+/// Dropping the future binds nothing.
+pub(super) async fn listeners(
+    only: Option<&Provider>,
+    address: impl ToSocketAddrs,
+) -> Result<Bound, StreamError> {
+    let mut failed = Vec::new();
+    for address in lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into()))? {
+        match listeners_at(only, canonical(address)) {
+            Ok(listeners) => return Ok(listeners),
+            Err(error) => failed.push((address, error)),
+        }
+    }
+    Err(match failed.len() {
+        0 => StreamError::NoAddress,
+        1 => failed.remove(0).1,
+        _ => StreamError::Attempts(failed),
+    })
+}
+
+/// Binds the listeners of one address, like [`listeners`].
+fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, StreamError> {
+    let providers = only.map_or_else(Provider::all, |only| vec![only.clone()]);
+    if !address.ip().is_unspecified() {
+        let (adapter, listener) = match Adapter::open_by(&providers, address) {
+            Ok(adapter) => {
+                let listener = listener(&adapter, address)?;
+                (adapter, listener)
+            }
+            Err(error @ OpenError::InvalidAddress(_)) => unlisted(&providers, address)?.ok_or(error)?,
+            Err(error) => return Err(error.into()),
+        };
+        let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
+        return Ok(Bound { local, listeners: vec![(adapter, listener)], later: none_later() });
+    }
+    let only_v4 = address.is_ipv4();
+    let everywhere = match has_device(&providers, only_v4) {
+        true => None,
+        false => providers.iter().find_map(Provider::everywhere).transpose()?,
+    };
+    let wanted = Wanted { only: only.cloned(), only_v4, has_wildcard: everywhere.is_some() };
+    // Before the addresses are listed: what is added in between is not missed.
+    let monitor = wanted.can_appear().then(AddressMonitor::open).transpose();
+    let monitor = monitor.map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
+    let places = match everywhere {
+        // IPv6 first: its absence is no error if there is IPv4.
+        Some(adapter) if only_v4 => vec![(adapter, any(true))],
+        Some(adapter) => vec![(adapter.clone(), any(false)), (adapter, any(true))],
+        None => places(&providers, only_v4, &mut |_, _| true)?,
+    };
+    let mut tries = if address.port() == 0 { PORTS } else { 1 };
+    loop {
+        tries -= 1;
+        match on_one_port(&places, address.port()) {
+            Err(BindError::SharingViolation(_)) if tries > 0 => {}
+            outcome => {
+                let (port, listeners) = outcome?;
+                let later = monitor.map_or_else(none_later, |monitor| later(monitor, wanted, &listeners));
+                return Ok(Bound { local: SocketAddr::new(address.ip(), port), listeners, later });
+            }
+        }
+    }
+}
+
+/// Binds a listener at an address of this machine that no interface lists, such as one of a local route. `None` if the kernel
+/// does not have the address.
+///
+/// # Errors
+/// Those of [`listener`], and of the adapter.
+fn unlisted(providers: &[Provider], address: SocketAddr) -> Result<Option<(Adapter, Listener)>, StreamError> {
+    let Some(adapter) = providers.iter().find_map(Provider::everywhere).transpose()? else {
+        return Ok(None);
+    };
+    match listener(&adapter, address) {
+        Ok(listener) => Ok(Some((adapter, listener))),
+        Err(BindError::InvalidAddress(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The listeners on one port.
+type OnePort = (u16, Vec<(Adapter, Listener)>);
+
+/// Binds a listener at each place. Port 0 becomes the port of the first listener. A place that no longer exists is
+/// skipped, and one of a family that the kernel does not have.
+///
+/// # Errors
+/// Those of [`listener`]. `InvalidAddress`, `DeviceRemoved` and the lack of a family only if no place remains.
+fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<OnePort, BindError> {
+    let mut bound = Vec::new();
+    let mut last = BindError::InvalidAddress(any(true));
+    for (adapter, ip) in places {
+        let bind = || {
+            let listener = listener(adapter, SocketAddr::new(*ip, port))?;
+            let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
+            Ok((listener, local.port()))
+        };
+        match bind() {
+            Ok((listener, same)) => {
+                port = same;
+                bound.push((adapter.clone(), listener));
+            }
+            Err(error @ (BindError::InvalidAddress(_) | BindError::DeviceRemoved)) => last = error,
+            Err(error) if is_lack_of_family(&error) => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    if bound.is_empty() { Err(last) } else { Ok((port, bound)) }
+}
+
+/// Returns whether the kernel has no sockets of the family: IPv6 can be switched off.
+fn is_lack_of_family(error: &BindError) -> bool {
+    matches!(error, BindError::Os { source, .. } if source.raw_os_error() == Some(libc::EAFNOSUPPORT))
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures::stream;
+
+    use super::*;
+
+    fn addresses(bound: &Bound) -> Vec<SocketAddr> {
+        own(&bound.listeners)
+    }
+
+    fn own(listeners: &[(Adapter, Listener)]) -> Vec<SocketAddr> {
+        listeners.iter().map(|(_, listener)| listener.local_addr().expect("it listens")).collect()
+    }
+
+    #[tokio::test]
+    async fn one_address_has_one_listener() {
+        let bound = listeners(None, "127.0.0.1:0").await.expect("bound");
+        let [address] = addresses(&bound)[..] else { panic!("{:?}", bound.listeners) };
+        assert!(address.ip().is_loopback() && address.port() != 0);
+        let error = listeners(None, address).await.map(drop).expect_err("taken");
+        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
+        drop(bound);
+        assert_eq!(addresses(&listeners(None, address).await.expect("free again")), [address]);
+    }
+
+    #[tokio::test]
+    async fn an_unspecified_address_is_one_port_of_each_family() {
+        // A machine with a device has a listener for each address.
+        if Provider::verbs().is_ok() {
+            return;
+        }
+        for (any, families) in [("0.0.0.0", &[true][..]), ("::", &[false, true])] {
+            let bound = listeners(None, (any, 0)).await.expect("bound");
+            let port = bound.local.port();
+            assert_eq!(bound.local, SocketAddr::new(any.parse().expect("an address"), port));
+            let all = families.iter().map(|v4| SocketAddr::new(super::any(*v4), port));
+            assert_eq!(addresses(&bound), all.collect::<Vec<_>>());
+            let error = listeners(None, (any, port)).await.map(drop).expect_err("taken");
+            assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mapped_address_is_that_of_ipv4() {
+        let bound = listeners(None, "[::ffff:0.0.0.0]:0").await.expect("bound");
+        assert_eq!(bound.local.ip(), any(true));
+    }
+
+    #[tokio::test]
+    async fn settings_fit_what_is_added_later_too() {
+        let mut given = Vec::new();
+        for _ in 0..3 {
+            given.extend(listeners(None, "127.0.0.1:0").await.expect("bound").listeners);
+        }
+        let places = own(&given);
+        let now = vec![given.remove(0)];
+        let bound = Bound { local: places[0], listeners: now, later: stream::iter(given).boxed() };
+        // The adapter at the first place and at the third has room for them.
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let check = move |_: &AdapterInfo| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            1 => Err(StreamError::NoAddress),
+            _ => Ok(()),
+        };
+        let bound = bound.checked(check).expect("the first one fits");
+        let later: Vec<_> = bound.later.collect().await;
+        assert_eq!(own(&later), [places[2]]);
+        listeners(None, places[1]).await.expect("the port is free again");
+        let bound = listeners(None, "127.0.0.1:0").await.expect("bound");
+        let error = bound.checked(|_| Err(StreamError::NoAddress)).map(drop).expect_err("nothing fits");
+        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_has_gone_is_left_out() {
+        let adapter = Adapter::open(Ipv4Addr::LOCALHOST).expect("opened");
+        // 192.0.2.0/24 is for documentation: no machine has it.
+        let (gone, mine) = ([192, 0, 2, 1].into(), [127, 0, 0, 1].into());
+        let (port, bound) =
+            on_one_port(&[(adapter.clone(), gone), (adapter.clone(), mine)], 0).expect("one is left");
+        let [address] = own(&bound)[..] else { panic!("{bound:?}") };
+        assert!(address.ip() == mine && port != 0 && address.port() == port, "{address}");
+        let error = on_one_port(&[(adapter, gone)], 0).expect_err("none is left");
+        assert!(matches!(error, BindError::InvalidAddress(_)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn the_first_address_that_can_be_bound_is_bound() {
+        let other = listeners(None, "127.0.0.1:0").await.expect("bound");
+        let (taken, free) = (addresses(&other)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
+        // 192.0.2.0/24 is for documentation: no machine has it.
+        let foreign = SocketAddr::from(([192, 0, 2, 1], 7));
+        let bound = listeners(None, &[foreign, taken, free][..]).await.expect("the third is free");
+        assert_ne!(addresses(&bound), [taken]);
+        let error = listeners(None, &[foreign, taken][..]).await.map(drop).expect_err("neither");
+        let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
+        assert!(
+            matches!(
+                &attempts[..],
+                [
+                    (_, StreamError::Open(OpenError::InvalidAddress(_))),
+                    (_, StreamError::Bind(BindError::SharingViolation(_)))
+                ]
+            ),
+            "{error:?}"
+        );
+        let error = listeners(None, &[][..]).await.map(drop).expect_err("nothing to bind");
+        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
 }

@@ -10,23 +10,18 @@
 //!
 #![cfg_attr(not(doctest), doc = include_str!("../../docs/snippets/tarpc.md"))]
 
+mod addresses;
 #[cfg(feature = "axum")]
 mod axum;
-mod bind;
+mod close;
 mod config;
 mod connector;
 mod engine;
 #[cfg(feature = "hyper")]
 mod hyper;
-mod info;
-mod later;
 mod listener;
-mod options;
-mod places;
 mod race;
-mod ready;
 mod resources;
-mod shared;
 mod split;
 mod stream;
 #[cfg(feature = "rustls")]
@@ -40,10 +35,9 @@ pub use config::StreamConfig;
 pub use connector::RdmaConnector;
 #[cfg(feature = "hyper")]
 pub use hyper::HttpConnector;
-pub use info::ConnectionInfo;
 pub use listener::RdmaListener;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use stream::RdmaStream;
+pub use stream::{ConnectionInfo, RdmaStream};
 #[cfg(feature = "rustls")]
 pub use tls::TlsListener;
 #[cfg(feature = "tonic")]

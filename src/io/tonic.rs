@@ -10,9 +10,8 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::connector::RdmaConnector;
 use super::hyper::HttpConnector;
-use super::info::ConnectionInfo;
 use super::listener::RdmaListener;
-use super::stream::RdmaStream;
+use super::stream::{ConnectionInfo, RdmaStream};
 
 impl RdmaConnector {
     /// Converts this connector into one for tonic's `Endpoint::connect_with_connector`, with and without TLS.

@@ -4,10 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The files of the settings.
-const FILES: [&str; 10] = [
+const FILES: [&str; 9] = [
     "src/cm/acceptor.rs",
     "src/io/config.rs",
-    "src/io/options.rs",
     "src/provider/params.rs",
     "src/soft/config.rs",
     "src/verbs/config.rs",
