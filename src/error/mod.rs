@@ -16,7 +16,6 @@ mod open;
 mod outcome;
 mod reason;
 mod stream;
-mod terminate;
 
 use std::fmt;
 use std::io;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Status;
-use super::numbers::numbers;
+use super::numbers;
 use crate::types::QueueKind;
 
 numbers! {

@@ -1,16 +1,13 @@
 //! Locks that stay usable after a thread has panicked while it held one: a panic ends the task that it happens in, and not
 //! every other that shares an adapter or a queue with it.
 //!
-//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], those that spin instead, [`Spin`], and the budget of a
-//! task, [`poll_budgeted`], and its deadlines, [`deadline`].
+//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], those that spin instead, [`Spin`], the deadlines of a
+//! task, [`deadline`], its budget, [`poll_budgeted`], and how often it logs, [`Throttle`].
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
-mod budget;
-mod deadline;
 pub(crate) mod hash;
-mod spin;
-mod throttle;
+mod time;
 mod wait_set;
 
 use std::sync::PoisonError;
@@ -22,11 +19,8 @@ use loom::sync as inner;
 #[cfg(not(all(test, tokio_rdma_model)))]
 use std::sync as inner;
 
-pub(crate) use budget::poll_budgeted;
-pub(crate) use deadline::{LONGEST, deadline};
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
-pub(crate) use spin::Spin;
-pub(crate) use throttle::Throttle;
+pub(crate) use time::{LONGEST, Spin, Throttle, deadline, poll_budgeted};
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 
 /// As [`std::sync::Mutex`].

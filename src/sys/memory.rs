@@ -1,4 +1,5 @@
-//! Protection domains, and memory that devices may reach.
+//! Protection domains, memory that devices may reach, and memory windows of type 2: keys for a part of a region that a request
+//! binds and another one invalidates.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,9 +10,9 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
+use super::call;
 use super::device::Context;
-use super::ffi::number;
-use super::{call, ffi};
+use super::ffi::{self, number};
 
 /// A protection domain.
 pub(crate) struct ProtectionDomain {
@@ -223,4 +224,62 @@ pub(crate) fn memlock_limit() -> Option<u64> {
     // SAFETY: the call fills the structure.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// A memory window. It is bound to a region, and made of use to the peer of one queue pair, by a request of that queue
+/// pair; see [`Binding`](super::Binding).
+///
+/// As long as it is bound the region cannot be deregistered, and with some drivers the queue pair that bound it cannot
+/// be destroyed without a long wait. Dropping it unbinds it.
+pub(crate) struct MemoryWindow {
+    raw: NonNull<ffi::ibv_mw>,
+    key: u32,
+    _domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: the library's calls on a window may come from any thread.
+unsafe impl Send for MemoryWindow {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryWindow {}
+
+impl MemoryWindow {
+    /// Creates a window that is not bound.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver knows no such windows; `ENOMEM` if the device has no more.
+    pub(crate) fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
+        // SAFETY: the domain is live, and the window keeps it so.
+        let raw = call::pointer(libc::ENOMEM, || unsafe {
+            ffi::alloc_window(domain.as_ptr(), number::IBV_MW_TYPE_2)
+        })?;
+        // SAFETY: the window is new and nothing is bound to it yet, so nothing writes to the field.
+        let key = unsafe { (*raw.as_ptr()).rkey };
+        Ok(Self { raw, key, _domain: domain.clone() })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mw {
+        self.raw.as_ptr()
+    }
+
+    /// Returns the key that the window was created with, which gives no access. Each binding has another: see
+    /// [`next_key`].
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // SAFETY: the window has no other owner, and drop runs once.
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_dealloc_mw(self.as_ptr()) }) {
+            tracing::warn!(%error, key = self.key, "a memory window could not be destroyed and is leaked");
+        }
+    }
+}
+
+/// Returns the key for the next binding of a window whose last one was `key`: the device has chosen all but the lowest
+/// byte, which is the user's, and must differ from the last one.
+pub(crate) fn next_key(key: u32) -> u32 {
+    const OF_THE_USER: u32 = 0xff;
+    key & !OF_THE_USER | key.wrapping_add(1) & OF_THE_USER
 }

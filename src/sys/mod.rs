@@ -55,7 +55,6 @@ pub(crate) mod quirks;
 pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
-pub(crate) mod window;
 
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
@@ -65,11 +64,12 @@ pub(crate) use device::{
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};
-pub(crate) use memory::{AccessFlags, MemoryRegion, ProtectionDomain, await_placements, memlock_limit};
+pub(crate) use memory::{
+    AccessFlags, MemoryRegion, MemoryWindow, ProtectionDomain, await_placements, memlock_limit, next_key,
+};
 pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
 pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair};
 pub(crate) use quirks::Quirks;
 pub(crate) use shared_receive::SharedReceiveQueue;
-pub(crate) use window::{MemoryWindow, next_key};

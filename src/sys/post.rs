@@ -10,8 +10,7 @@ use bitflags::bitflags;
 use smallvec::SmallVec;
 
 use super::ffi::number;
-use super::memory::{AccessFlags, MemoryRegion};
-use super::window::MemoryWindow;
+use super::memory::{AccessFlags, MemoryRegion, MemoryWindow};
 use super::{call, ffi};
 
 /// A piece of registered memory, in the layout of C.
@@ -42,7 +41,7 @@ pub(crate) struct RemoteMemory {
 #[derive(Clone, Copy)]
 pub(crate) struct Binding<'a> {
     pub(crate) window: &'a MemoryWindow,
-    /// The window's present key, and the one for this binding, see [`next_key`](super::window::next_key).
+    /// The window's present key, and the one for this binding, see [`next_key`](super::memory::next_key).
     pub(crate) key: u32,
     pub(crate) next_key: u32,
     pub(crate) region: &'a MemoryRegion,

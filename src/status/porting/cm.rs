@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::status::numbers::numbers;
+use crate::status::numbers;
 
 numbers! {
     /// The number of an rdma_cm event, `rdma_cm_event_type` in `rdma_cma.h`.

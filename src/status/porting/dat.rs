@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::status::numbers::numbers;
+use crate::status::numbers;
 
 numbers! {
     /// A `DAT_RETURN`: class in the top two bits, type in the next 14, subtype in the low 16.

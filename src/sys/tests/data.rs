@@ -9,11 +9,10 @@ use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{BATCH, Batch, Keys, Told};
 use crate::sys::device::{Context, Transport};
 use crate::sys::id::{ConnectionParams, RawCmId};
-use crate::sys::memory::{AccessFlags, ProtectionDomain};
+use crate::sys::memory::{AccessFlags, MemoryWindow, ProtectionDomain, next_key};
 use crate::sys::post::{Binding, Operation, ReceiveRequest, RemoteMemory, SendFlags, SendRequest};
 use crate::sys::queue_pair::{Capacities, QpState};
 use crate::sys::shared_receive::SharedReceiveQueue;
-use crate::sys::window::{MemoryWindow, next_key};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const ROOM: Capacities = Capacities { inline: 64, ..SMALL };
