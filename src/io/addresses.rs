@@ -95,11 +95,11 @@ pub(super) fn listener(adapter: &Adapter, address: SocketAddr) -> Result<Listene
     Ok(listener)
 }
 
-/// The time between a change of the addresses and the second look at them.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
+/// The time between a change of the addresses and the second poll of them.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest time between two looks.
-const LAST_LOOK: Duration = Duration::from_secs(30);
+/// The longest time between two polls.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The addresses that get a listener when they are added.
 pub(super) struct Wanted {
@@ -115,7 +115,7 @@ impl Wanted {
     pub(super) fn can_appear(&self) -> bool {
         let only = self.only.as_ref();
         if self.has_wildcard {
-            only.is_none_or(|only| !only.is_software()) && after(FIRST_LOOK).is_some()
+            only.is_none_or(|only| !only.is_software()) && next_pause(FIRST_PAUSE).is_some()
         } else {
             only.is_none_or(Provider::is_of_machine)
         }
@@ -132,29 +132,29 @@ pub(super) fn later(
     for (adapter, listener) in listeners {
         served.add(adapter, listener);
     }
-    let looks = Looks { monitor, next: after(FIRST_LOOK) };
-    let added = stream::unfold((looks, served), |(mut looks, mut served)| async move {
-        if looks.next().await? {
+    let poll = AddressPoll { monitor, next: next_pause(FIRST_PAUSE) };
+    let added = stream::unfold((poll, served), |(mut poll, mut served)| async move {
+        if poll.next().await? {
             served.tried.clear();
         }
-        let added = served.look();
-        Some((stream::iter(added), (looks, served)))
+        let added = served.bind_missing();
+        Some((stream::iter(added), (poll, served)))
     });
     added.flatten().boxed()
 }
 
-/// The moments at which the addresses of this machine are looked at.
+/// Polls the addresses of this machine.
 ///
 /// A device has an address some time after the kernel has announced it: for RoCE a work queue enters it in the GID
-/// table, without a notification. So each change is looked at again, at intervals that double.
-struct Looks {
+/// table, without a notification. So they are polled again after each change, at intervals that double.
+struct AddressPoll {
     monitor: AddressMonitor,
-    /// The time until the next look without a change.
+    /// The time until the next poll without a change.
     next: Option<Duration>,
 }
 
-impl Looks {
-    /// Waits for the next look. Returns whether the addresses have changed since the last; `None` if changes can no
+impl AddressPoll {
+    /// Waits until the addresses are to be polled. Returns whether the addresses have changed since the last; `None` if changes can no
     /// longer be noticed.
     async fn next(&mut self) -> Option<bool> {
         let changed = match self.next {
@@ -162,22 +162,22 @@ impl Looks {
             None => Some(self.monitor.changed().await),
         };
         let has_changed = changed.transpose().ok()?.is_some();
-        let pause = self.next.filter(|_| !has_changed).map_or(FIRST_LOOK, |pause| pause * 2);
-        self.next = after(pause.min(LAST_LOOK));
+        let pause = self.next.filter(|_| !has_changed).map_or(FIRST_PAUSE, |pause| pause * 2);
+        self.next = next_pause(pause.min(LONGEST_PAUSE));
         Some(has_changed)
     }
 }
 
-/// Returns the time until the next look; `None` in a process that cannot use devices, which are all that is waited for.
+/// Returns the time until the next poll; `None` in a process that cannot use devices, which are all that is waited for.
 /// A machine that has none now may get one without a notification: a driver can be loaded for an interface that has its
 /// address for long.
 #[cfg(feature = "verbs")]
-fn after(pause: Duration) -> Option<Duration> {
+fn next_pause(pause: Duration) -> Option<Duration> {
     crate::sys::load().is_ok().then_some(pause)
 }
 
 #[cfg(not(feature = "verbs"))]
-fn after(_pause: Duration) -> Option<Duration> {
+fn next_pause(_pause: Duration) -> Option<Duration> {
     None
 }
 
@@ -201,7 +201,7 @@ impl Served {
 
     /// Returns whether a provider is to serve an address: one that has no listener, or none of a device if this is the
     /// provider of devices.
-    fn lacks(&self, kind: ProviderKind, ip: IpAddr) -> bool {
+    fn is_missing(&self, kind: ProviderKind, ip: IpAddr) -> bool {
         if self.wanted.has_wildcard && kind == ProviderKind::Soft {
             return false;
         }
@@ -210,22 +210,22 @@ impl Served {
         !known.any(|(by, known)| known == ip && (by == kind || by == ProviderKind::Verbs))
     }
 
-    /// Binds the listeners that are lacking.
-    fn look(&mut self) -> Vec<(Adapter, Listener)> {
+    /// Binds the listeners that are missing.
+    fn bind_missing(&mut self) -> Vec<(Adapter, Listener)> {
         // An adapter that was removed takes its listeners along; its addresses may come back.
         self.by.retain(|(adapter, ..)| !adapter.is_removed());
-        let mut lacking = Vec::new();
+        let mut missing = Vec::new();
         let mut is_wanted = |kind, ip| {
-            let lacks = self.lacks(kind, ip);
-            if lacks {
-                lacking.push((kind, ip));
+            let is_missing = self.is_missing(kind, ip);
+            if is_missing {
+                missing.push((kind, ip));
             }
-            lacks
+            is_missing
         };
         let only = self.wanted.only.clone();
         let providers = only.map_or_else(Provider::all, |only| vec![only]);
         let places = places(&providers, self.wanted.only_v4, &mut is_wanted).unwrap_or_default();
-        self.tried.append(&mut lacking);
+        self.tried.append(&mut missing);
         let mut added = Vec::new();
         for (adapter, ip) in places {
             let address = SocketAddr::new(ip, self.port);
