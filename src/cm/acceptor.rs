@@ -167,8 +167,8 @@ impl<T: Send + 'static> Acceptor<T> {
             serving.add(with, listener);
         }
         let mut tasks = JoinSet::new();
-        let maker = Maker { ready: ready.clone(), listeners: shared.clone(), error: None };
-        tasks.spawn(serving.run(later, maker));
+        let guard = EndGuard { ready: ready.clone(), listeners: shared.clone(), error: None };
+        tasks.spawn(serving.run(later, guard));
         Ok(Self {
             ready,
             listeners: shared,
@@ -282,7 +282,7 @@ impl<T> Drop for Acceptor<T> {
         // The tasks end when the runtime comes to it; the port is free at once (`LS-08`).
         let listeners = self.listeners.lock().close();
         listeners.iter().for_each(Listener::close);
-        let queue = std::mem::take(&mut self.ready.made.lock().queue);
+        let queue = std::mem::take(&mut self.ready.queue.lock().connections);
         drop(queue);
     }
 }
@@ -315,31 +315,31 @@ struct Place {
 
 /// The connections that are ready, and the tasks that wait for them.
 struct Ready<T> {
-    made: Mutex<Made<T>>,
+    queue: Mutex<ReadyQueue<T>>,
     /// Wakes all futures of [`Acceptor::accept`], not one: that one may be kept and never polled again.
     more: Notify,
     /// The waker of the task that polls.
     stream: AtomicWaker,
 }
 
-struct Made<T> {
+struct ReadyQueue<T> {
     /// In the order in which they became ready, each with its place.
-    queue: VecDeque<(io::Result<T>, Option<Place>)>,
+    connections: VecDeque<(io::Result<T>, Option<Place>)>,
     ended: bool,
 }
 
 impl<T> Ready<T> {
     fn new() -> Self {
-        let made = Mutex::new(Made { queue: VecDeque::new(), ended: false });
-        Self { made, more: Notify::new(), stream: AtomicWaker::new() }
+        let queue = Mutex::new(ReadyQueue { connections: VecDeque::new(), ended: false });
+        Self { queue, more: Notify::new(), stream: AtomicWaker::new() }
     }
 
     /// Returns the next connection, or `None` if there will be none.
     fn take(&self) -> Poll<Option<io::Result<T>>> {
-        let mut made = self.made.lock();
-        let taken = made.queue.pop_front();
-        let ended = made.ended;
-        drop(made);
+        let mut queue = self.queue.lock();
+        let taken = queue.connections.pop_front();
+        let ended = queue.ended;
+        drop(queue);
         match taken {
             Some((next, place)) => {
                 if let Some(descriptor) = place.and_then(|place| place.descriptor) {
@@ -352,8 +352,8 @@ impl<T> Ready<T> {
         }
     }
 
-    fn put(&self, made: T, place: Place) {
-        self.made.lock().queue.push_back((Ok(made), Some(place)));
+    fn push(&self, connection: T, place: Place) {
+        self.queue.lock().connections.push_back((Ok(connection), Some(place)));
         self.wake();
     }
 
@@ -365,19 +365,19 @@ impl<T> Ready<T> {
 
 /// Ends the connections, and the listeners, when the task that makes the connections ends. With the runtime it ends before the
 /// listeners do, whose peers would wait for an answer.
-struct Maker<T> {
+struct EndGuard<T> {
     ready: Arc<Ready<T>>,
     listeners: Arc<Mutex<Listeners>>,
     /// The error with which the task has ended.
     error: Option<io::Error>,
 }
 
-impl<T> Drop for Maker<T> {
+impl<T> Drop for EndGuard<T> {
     fn drop(&mut self) {
-        let mut made = self.ready.made.lock();
-        made.ended = true;
-        made.queue.extend(self.error.take().map(|error| (Err(error), None)));
-        drop(made);
+        let mut queue = self.ready.queue.lock();
+        queue.ended = true;
+        queue.connections.extend(self.error.take().map(|error| (Err(error), None)));
+        drop(queue);
         let listeners = self.listeners.lock().close();
         listeners.iter().for_each(Listener::close);
         self.ready.wake();
@@ -439,7 +439,7 @@ where
     }
 
     /// Runs until all listeners and all handshakes have ended.
-    async fn run(mut self, later: BoxStream<'static, (A, Listener)>, mut maker: Maker<T>) {
+    async fn run(mut self, later: BoxStream<'static, (A, Listener)>, mut guard: EndGuard<T>) {
         let mut later = later.fuse();
         while !(self.requests.is_empty() && self.handshakes.len() == 0 && self.waiting.len() == 0) {
             let (waits, has_room) = (self.waiting.len() > 0, self.handshakes.has_room());
@@ -455,33 +455,33 @@ where
                 // At the end of the last listener the loop looks at its condition again.
                 next = self.requests.next(), if !self.requests.is_empty() => {
                     if let Some((with, request)) = next {
-                        self.take(with, request, &mut maker);
-                        self.take_more(&mut maker).await;
+                        self.take(with, request, &mut guard);
+                        self.take_more(&mut guard).await;
                     }
                 }
                 // They are never closed.
                 Ok(place) = self.places.clone().acquire_owned(), if waits && has_room => self.begin(place),
-                () = reached(next) => {}
-                Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.ended(ended),
+                () = wait_until(next) => {}
+                Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.remove_ended(ended),
             }
             while let Some(ended) = self.tasks.try_join_next_with_id() {
-                self.ended(ended);
+                self.remove_ended(ended);
             }
             self.begin_all();
         }
     }
 
     /// Takes requests that have arrived, so that none is rejected because the backlog of its listener is full.
-    async fn take_more(&mut self, maker: &mut Maker<T>) {
+    async fn take_more(&mut self, guard: &mut EndGuard<T>) {
         for _ in 0..TURN {
             let Some(Some((with, request))) = self.requests.next().now_or_never() else { return };
-            self.take(with, request, maker);
+            self.take(with, request, guard);
         }
         tokio::task::yield_now().await;
     }
 
     /// Takes a request that has arrived, or the error of a listener that has ended.
-    fn take(&mut self, with: A, request: Result<Request, AcceptError>, maker: &mut Maker<T>) {
+    fn take(&mut self, with: A, request: Result<Request, AcceptError>, guard: &mut EndGuard<T>) {
         let mut is_short = false;
         match request {
             Ok(request) => {
@@ -495,7 +495,7 @@ where
                 } else {
                     warn!(%error, "listener closed on one adapter");
                 }
-                maker.error = Some(error.into());
+                guard.error = Some(error.into());
             }
         }
         self.begin_all();
@@ -504,12 +504,12 @@ where
             let victim = self.waiting.victim().map(|(key, _)| key);
             // Dropping the request rejects the peer.
             drop(victim.and_then(|victim| self.waiting.remove(victim)));
-            self.replaced("too many requests: the oldest is rejected");
+            self.report_replaced("too many requests: the oldest is rejected");
         }
     }
 
     /// Removes a handshake that has ended, and has returned its place or passed it on.
-    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+    fn remove_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
         self.handshakes.remove(id);
     }
@@ -546,12 +546,12 @@ where
             if let Err(expendable) = self.handshakes.drop_oldest() {
                 return expendable;
             }
-            self.replaced("too many handshakes: the oldest is dropped");
+            self.report_replaced("too many handshakes: the oldest is dropped");
         }
         None
     }
 
-    fn replaced(&self, what: &'static str) {
+    fn report_replaced(&self, what: &'static str) {
         self.context.metrics.count("replaced");
         if let Some(held_back) = self.logged.replaced.admit() {
             warn!(held_back, "{what}");
@@ -560,7 +560,7 @@ where
 }
 
 /// Waits until this time.
-async fn reached(time: Option<Instant>) {
+async fn wait_until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
@@ -583,8 +583,8 @@ async fn answer<A, T, F, H, E>(
     let _half_open = metrics.half_open();
     let answer = tokio::time::timeout(answers.config.handshake_timeout, (answers.answer)(with, request));
     let outcome = match answer.await {
-        Ok(Ok(made)) => {
-            answers.ready.put(made, place);
+        Ok(Ok(connection)) => {
+            answers.ready.push(connection, place);
             "accepted"
         }
         Ok(Err(error)) => {
