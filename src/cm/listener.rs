@@ -35,12 +35,12 @@ use crate::types::{ConnectionId, PrivateData, ReadLimits};
 /// ```
 #[derive(Clone)]
 pub struct Listener {
-    handle: Arc<Handle>,
+    inner: Arc<Inner>,
 }
 
-struct Handle(backend::Listener);
+struct Inner(backend::Listener);
 
-impl Drop for Handle {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -48,7 +48,7 @@ impl Drop for Handle {
 
 impl Listener {
     pub(crate) fn new(provider: backend::Listener) -> Self {
-        Self { handle: Arc::new(Handle(provider)) }
+        Self { inner: Arc::new(Inner(provider)) }
     }
 
     /// Binds to a local address (`IND2Listener::Bind`).
@@ -60,7 +60,7 @@ impl Listener {
     /// `SharingViolation`, `TooManyAddresses`, `AlreadyBound`, `InvalidAddress`, `DeviceRemoved`. The listener is
     /// unchanged and can be bound to another address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        self.handle.0.bind(address)
+        self.inner.0.bind(address)
     }
 
     /// Starts listening (`IND2Listener::Listen`).
@@ -76,7 +76,7 @@ impl Listener {
     /// `InvalidState` if the listener is not bound or already listening; `SharingViolation`; `DeviceRemoved`. The
     /// listener stays bound.
     pub fn listen(&self, backlog: usize) -> Result<(), BindError> {
-        self.handle.0.listen(backlog)
+        self.inner.0.listen(backlog)
     }
 
     /// Returns the address of the listener (`IND2Listener::GetLocalAddress`).
@@ -84,7 +84,7 @@ impl Listener {
     /// # Errors
     /// `InvalidDeviceState` if the listener is not listening.
     pub fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        self.handle.0.local_addr()
+        self.inner.0.local_addr()
     }
 
     /// Waits for the next connection request (`IND2Listener::GetConnectionRequest`).
@@ -107,7 +107,7 @@ impl Listener {
     /// # Cancel safety
     /// Dropping the future loses no request. A request that was assigned to the future is assigned to the next one.
     pub async fn request(&self) -> Result<Request, AcceptError> {
-        self.handle.0.request().await.and_then(Request::fetched)
+        self.inner.0.request().await.and_then(Request::fetched)
     }
 
     /// Waits for the next connection request and accepts it without inspecting it.
@@ -180,12 +180,12 @@ impl Listener {
     /// Cancels all pending [`request`](Self::request) futures; the listener continues to listen
     /// (`IND2Overlapped::CancelOverlappedRequests`).
     pub fn cancel(&self) {
-        self.handle.0.cancel();
+        self.inner.0.cancel();
     }
 
     /// Closes the listener, as dropping the last handle does.
     pub(crate) fn close(&self) {
-        self.handle.0.close();
+        self.inner.0.close();
     }
 }
 
@@ -215,7 +215,7 @@ impl Stream for Requests {
         if self.done {
             return Poll::Ready(None);
         }
-        let mut pending = self.pending.take().unwrap_or_else(|| Box::pin(self.listener.handle.0.request()));
+        let mut pending = self.pending.take().unwrap_or_else(|| Box::pin(self.listener.inner.0.request()));
         let Poll::Ready(outcome) = pending.as_mut().poll(cx) else {
             self.pending = Some(pending);
             return Poll::Pending;

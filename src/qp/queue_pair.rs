@@ -242,13 +242,13 @@ impl QueuePairConfig {
 /// # }
 /// ```
 pub struct QueuePair {
-    pub(super) handle: Arc<Handle>,
+    pub(super) inner: Arc<Inner>,
     /// Requests wait for the doorbell.
     pub(super) defer: bool,
 }
 
 /// The part of a queue pair that its handles share.
-pub(super) struct Handle {
+pub(super) struct Inner {
     pub(super) provider: backend::QueuePair,
     pub(super) table: Arc<Table>,
     pub(super) domain: u64,
@@ -262,7 +262,7 @@ pub(super) struct Handle {
     is_dropped: AtomicBool,
 }
 
-impl Handle {
+impl Inner {
     /// Adds the cause if a request was refused because this side has ended the connection.
     #[cold]
     pub(super) fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
@@ -276,29 +276,29 @@ impl Handle {
 }
 
 /// A reference to a queue pair that does not keep it.
-pub(crate) struct WeakQueuePair(Weak<Handle>);
+pub(crate) struct WeakQueuePair(Weak<Inner>);
 
 impl WeakQueuePair {
     /// Returns a handle, unless all have been dropped.
     pub(crate) fn upgrade(&self) -> Option<QueuePair> {
-        Some(QueuePair { handle: self.0.upgrade()?, defer: false })
+        Some(QueuePair { inner: self.0.upgrade()?, defer: false })
     }
 
     /// Notes that the last handle of its connection is being dropped, and that this ends the connection.
     pub(crate) fn connection_dropped(&self) {
-        if let Some(handle) = self.0.upgrade() {
-            handle.is_dropped.store(true, Ordering::Release);
+        if let Some(inner) = self.0.upgrade() {
+            inner.is_dropped.store(true, Ordering::Release);
         }
     }
 }
 
-impl inflight::OverrunListener for Handle {
+impl inflight::OverrunListener for Inner {
     fn overrun(&self) {
         self.provider.overrun();
     }
 }
 
-impl Drop for Handle {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.provider.released();
     }
@@ -307,7 +307,7 @@ impl Drop for Handle {
 impl Clone for QueuePair {
     fn clone(&self) -> Self {
         // Also of a batch: a clone may outlive it, and rings for itself.
-        Self { handle: self.handle.clone(), defer: false }
+        Self { inner: self.inner.clone(), defer: false }
     }
 }
 
@@ -360,7 +360,7 @@ impl QueuePair {
         let provider = adapter.queue_pair(parts, queues)?;
         let domain = adapter.domain();
         let joined = OnceLock::new();
-        let handle = Arc::new(Handle {
+        let inner = Arc::new(Inner {
             provider,
             table,
             domain,
@@ -370,27 +370,27 @@ impl QueuePair {
             joined,
             is_dropped: AtomicBool::new(false),
         });
-        let listener: Weak<dyn inflight::OverrunListener> = Arc::<Handle>::downgrade(&handle);
-        let queues = [&handle.config.send_completions, &handle.config.receive_completions];
+        let listener: Weak<dyn inflight::OverrunListener> = Arc::<Inner>::downgrade(&inner);
+        let queues = [&inner.config.send_completions, &inner.config.receive_completions];
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
-        let _ = handle.joined.set(places.collect());
+        let _ = inner.joined.set(places.collect());
         // A queue that overran before this queue pair joined it does not report that.
-        let queues = [&handle.config.send_completions, &handle.config.receive_completions];
+        let queues = [&inner.config.send_completions, &inner.config.receive_completions];
         if queues.into_iter().flatten().any(|queue| queue.results().closed() == Some(Status::BUFFER_OVERFLOW))
         {
-            handle.provider.overrun();
+            inner.provider.overrun();
         }
-        Ok(Self { handle, defer: false })
+        Ok(Self { inner, defer: false })
     }
 
     /// Returns a reference that does not keep the queue pair.
     pub(crate) fn downgrade(&self) -> WeakQueuePair {
-        WeakQueuePair(Arc::downgrade(&self.handle))
+        WeakQueuePair(Arc::downgrade(&self.inner))
     }
 
     /// Returns the queue pair of the provider.
     pub(crate) fn provider(&self) -> &backend::QueuePair {
-        &self.handle.provider
+        &self.inner.provider
     }
 
     /// Posts a receive for one message (`IND2QueuePair::Receive`, `ibv_post_recv`).
@@ -447,15 +447,15 @@ impl QueuePair {
     /// # Errors
     /// Those of [`receive`](Self::receive).
     pub fn receive_with<B: WorkBuffer>(&self, buffer: B, context: u64) -> Result<Op<B>, PostError<B>> {
-        if self.handle.config.shared.is_some() {
+        if self.inner.config.shared.is_some() {
             let kind =
                 PostErrorKind::NotSupported("a receive posted to a queue pair with a shared receive queue");
             return Err(PostError { kind, buffer });
         }
-        let entries = self.handle.config.receive_entries;
+        let entries = self.inner.config.receive_entries;
         let list = self.lend(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None)?;
         self.post(list, RequestMeta { kind: OpKind::Receive, context }, |ticket, payload| {
-            self.handle.provider.post_receive(ticket, payload)
+            self.inner.provider.post_receive(ticket, payload)
         })
     }
 
@@ -466,7 +466,7 @@ impl QueuePair {
     /// queue pair that is moved to the error state, because the peer may already be executing the flushed requests.
     /// Receives of a shared receive queue stay posted.
     pub fn flush(&self) {
-        self.handle.provider.flush();
+        self.inner.provider.flush();
     }
 
     /// Lends the buffer to the provider.
@@ -482,9 +482,9 @@ impl QueuePair {
         access: Access,
         remote: Option<&RemoteRegion>,
     ) -> Result<LentList<B::State>, PostError<B>> {
-        if !buffer.allows(self.handle.domain, access) {
+        if !buffer.allows(self.inner.domain, access) {
             return Err(PostError {
-                kind: inflight::not_allowed(&buffer, self.handle.domain, access),
+                kind: inflight::not_allowed(&buffer, self.inner.domain, access),
                 buffer,
             });
         }
@@ -514,12 +514,12 @@ impl QueuePair {
         submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
     ) -> Result<Op<B>, PostError<B>> {
         let LentList { payload, state } = list;
-        let ticket = self.handle.table.open(label);
+        let ticket = self.inner.table.open(label);
         match submit(ticket, payload) {
-            Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, state)),
+            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, label.kind, state)),
             Err(Refused { kind, payload }) => {
-                self.handle.table.close(ticket);
-                let kind = self.handle.explain(kind);
+                self.inner.table.close(ticket);
+                let kind = self.inner.explain(kind);
                 Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) })
             }
         }
@@ -535,7 +535,7 @@ impl QueuePair {
             Ok(within) if within <= remote => Ok(()),
             Ok(_) => Err(PostErrorKind::BeyondRemote { length, remote }),
             // Longer than any region, and than any transfer.
-            Err(_) => Err(PostErrorKind::TooLong { length, maximum: self.handle.info.max_transfer }),
+            Err(_) => Err(PostErrorKind::TooLong { length, maximum: self.inner.info.max_transfer }),
         }
     }
 }
@@ -551,7 +551,7 @@ impl QueuePair {
         message: &StreamMessage<'_>,
         waker: &Waker,
     ) -> Result<Streamed, PostErrorKind> {
-        self.handle.provider.write_message(message, waker)
+        self.inner.provider.write_message(message, waker)
     }
 
     /// Reads what has come. Payload for the place that is read next goes to the room, and the rest to where it belongs.
@@ -564,28 +564,28 @@ impl QueuePair {
         spins: bool,
         wakes: &mut WakeList,
     ) {
-        self.handle.provider.read_stream(room, waker, spins, wakes);
+        self.inner.provider.read_stream(room, waker, spins, wakes);
     }
 
     /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. Nothing is placed during
     /// the call.
     pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
-        self.handle.provider.if_quiet(act);
+        self.inner.provider.if_quiet(act);
     }
 
     /// Returns the progress of the connection. `None` if it has ended, or the provider cannot say.
     pub(crate) fn progress(&self) -> Option<Progress> {
-        self.handle.provider.progress()
+        self.inner.provider.progress()
     }
 
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
-        self.handle.provider.takes_messages(waker)
+        self.inner.provider.takes_messages(waker)
     }
 }
 
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueuePair").field("config", &self.handle.config).finish_non_exhaustive()
+        f.debug_struct("QueuePair").field("config", &self.inner.config).finish_non_exhaustive()
     }
 }

@@ -201,8 +201,8 @@ impl QueuePair {
         let asked = access.remote();
         let changes = asked.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let local = if changes { Access::LOCAL_WRITE } else { Access::empty() };
-        let ours = window.domain() == self.handle.domain
-            && part.region().is_of(self.handle.domain)
+        let ours = window.domain() == self.inner.domain
+            && part.region().is_of(self.inner.domain)
             && part.region().is_registered();
         if !ours {
             return Err(PostErrorKind::ForeignMemory);
@@ -214,7 +214,7 @@ impl QueuePair {
         let registration = part.region().registration();
         self.post_window(OpKind::Bind, options, |request| {
             let target = BindTarget { registration: &registration, range: part.range(), access: asked };
-            self.handle.provider.post_bind(request, window.provider(), target)
+            self.inner.provider.post_bind(request, window.provider(), target)
         })
     }
 
@@ -228,14 +228,14 @@ impl QueuePair {
     /// `ConnectionInvalid`; `QueueFull`; `NotBound` if the window is not bound, on devices also if another queue pair
     /// bound it; `ForeignMemory` if it belongs to another adapter; `InvalidOptions`; `DeviceRemoved`.
     pub fn invalidate(&self, window: &MemoryWindow, options: WorkOptions) -> Result<Op<()>, PostErrorKind> {
-        if window.domain() != self.handle.domain {
+        if window.domain() != self.inner.domain {
             return Err(PostErrorKind::ForeignMemory);
         }
         if window.remote().is_none() {
             return Err(PostErrorKind::NotBound);
         }
         self.post_window(OpKind::Invalidate, options, |request| {
-            self.handle.provider.post_invalidate(request, window.provider())
+            self.inner.provider.post_invalidate(request, window.provider())
         })
     }
 
@@ -247,7 +247,7 @@ impl QueuePair {
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<Inline>, PostErrorKind> {
         let length = parts.iter().map(|part| part.len()).sum();
-        let maximum = self.handle.inline;
+        let maximum = self.inner.inline;
         if length > maximum {
             return Err(PostErrorKind::InlineTooLong { length, maximum });
         }
@@ -258,14 +258,14 @@ impl QueuePair {
         }
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
-        let handle = &self.handle;
+        let inner = &self.inner;
         match self.post_direct(&operation, Source::Bytes(parts), flags, label) {
             DirectOutcome::Completed(bytes) => {
-                Ok(Op::completed((bytes, handle.config.context), Payload::new(), kind, ()))
+                Ok(Op::completed((bytes, inner.config.context), Payload::new(), kind, ()))
             }
-            DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, ())),
+            DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, ())),
             DirectOutcome::Declined => self.post_without_buffer(label, |ticket| {
-                handle.provider.post_inline(InlineRequest { ticket, operation, parts, flags })
+                inner.provider.post_inline(InlineRequest { ticket, operation, parts, flags })
             }),
         }
     }
@@ -280,12 +280,12 @@ impl QueuePair {
         flags: Flags,
         label: RequestMeta,
     ) -> DirectOutcome {
-        let handle = &self.handle;
-        if !handle.provider.posts_directly() {
+        let inner = &self.inner;
+        if !inner.provider.posts_directly() {
             return DirectOutcome::Declined;
         }
         let request = DirectRequest { operation, source, flags };
-        handle.provider.post_direct(request, || handle.table.open(label))
+        inner.provider.post_direct(request, || inner.table.open(label))
     }
 
     /// Checks what does not depend on the moment, and posts a request to change a window.
@@ -296,7 +296,7 @@ impl QueuePair {
         submit: impl FnOnce(WindowRequest) -> Result<(), PostErrorKind>,
     ) -> Result<Op<()>, PostErrorKind> {
         check_options(kind, options)?;
-        if !self.handle.info.memory_windows {
+        if !self.inner.info.memory_windows {
             return Err(PostErrorKind::NotSupported("memory windows"));
         }
         let flags = self.flags(options);
@@ -314,12 +314,12 @@ impl QueuePair {
         label: RequestMeta,
         submit: impl FnOnce(Ticket) -> Result<(), PostErrorKind>,
     ) -> Result<Op<B>, PostErrorKind> {
-        let ticket = self.handle.table.open(label);
+        let ticket = self.inner.table.open(label);
         match submit(ticket) {
-            Ok(()) => Ok(Op::new(self.handle.table.clone(), ticket, label.kind, ())),
+            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, label.kind, ())),
             Err(kind) => {
-                self.handle.table.close(ticket);
-                Err(self.handle.explain(kind))
+                self.inner.table.close(ticket);
+                Err(self.inner.explain(kind))
             }
         }
     }
@@ -332,7 +332,7 @@ impl QueuePair {
         options: WorkOptions,
         remote: Option<&RemoteRegion>,
     ) -> Result<Op<B>, PostError<B>> {
-        let handle = &self.handle;
+        let inner = &self.inner;
         let kind = operation.kind();
         if let Err(kind) = self.check(&operation, options) {
             return Err(PostError { kind, buffer });
@@ -345,26 +345,26 @@ impl QueuePair {
             return Err(PostError { kind: not_atomic(buffer.length(), remote), buffer });
         }
         let reads = atomic || kind == OpKind::Read;
-        let access = match (reads, handle.info.read_sink_required) {
+        let access = match (reads, inner.info.read_sink_required) {
             (false, _) => Access::empty(),
             (true, false) => Access::LOCAL_WRITE,
             // The device names the sink to the peer.
             (true, true) => Access::LOCAL_WRITE | Access::READ_SINK,
         };
-        let mut entries = handle.config.send_entries;
+        let mut entries = inner.config.send_entries;
         if reads {
-            entries = entries.min(handle.info.max_read_entries);
+            entries = entries.min(inner.info.max_read_entries);
         }
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         let list = self.lend(buffer, kind, entries, access, remote)?;
         match self.post_direct(&operation, Source::Memory(&list.payload), flags, label) {
             DirectOutcome::Completed(bytes) => {
-                Ok(Op::completed((bytes, handle.config.context), list.payload, kind, list.state))
+                Ok(Op::completed((bytes, inner.config.context), list.payload, kind, list.state))
             }
-            DirectOutcome::Posted(ticket) => Ok(Op::new(handle.table.clone(), ticket, kind, list.state)),
+            DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
             DirectOutcome::Declined => self.post(list, label, |ticket, payload| {
-                handle.provider.post_send(WorkRequest { ticket, operation, payload, flags })
+                inner.provider.post_send(WorkRequest { ticket, operation, payload, flags })
             }),
         }
     }
@@ -385,7 +385,7 @@ impl QueuePair {
 
     /// Returns the part of the operation that the adapter does not support.
     fn lacks(&self, operation: &Operation) -> Option<&'static str> {
-        let info = &self.handle.info;
+        let info = &self.inner.info;
         match operation {
             Operation::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
             Operation::Send { immediate: Some(_), .. } if !info.immediate_send => {
@@ -607,7 +607,7 @@ impl QueuePair {
     /// # }
     /// ```
     pub fn batch(&self) -> Batch {
-        Batch { queue_pair: Self { handle: self.handle.clone(), defer: true } }
+        Batch { queue_pair: Self { inner: self.inner.clone(), defer: true } }
     }
 }
 
