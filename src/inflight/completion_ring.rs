@@ -116,7 +116,7 @@ enum Notification {
     Closed,
 }
 
-struct Inner {
+struct State {
     entries: VecDeque<Entry>,
     depth: usize,
     /// The best result that has come since a task was notified.
@@ -127,7 +127,7 @@ struct Inner {
     closed: Option<Status>,
 }
 
-impl Inner {
+impl State {
     /// Returns whether the ring has no result, no task waits for one, and the ring is open.
     fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.closed.is_none() && self.waiting.interests().next().is_none()
@@ -147,40 +147,40 @@ impl Inner {
 
 /// The results of a completion queue that have not been polled.
 pub(crate) struct CompletionRing {
-    inner: Mutex<Inner>,
-    /// See [`Inner::is_idle`]. Written with the lock.
+    state: Mutex<State>,
+    /// See [`State::is_idle`]. Written with the lock.
     idle: AtomicBool,
 }
 
 /// The lock of a ring.
 struct Guard<'a> {
-    inner: MutexGuard<'a, Inner>,
+    state: MutexGuard<'a, State>,
     idle: &'a AtomicBool,
 }
 
 impl Deref for Guard<'_> {
-    type Target = Inner;
-    fn deref(&self) -> &Inner {
-        &self.inner
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
     }
 }
 
 impl DerefMut for Guard<'_> {
-    fn deref_mut(&mut self) -> &mut Inner {
-        &mut self.inner
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.idle.store(self.inner.is_idle(), Ordering::Release);
+        self.idle.store(self.state.is_idle(), Ordering::Release);
     }
 }
 
 impl CompletionRing {
     /// Creates an empty ring with room for `depth` results.
     pub(crate) fn new(depth: usize) -> Arc<Self> {
-        let inner = Inner {
+        let state = State {
             entries: VecDeque::new(),
             depth,
             pending: None,
@@ -188,11 +188,11 @@ impl CompletionRing {
             listeners: Slab::new(),
             closed: None,
         };
-        Arc::new(Self { inner: Mutex::new(inner), idle: AtomicBool::new(true) })
+        Arc::new(Self { state: Mutex::new(state), idle: AtomicBool::new(true) })
     }
 
     fn lock(&self) -> Guard<'_> {
-        Guard { inner: self.inner.lock(), idle: &self.idle }
+        Guard { state: self.state.lock(), idle: &self.idle }
     }
 
     /// Returns whether a result need not be kept here to be polled. Takes no lock: results of other threads may be on
@@ -203,30 +203,30 @@ impl CompletionRing {
 
     /// Calls `listener` when results are lost, until what this returns is dropped.
     pub(crate) fn join(self: &Arc<Self>, listener: Weak<dyn OverrunListener>) -> Joined {
-        let mut inner = self.lock();
-        Joined { ring: self.clone(), place: inner.listeners.insert(listener) }
+        let mut state = self.lock();
+        Joined { ring: self.clone(), place: state.listeners.insert(listener) }
     }
 
     /// Adds a result. One that finds no room closes the ring.
     pub(super) fn push(&self, entry: Entry, wakes: &mut WakeList) {
-        let mut inner = self.lock();
-        if inner.closed.is_none() && inner.entries.len() < inner.depth {
+        let mut state = self.lock();
+        if state.closed.is_none() && state.entries.len() < state.depth {
             let kind = match (entry.completed.status, entry.completed.extra.solicited) {
                 (Status::SUCCESS, false) => NotifyKind::Any,
                 (Status::SUCCESS, true) => NotifyKind::Solicited,
                 _ => NotifyKind::Errors,
             };
-            inner.entries.push_back(entry);
-            inner.pending = inner.pending.max(Some(kind));
-            inner.notify(wakes);
+            state.entries.push_back(entry);
+            state.pending = state.pending.max(Some(kind));
+            state.notify(wakes);
             return;
         }
         // The result is lost to the queue, not to the future of its request.
-        let first = inner.closed.is_none();
-        inner.closed.get_or_insert(Status::BUFFER_OVERFLOW);
-        inner.notify(wakes);
-        let listeners: Vec<_> = inner.listeners.iter().map(|(_, listener)| listener.clone()).collect();
-        drop(inner);
+        let first = state.closed.is_none();
+        state.closed.get_or_insert(Status::BUFFER_OVERFLOW);
+        state.notify(wakes);
+        let listeners: Vec<_> = state.listeners.iter().map(|(_, listener)| listener.clone()).collect();
+        drop(state);
         let Entry { table, ticket, completed } = entry;
         table.complete(ticket, completed, wakes);
         if first {
@@ -268,17 +268,17 @@ impl CompletionRing {
 
     fn take(&self, most: usize, take: &mut impl FnMut(Polled)) -> usize {
         let mut wakes = WakeList::default();
-        let mut inner = self.lock();
-        let count = most.min(inner.entries.len());
+        let mut state = self.lock();
+        let count = most.min(state.entries.len());
         // Under the lock, because it takes longer to move them than to hand them on. The wakers in `wakes` run behind it.
-        for Entry { table, ticket, completed } in inner.entries.drain(..count) {
+        for Entry { table, ticket, completed } in state.entries.drain(..count) {
             take(hand_over(&table, ticket, completed, &mut wakes));
         }
-        if inner.entries.is_empty() {
+        if state.entries.is_empty() {
             // Nothing is left to notify of.
-            inner.pending = None;
+            state.pending = None;
         }
-        drop(inner);
+        drop(state);
         wakes.wake_all();
         count
     }
@@ -303,32 +303,32 @@ impl CompletionRing {
     /// # Errors
     /// The number of results, if it is larger than `depth`.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), usize> {
-        let mut inner = self.lock();
-        let held = inner.entries.len();
+        let mut state = self.lock();
+        let held = state.entries.len();
         if held > depth {
             return Err(held);
         }
-        inner.depth = depth;
+        state.depth = depth;
         Ok(())
     }
 
     /// Closes the ring and notifies every task that waits. Results in the ring can still be polled.
     pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
-        let mut inner = self.lock();
-        inner.closed.get_or_insert(status);
-        inner.notify(&mut wakes);
-        drop(inner);
+        let mut state = self.lock();
+        state.closed.get_or_insert(status);
+        state.notify(&mut wakes);
+        drop(state);
         wakes.wake_all();
     }
 
     /// Requests a notification.
     pub(crate) fn notify(self: &Arc<Self>, kind: NotifyKind) -> Notified {
         let mut wakes = WakeList::default();
-        let mut inner = self.lock();
-        let key = inner.waiting.register(kind);
-        inner.notify(&mut wakes);
-        drop(inner);
+        let mut state = self.lock();
+        let key = state.waiting.register(kind);
+        state.notify(&mut wakes);
+        drop(state);
         wakes.wake_all();
         Notified { ring: self.clone(), key, consumed: false }
     }
@@ -370,10 +370,10 @@ pub(crate) struct Notified {
 impl Notified {
     /// Resolves when the task is notified: to the status with which the queue was closed, if it was.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let mut inner = self.ring.lock();
-        let (polled, replaced) = inner.waiting.poll(self.key, cx);
-        let closed = inner.closed;
-        drop(inner);
+        let mut state = self.ring.lock();
+        let (polled, replaced) = state.waiting.poll(self.key, cx);
+        let closed = state.closed;
+        drop(state);
         drop(replaced);
         self.consumed |= polled.is_ready();
         polled.map(|_notification| closed)
@@ -384,16 +384,16 @@ impl Drop for Notified {
     /// Passes a notification that was not consumed to the next task that asks.
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
-        let mut inner = self.ring.lock();
-        let waiter = inner.waiting.remove(self.key);
+        let mut state = self.ring.lock();
+        let waiter = state.waiting.remove(self.key);
         if let (false, Some(Notification::Results(kind))) =
             (self.consumed, waiter.as_ref().and_then(Waiter::value))
-            && !inner.entries.is_empty()
+            && !state.entries.is_empty()
         {
-            inner.pending = inner.pending.max(Some(kind));
-            inner.notify(&mut wakes);
+            state.pending = state.pending.max(Some(kind));
+            state.notify(&mut wakes);
         }
-        drop(inner);
+        drop(state);
         drop(waiter);
         wakes.wake_all();
     }

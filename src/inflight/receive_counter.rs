@@ -7,7 +7,7 @@ use super::WakeList;
 use crate::status::Status;
 use crate::sync::{Mutex, WaitKey, WaitSet};
 
-struct Inner {
+struct State {
     held: usize,
     depth: usize,
     /// Fewer than this are few.
@@ -17,7 +17,7 @@ struct Inner {
     closed: Option<Status>,
 }
 
-impl Inner {
+impl State {
     /// Notifies every task that waits, if there are few or it is closed.
     fn notify(&mut self, wakes: &mut WakeList) {
         if self.closed.is_none() && self.held >= self.threshold {
@@ -28,28 +28,28 @@ impl Inner {
 }
 
 /// The count of a shared receive queue (IND2SharedReceiveQueue::Notify).
-pub(crate) struct ReceiveCounter(Mutex<Inner>);
+pub(crate) struct ReceiveCounter(Mutex<State>);
 
 impl ReceiveCounter {
     /// Creates a counter that counts up to `depth`; fewer than `threshold` are few.
     pub(crate) fn new(depth: usize, threshold: usize) -> Self {
         let waiting = WaitSet::default();
-        Self(Mutex::new(Inner { held: 0, depth, threshold, waiting, closed: None }))
+        Self(Mutex::new(State { held: 0, depth, threshold, waiting, closed: None }))
     }
 
     /// Counts a receive that is about to be posted. Returns `false` if there is no room for it.
     pub(crate) fn reserve(&self) -> bool {
-        let mut inner = self.0.lock();
-        let room = inner.held < inner.depth;
-        inner.held += usize::from(room);
+        let mut state = self.0.lock();
+        let room = state.held < state.depth;
+        state.held += usize::from(room);
         room
     }
 
     /// Takes a receive off the count: a message has taken it, or it was reserved and not posted.
     pub(crate) fn taken(&self, wakes: &mut WakeList) {
-        let mut inner = self.0.lock();
-        inner.held = inner.held.saturating_sub(1);
-        inner.notify(wakes);
+        let mut state = self.0.lock();
+        state.held = state.held.saturating_sub(1);
+        state.notify(wakes);
     }
 
     /// Returns the number of receives.
@@ -68,16 +68,16 @@ impl ReceiveCounter {
     /// The number of receives, if it is larger than `depth`. Nothing has changed then.
     pub(crate) fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), usize> {
         let mut wakes = WakeList::default();
-        let mut inner = self.0.lock();
+        let mut state = self.0.lock();
         if let Some(depth) = depth {
-            if inner.held > depth {
-                return Err(inner.held);
+            if state.held > depth {
+                return Err(state.held);
             }
-            inner.depth = depth;
+            state.depth = depth;
         }
-        inner.threshold = threshold.unwrap_or(inner.threshold).min(inner.depth);
-        inner.notify(&mut wakes);
-        drop(inner);
+        state.threshold = threshold.unwrap_or(state.threshold).min(state.depth);
+        state.notify(&mut wakes);
+        drop(state);
         wakes.wake_all();
         Ok(())
     }
@@ -85,20 +85,20 @@ impl ReceiveCounter {
     /// Closes the counter and notifies every task that waits.
     pub(crate) fn close(&self, status: Status) {
         let mut wakes = WakeList::default();
-        let mut inner = self.0.lock();
-        inner.closed.get_or_insert(status);
-        inner.notify(&mut wakes);
-        drop(inner);
+        let mut state = self.0.lock();
+        state.closed.get_or_insert(status);
+        state.notify(&mut wakes);
+        drop(state);
         wakes.wake_all();
     }
 
     /// Asks to be notified when there are few; at once, if there are.
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
         let mut wakes = WakeList::default();
-        let mut inner = self.0.lock();
-        let key = inner.waiting.register(());
-        inner.notify(&mut wakes);
-        drop(inner);
+        let mut state = self.0.lock();
+        let key = state.waiting.register(());
+        state.notify(&mut wakes);
+        drop(state);
         wakes.wake_all();
         Watch { count: self.clone(), key }
     }
@@ -113,10 +113,10 @@ pub(crate) struct Watch {
 impl Watch {
     /// Resolves when there are few receives or the queue is closed: to the status with which it was closed, if it was.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let mut inner = self.count.0.lock();
-        let (polled, replaced) = inner.waiting.poll(self.key, cx);
-        let closed = inner.closed;
-        drop(inner);
+        let mut state = self.count.0.lock();
+        let (polled, replaced) = state.waiting.poll(self.key, cx);
+        let closed = state.closed;
+        drop(state);
         drop(replaced);
         polled.map(|()| closed)
     }
