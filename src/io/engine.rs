@@ -79,7 +79,7 @@ struct State {
     /// The end of the connection, or an error after which nothing can be sent.
     ended: Option<StreamBroken>,
     /// `ended` has just been set. It is logged and counted when the lock is released.
-    news: bool,
+    has_unreported_end: bool,
     /// The waker that the provider wakes when it has read for this end.
     wakes: WakeList,
     /// A write waits for room.
@@ -97,34 +97,34 @@ struct State {
 /// The empty read behind the last message, which the peer's device answers when it has received that message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Confirmation {
-    Unasked,
-    Asked,
-    Given,
+    NotRequested,
+    Requested,
+    Received,
 }
 
 /// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
 /// Only the provider traces frames under the lock.
-struct Held<'a> {
+struct StateGuard<'a> {
     end: &'a StreamInner,
     guard: Option<MutexGuard<'a, State>>,
 }
 
-impl Deref for Held<'_> {
+impl Deref for StateGuard<'_> {
     type Target = State;
     fn deref(&self) -> &State {
         self.guard.as_ref().expect("held until dropped")
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for StateGuard<'_> {
     fn deref_mut(&mut self) -> &mut State {
         self.guard.as_mut().expect("held until dropped")
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
-        let news = std::mem::take(&mut self.news).then(|| self.ended.clone()).flatten();
+        let broken = std::mem::take(&mut self.has_unreported_end).then(|| self.ended.clone()).flatten();
         let wakes = (!self.wakes.is_empty()).then(|| std::mem::take(&mut self.wakes));
         self.end.wakers.release();
         self.guard = None;
@@ -132,7 +132,7 @@ impl Drop for Held<'_> {
         if let Some(wakes) = wakes {
             wakes.wake_all();
         }
-        if let Some(broken) = news {
+        if let Some(broken) = broken {
             self.end.traffic.broken(broken.status());
             tracing::debug!(connection = %self.end.connection.id(), %broken, "stream broken");
         }
@@ -158,11 +158,11 @@ impl StreamInner {
             messages: 0,
             entries: 0,
             ended: None,
-            news: false,
+            has_unreported_end: false,
             wakes: WakeList::default(),
             exhausted: false,
             takes_late_write: true,
-            confirmation: Confirmation::Unasked,
+            confirmation: Confirmation::NotRequested,
             receives: None,
             completions: None,
             spins: [Spin::new(config.spin); 2],
@@ -189,7 +189,7 @@ impl StreamInner {
             state: Mutex::new(state),
         };
         // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
-        end.advance(&mut end.hold());
+        end.advance(&mut end.lock());
         end
     }
 
@@ -205,10 +205,10 @@ impl StreamInner {
         self.runtime.as_ref()
     }
 
-    fn hold(&self) -> Held<'_> {
+    fn lock(&self) -> StateGuard<'_> {
         let guard = self.state.lock();
         self.wakers.defer();
-        Held { end: self, guard: Some(guard) }
+        StateGuard { end: self, guard: Some(guard) }
     }
 
     /// Resolves when this end may send, or when the connection has ended.
@@ -220,7 +220,7 @@ impl StreamInner {
 
     /// Lets this end send although the peer has sent nothing.
     pub(super) fn speak(&self) {
-        let mut state = self.hold();
+        let mut state = self.lock();
         state.machine.speak();
         self.advance(&mut state);
     }
@@ -234,7 +234,7 @@ impl StreamInner {
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
         // The value is often available without polling the queues.
-        if let Some(done) = attempt(&mut self.hold(), false) {
+        if let Some(done) = attempt(&mut self.lock(), false) {
             return Poll::Ready(done);
         }
         self.wakers.register(side, cx.waker());
@@ -249,7 +249,7 @@ impl StreamInner {
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
         self.queues.incoming.progress();
-        let mut state = self.hold();
+        let mut state = self.lock();
         if self.frames && state.spins[side as usize - 1].is_spinning() {
             // While this task spins, the runtime may not see for a while that bytes have come.
             self.queue_pair.read_stream(None, &self.reading, true, &mut state.wakes);
@@ -260,7 +260,7 @@ impl StreamInner {
                 state.spins[side as usize - 1].stop();
                 return Poll::Ready(done);
             }
-            if !more && !self.listen(&mut state, side) {
+            if !more && !self.arm(&mut state, side) {
                 let spin = &mut state.spins[side as usize - 1];
                 if !spin.is_started() {
                     spin.start();
@@ -301,11 +301,11 @@ impl StreamInner {
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
-        if let Some(outcome) = attempt(&mut self.hold(), false) {
+        if let Some(outcome) = attempt(&mut self.lock(), false) {
             return outcome;
         }
         self.queues.incoming.progress();
-        let mut state = self.hold();
+        let mut state = self.lock();
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
             if let Some(outcome) = attempt(&mut state, !more) {
@@ -320,32 +320,34 @@ impl StreamInner {
 
     /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
     /// more already.
-    fn listen(&self, state: &mut State, side: Side) -> bool {
-        let mut news = match &self.queues.incoming {
-            Incoming::Receives(queue) => self.ask(state, queue, |state| &mut state.receives, &self.received),
+    fn arm(&self, state: &mut State, side: Side) -> bool {
+        let mut is_due = match &self.queues.incoming {
+            Incoming::Receives(queue) => {
+                self.arm_queue(state, queue, |state| &mut state.receives, &self.received)
+            }
             Incoming::Inbox(inbox) => inbox.listen(&self.received),
         };
         if side == Side::Writer || state.machine.is_control_blocked() {
-            news |= self.ask_initiator(state);
+            is_due |= self.arm_initiator(state);
         }
-        news
+        is_due
     }
 
-    fn ask_initiator(&self, state: &mut State) -> bool {
-        self.ask(state, &self.queues.initiator, |state| &mut state.completions, &self.completed)
+    fn arm_initiator(&self, state: &mut State) -> bool {
+        self.arm_queue(state, &self.queues.initiator, |state| &mut state.completions, &self.completed)
     }
 
     /// Requests a notification of one queue. Returns `true` if it is due already.
-    fn ask(
+    fn arm_queue(
         &self,
         state: &mut State,
         queue: &CompletionQueue,
-        asked: fn(&mut State) -> &mut Option<Notify>,
+        pending: fn(&mut State) -> &mut Option<Notify>,
         waker: &Waker,
     ) -> bool {
-        let notify = asked(state).get_or_insert_with(|| queue.notify(NotifyKind::Any));
+        let notify = pending(state).get_or_insert_with(|| queue.notify(NotifyKind::Any));
         let Poll::Ready(outcome) = notify.poll_now(&mut Context::from_waker(waker)) else { return false };
-        *asked(state) = None;
+        *pending(state) = None;
         match outcome {
             Ok(()) => true,
             // The outstanding requests have ended with the adapter. This happens only once.
@@ -357,7 +359,7 @@ impl StreamInner {
             }
             Err(_) => {
                 let first = state.ended.is_none();
-                self.failed(state);
+                self.handle_failure(state);
                 first
             }
         }
@@ -386,16 +388,16 @@ impl StreamInner {
             let Some(news) = inbox.take() else { break };
             any = true;
             match news {
-                StreamNews::Send(send) => self.delivered(state, send),
-                StreamNews::Idle => self.rest(state, inbox),
-                StreamNews::Ended => self.failed(state),
+                StreamNews::Send(send) => self.handle_send(state, send),
+                StreamNews::Idle => self.discard_empty_ring(state, inbox),
+                StreamNews::Ended => self.handle_failure(state),
             }
         }
         any
     }
 
     /// Returns the pages of the ring to the system if there is nothing in them.
-    fn rest(&self, state: &State, inbox: &StreamInbox) {
+    fn discard_empty_ring(&self, state: &State, inbox: &StreamInbox) {
         if state.machine.unread().is_empty() {
             self.queue_pair.if_quiet(&mut |written| {
                 // A message in the inbox may announce data in these pages, and the message for data that has been
@@ -414,7 +416,7 @@ impl StreamInner {
             let count = queue.take(RESULTS, &mut results);
             any |= count > 0;
             for result in results.drain(..) {
-                self.handle(state, result);
+                self.handle_completion(state, result);
             }
             if count < RESULTS {
                 break;
@@ -424,36 +426,41 @@ impl StreamInner {
         any
     }
 
-    fn handle(&self, state: &mut State, result: WorkCompletion) {
+    fn handle_completion(&self, state: &mut State, result: WorkCompletion) {
         match (result.status, result.kind) {
             // After a violation of the protocol, messages of the peer are ignored.
             (_, OpKind::Receive) if matches!(state.ended, Some(StreamBroken::Protocol(_))) => {}
             (Status::SUCCESS, OpKind::Receive) => {
                 // The number of a receive is that of its slot.
                 let slot = usize::try_from(result.context).unwrap_or_default();
-                let message = self.message(state, slot, &result);
+                let message = self.decode_message(state, slot, &result);
                 // If it cannot be posted, the other receives complete soon, with the reason.
                 let _ = self.memory.post_receive(&self.queue_pair, self.carrier, slot);
-                self.receive(state, message);
+                self.handle_message(state, message);
             }
             (Status::SUCCESS, _) => {
                 state.machine.transferred(usize::try_from(result.context >> KIND_BITS).unwrap_or_default());
                 match result.context & KIND {
                     CONTROL => state.machine.controlled(),
-                    CONFIRMATION => state.confirmation = Confirmation::Given,
+                    CONFIRMATION => state.confirmation = Confirmation::Received,
                     _ => {}
                 }
             }
-            _ => self.failed(state),
+            _ => self.handle_failure(state),
         }
     }
 
     /// Returns the message of a receive.
-    fn message(&self, state: &State, slot: usize, result: &WorkCompletion) -> Result<Message, ProtocolError> {
+    fn decode_message(
+        &self,
+        state: &State,
+        slot: usize,
+        result: &WorkCompletion,
+    ) -> Result<Message, ProtocolError> {
         match (self.carrier, result.immediate) {
             (Carrier::Immediate, Some(word)) => Message::decode(word),
             (Carrier::Send, None) if result.bytes == Message::LEN => {
-                let bytes = self.memory.received(slot);
+                let bytes = self.memory.read_message(slot);
                 Message::from_bytes(bytes, state.machine.peer_is_big_endian())
             }
             _ => Err(ProtocolError::Length(result.bytes)),
@@ -461,7 +468,7 @@ impl StreamInner {
     }
 
     /// Handles a Send that the provider has put into the inbox.
-    fn delivered(&self, state: &mut State, send: StreamSend) {
+    fn handle_send(&self, state: &mut State, send: StreamSend) {
         // After a violation of the protocol, messages of the peer are ignored.
         if matches!(state.ended, Some(StreamBroken::Protocol(_))) {
             return;
@@ -470,11 +477,11 @@ impl StreamInner {
             StreamSend::Word(bytes) => Message::from_bytes(bytes, state.machine.peer_is_big_endian()),
             StreamSend::Other(bytes) => Err(ProtocolError::Length(bytes)),
         };
-        self.receive(state, message);
+        self.handle_message(state, message);
     }
 
     /// Handles a message of the peer. One that violates the protocol ends the stream.
-    fn receive(&self, state: &mut State, message: Result<Message, ProtocolError>) {
+    fn handle_message(&self, state: &mut State, message: Result<Message, ProtocolError>) {
         if let Err(error) = message.and_then(|message| self.process(state, message)) {
             self.end_with(state, StreamBroken::Protocol(error));
             self.queue_pair.flush();
@@ -484,7 +491,7 @@ impl StreamInner {
     fn process(&self, state: &mut State, message: Message) -> Result<(), ProtocolError> {
         if state.machine.received(message)? == Event::Targets {
             let index = state.machine.next_target();
-            if state.machine.offered(self.memory.target(index))? {
+            if state.machine.offered(self.memory.read_target(index))? {
                 self.memory.clear_target(index);
             }
         }
@@ -498,27 +505,27 @@ impl StreamInner {
                 && let Some(control) = state.machine.control()
             {
                 if let Err(kind) = self.post_control(state, control) {
-                    self.refused(state, kind);
+                    self.handle_refused_post(state, kind);
                 }
             }
             if state.ended.is_none()
                 && state.machine.needs_signaled()
                 && let Err(kind) = self.post_nothing(state)
             {
-                self.refused(state, kind);
+                self.handle_refused_post(state, kind);
             }
             let blocked = state.machine.is_control_blocked() && state.ended.is_none();
             self.wakers.set_eager(blocked);
             // A control message that is on its way may have completed, and no task would look for that. If none has,
             // the completion of the next wakes the tasks of both directions.
-            if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.ask_initiator(state)) {
+            if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.arm_initiator(state)) {
                 return;
             }
         }
     }
 
     /// Handles a failed request: the stream ends with the reason of the connection.
-    fn failed(&self, state: &mut State) {
+    fn handle_failure(&self, state: &mut State) {
         // The reason is known before the first request completes.
         let reason = self.connection.ended().unwrap_or(DisconnectReason::Local);
         if matches!(state.ended, Some(StreamBroken::Post(_))) {
@@ -529,7 +536,7 @@ impl StreamInner {
 
     /// Handles a request that could not be posted. The stream has a gap then, so the connection is ended if it has not
     /// ended before.
-    fn refused(&self, state: &mut State, kind: PostErrorKind) {
+    fn handle_refused_post(&self, state: &mut State, kind: PostErrorKind) {
         match self.connection.ended() {
             Some(reason) => self.end_with(state, StreamBroken::Connection(reason)),
             None => {
@@ -542,7 +549,7 @@ impl StreamInner {
     fn end_with(&self, state: &mut State, broken: StreamBroken) {
         if state.ended.is_none() {
             state.ended = Some(broken);
-            state.news = true;
+            state.has_unreported_end = true;
         }
     }
 }

@@ -163,7 +163,7 @@ impl Memory {
     }
 
     /// Returns the message in this receive slot.
-    pub(super) fn received(&self, slot: usize) -> [u8; Message::LEN] {
+    pub(super) fn read_message(&self, slot: usize) -> [u8; Message::LEN] {
         let mut bytes = [0; Message::LEN];
         // The slots are in bounds.
         let _ = self.own.read(self.incoming + slot * Message::LEN, &mut bytes);
@@ -172,15 +172,15 @@ impl Memory {
 
     /// Returns an entry of the list that the peer writes, possibly at this moment. The peer writes the length last, so
     /// a second read after the length has arrived sees the whole entry.
-    pub(super) fn target(&self, index: usize) -> Span {
-        let look = || {
+    pub(super) fn read_target(&self, index: usize) -> Span {
+        let read = || {
             let mut bytes = [0; Span::LEN];
             // The list is in bounds.
             let _ = self.exposed.read(index * Span::LEN, &mut bytes);
             Span::from_native(bytes)
         };
-        look();
-        look()
+        read();
+        read()
     }
 
     pub(super) fn clear_target(&self, index: usize) {

@@ -25,7 +25,8 @@ impl StreamInner {
         length: usize,
     ) -> Result<Option<usize>, StreamBroken> {
         let Span { address, key, .. } = state.machine.target();
-        let message = StreamMessage { parts, length, to: RemoteAddress { key, address }, describe };
+        let message =
+            StreamMessage { parts, length, to: RemoteAddress { key, address }, describe: encode_length };
         match self.queue_pair.write_message(&message, &self.completed) {
             Ok(Streamed::Sent(length)) => {
                 state.machine.transfer(length);
@@ -35,7 +36,7 @@ impl StreamInner {
             }
             Ok(Streamed::Blocked) => Ok(None),
             Err(kind) => {
-                self.refused(state, kind);
+                self.handle_refused_post(state, kind);
                 Err(state.ended.clone().unwrap_or(StreamBroken::Post(kind)))
             }
         }
@@ -72,10 +73,10 @@ impl StreamInner {
         // A request that fails is reported in any case, also a silent one.
         let options = match state.machine.is_silent() {
             true => WorkOptions::default().silent(),
-            false => signaled(state, DATA),
+            false => signaled_options(state, DATA),
         };
         self.post(state, Some((source, to)), message, options).map(|()| length).map_err(|kind| {
-            self.refused(state, kind);
+            self.handle_refused_post(state, kind);
             state.ended.clone().unwrap_or(StreamBroken::Post(kind))
         })
     }
@@ -88,13 +89,13 @@ impl StreamInner {
             let _ = self.memory.own.write(start, &entry);
             (Source::Own(start..start + Span::LEN), place)
         });
-        let options = signaled(state, CONTROL);
+        let options = signaled_options(state, CONTROL);
         self.post(state, target, control.message, options)
     }
 
     /// Posts a write of nothing, whose completion covers the unsignaled transfers before it.
     pub(super) fn post_nothing(&self, state: &mut State) -> Result<(), PostErrorKind> {
-        self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), signaled(state, DATA))
+        self.write(&self.queue_pair, Source::Inline(&[]), Span::default(), signaled_options(state, DATA))
     }
 
     /// Posts a message, and a write before it.
@@ -164,19 +165,19 @@ impl StreamInner {
     /// Posts an empty read, which completes when the peer's device has received all that was sent before.
     pub(super) fn post_confirmation(&self, state: &mut State) -> Result<(), PostErrorKind> {
         let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
-        let options = signaled(state, CONFIRMATION);
+        let options = signaled_options(state, CONFIRMATION);
         self.queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
     }
 }
 
 /// Returns the options of a signaled request of this kind. Its completion covers the transfers since the last one, its
 /// own included.
-fn signaled(state: &mut State, kind: u64) -> WorkOptions {
+fn signaled_options(state: &mut State, kind: u64) -> WorkOptions {
     WorkOptions::default().context(kind | (state.machine.take_unsignaled() as u64) << KIND_BITS)
 }
 
 /// Returns the payload of the send behind `length` bytes.
-fn describe(length: usize) -> [u8; Message::LEN] {
+fn encode_length(length: usize) -> [u8; Message::LEN] {
     // A target is no longer than this.
     Message::Data(u32::try_from(length).unwrap_or(u32::MAX)).to_bytes()
 }

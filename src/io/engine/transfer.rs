@@ -56,15 +56,16 @@ impl StreamInner {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let budget = ready!(coop::poll_proceed(cx));
-        let outcome =
-            ready!(self.poll_for(cx, Side::Reader, |state, collected| self.look(state, into, collected)));
+        let outcome = ready!(
+            self.poll_for(cx, Side::Reader, |state, collected| self.peek_unread(state, into, collected))
+        );
         budget.made_progress();
         Poll::Ready(outcome)
     }
 
     /// Copies the bytes that have arrived, which stay unread. Any number of tasks may wait.
     pub(in crate::io) async fn peek(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
-        self.wait_for(Side::Reader, |state, collected| self.look(state, into, collected)).await
+        self.wait_for(Side::Reader, |state, collected| self.peek_unread(state, into, collected)).await
     }
 
     /// Writes one message, as long as the peer and the ring have room for.
@@ -142,7 +143,12 @@ impl StreamInner {
         filled > 0
     }
 
-    fn look(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {
+    fn peek_unread(
+        &self,
+        state: &mut State,
+        into: &mut ReadBuf<'_>,
+        collected: bool,
+    ) -> Option<io::Result<()>> {
         let before = into.remaining();
         for part in state.machine.unread_parts() {
             let length = part.len().min(into.remaining());
@@ -287,7 +293,7 @@ impl StreamInner {
 impl StreamInner {
     /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
     pub(in crate::io) fn shutdown(&self) -> bool {
-        let mut state = self.hold();
+        let mut state = self.lock();
         state.machine.shutdown();
         self.advance(&mut state);
         state.machine.has_said_so() || state.ended.is_some()
@@ -295,7 +301,7 @@ impl StreamInner {
 
     /// Ends both directions.
     pub(in crate::io) fn disconnect(&self) {
-        let mut state = self.hold();
+        let mut state = self.lock();
         state.machine.disconnect();
         self.advance(&mut state);
     }
@@ -339,14 +345,14 @@ impl StreamInner {
         if !self.confirms || state.machine.has_peer_disconnected() {
             return true;
         }
-        if state.confirmation == Confirmation::Unasked && state.ended.is_none() {
-            state.confirmation = Confirmation::Asked;
+        if state.confirmation == Confirmation::NotRequested && state.ended.is_none() {
+            state.confirmation = Confirmation::Requested;
             // Nothing but a few control messages is in the send queue: there is room.
             if let Err(kind) = self.post_confirmation(state) {
-                self.refused(state, kind);
+                self.handle_refused_post(state, kind);
             }
         }
-        state.confirmation == Confirmation::Given
+        state.confirmation == Confirmation::Received
     }
 }
 
