@@ -15,7 +15,7 @@ use crate::net::kernel::interfaces::AddressMonitor;
 use crate::types::AdapterId;
 
 /// Returns the unspecified address of a family.
-pub(super) fn any(v4: bool) -> IpAddr {
+pub(super) fn unspecified(v4: bool) -> IpAddr {
     if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
@@ -33,7 +33,7 @@ pub(super) fn has_device(providers: &[Provider], only_v4: bool) -> bool {
 ///
 /// # Errors
 /// The last error if no address remains.
-pub(super) fn places(
+pub(super) fn list_places(
     providers: &[Provider],
     only_v4: bool,
     is_wanted: &mut dyn FnMut(ProviderKind, IpAddr) -> bool,
@@ -49,7 +49,7 @@ pub(super) fn places(
                 continue;
             }
         };
-        last = OpenError::InvalidAddress(any(only_v4));
+        last = OpenError::InvalidAddress(unspecified(only_v4));
         let family = |ip: &IpAddr| ip.is_ipv4() || !only_v4;
         for ip in addresses
             .into_iter()
@@ -88,7 +88,7 @@ pub(super) fn places(
 ///
 /// # Errors
 /// Those of [`Listener::bind`] and [`Listener::listen`].
-pub(super) fn listener(adapter: &Adapter, address: SocketAddr) -> Result<Listener, BindError> {
+pub(super) fn open_listener(adapter: &Adapter, address: SocketAddr) -> Result<Listener, BindError> {
     let listener = adapter.listener();
     listener.bind(address)?;
     listener.listen(0)?;
@@ -123,7 +123,7 @@ impl Wanted {
 }
 
 /// Binds a listener to each wanted address that is added, on the port of these listeners.
-pub(super) fn later(
+pub(super) fn follow_addresses(
     monitor: AddressMonitor,
     wanted: Wanted,
     listeners: &[(Adapter, Listener)],
@@ -224,12 +224,12 @@ impl Served {
         };
         let only = self.wanted.only.clone();
         let providers = only.map_or_else(Provider::all, |only| vec![only]);
-        let places = places(&providers, self.wanted.only_v4, &mut is_wanted).unwrap_or_default();
+        let places = list_places(&providers, self.wanted.only_v4, &mut is_wanted).unwrap_or_default();
         self.tried.append(&mut missing);
         let mut added = Vec::new();
         for (adapter, ip) in places {
             let address = SocketAddr::new(ip, self.port);
-            match listener(&adapter, address) {
+            match open_listener(&adapter, address) {
                 Ok(listener) => {
                     self.add(&adapter, &listener);
                     added.push((adapter, listener));

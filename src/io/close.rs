@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::engine::StreamInner;
+use super::engine::StreamEngine;
 use crate::cm::Adapter;
 use crate::sync::{Mutex, deadline};
 
@@ -37,7 +37,7 @@ const UNCLAIMED: Duration = Duration::from_secs(1);
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
-    end: Arc<StreamInner>,
+    end: Arc<StreamEngine>,
     adapter: Adapter,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
@@ -49,12 +49,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(adapter: Adapter, end: StreamInner) -> Arc<Self> {
+    pub(super) fn new(adapter: Adapter, end: StreamEngine) -> Arc<Self> {
         let (ending, limit, aborts) = (Mutex::new(None), Mutex::new(None), AtomicBool::new(false));
         Arc::new(Self { end: Arc::new(end), adapter, ending, limit, aborts })
     }
 
-    pub(super) fn end(&self) -> &StreamInner {
+    pub(super) fn end(&self) -> &StreamEngine {
         &self.end
     }
 
@@ -141,7 +141,7 @@ impl Drop for Shared {
 }
 
 /// Resolves with the time when the connection has made no progress for `limit`, or after [`MOST`].
-async fn no_progress(end: Weak<StreamInner>, limit: Duration) -> Instant {
+async fn no_progress(end: Weak<StreamEngine>, limit: Duration) -> Instant {
     let last = deadline(limit.max(MOST));
     let progress = || end.upgrade().and_then(|end| end.progress());
     let mut before = progress();
@@ -157,7 +157,7 @@ async fn no_progress(end: Weak<StreamInner>, limit: Duration) -> Instant {
 }
 
 /// Waits until the written data has been delivered, for at most `limit`, and disconnects.
-async fn close(end: Arc<StreamInner>, ending: Option<JoinHandle<()>>, limit: Duration) {
+async fn close(end: Arc<StreamEngine>, ending: Option<JoinHandle<()>>, limit: Duration) {
     if let Some(ending) = ending {
         // Its waker would displace the one of this task.
         ending.abort();

@@ -46,7 +46,7 @@ const KIND_BITS: u32 = 2;
 const KIND: u64 = (1 << KIND_BITS) - 1;
 
 /// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
-pub(super) struct StreamInner {
+pub(super) struct StreamEngine {
     connection: Connection,
     queue_pair: QueuePair,
     queues: Queues,
@@ -105,7 +105,7 @@ enum Confirmation {
 /// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
 /// Only the provider traces frames under the lock.
 struct StateGuard<'a> {
-    end: &'a StreamInner,
+    end: &'a StreamEngine,
     guard: Option<MutexGuard<'a, State>>,
 }
 
@@ -147,7 +147,7 @@ enum Source<'a> {
     Inline(&'a [&'a [u8]]),
 }
 
-impl StreamInner {
+impl StreamEngine {
     /// Creates the end of an established connection whose peer has sent the hello `peer`. `speaks` is whether this end
     /// may be the first to send.
     pub(super) fn new(prepared: StreamResources, connection: Connection, peer: Hello, speaks: bool) -> Self {
@@ -554,9 +554,9 @@ impl StreamInner {
     }
 }
 
-impl fmt::Debug for StreamInner {
+impl fmt::Debug for StreamEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamInner").field("connection", &self.connection).finish_non_exhaustive()
+        f.debug_struct("StreamEngine").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use futures::{Stream, StreamExt};
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tracing::warn;
 
-use super::addresses::{Wanted, any, has_device, later, listener, places};
+use super::addresses::{Wanted, follow_addresses, has_device, list_places, open_listener, unspecified};
 use super::config::StreamConfig;
 use super::stream::RdmaStream;
 use crate::cm::{Acceptor, AcceptorParts, Adapter, AdapterInfo, Listener, Provider, Request, none_later};
@@ -53,7 +53,7 @@ impl RdmaListener {
         address: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let listener = listener(adapter, address)?;
+        let listener = open_listener(adapter, address)?;
         let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
         let listeners = vec![(adapter.clone(), listener)];
         Self::new(Bound { local, listeners, later: none_later() }, *config)
@@ -92,7 +92,7 @@ impl RdmaListener {
     /// # Cancel safety
     /// Dropping the future binds nothing.
     pub async fn bind_with<A: ToSocketAddrs>(address: A, config: &StreamConfig) -> Result<Self, StreamError> {
-        Self::new(listeners(None, address).await?, *config)
+        Self::new(bind_first(None, address).await?, *config)
     }
 
     /// Listens like [`bind`](Self::bind), at the addresses of one provider, with the given settings.
@@ -126,12 +126,12 @@ impl RdmaListener {
         address: A,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        Self::new(listeners(Some(provider), address).await?, *config)
+        Self::new(bind_first(Some(provider), address).await?, *config)
     }
 
     /// Accepts from these listeners, which all have the same port.
     fn new(bound: Bound, config: StreamConfig) -> Result<Self, StreamError> {
-        let Bound { local, listeners, later } = bound.checked(move |info| config.on(info).map(drop))?;
+        let Bound { local, listeners, later } = bound.check(move |info| config.on(info).map(drop))?;
         let answer = move |adapter: Adapter, request: Request| async move {
             let adapter = request.adapter().unwrap_or(adapter);
             RdmaStream::accept_on(&adapter, request, &config).await
@@ -210,13 +210,13 @@ impl fmt::Debug for RdmaListener {
 const PORTS: usize = 16;
 
 /// The listeners of an address.
-pub(super) struct Bound {
+struct Bound {
     /// The address that was asked for, with the port.
-    pub(super) local: SocketAddr,
+    local: SocketAddr,
     /// At least one, each with its adapter, all on one port.
-    pub(super) listeners: Vec<(Adapter, Listener)>,
+    listeners: Vec<(Adapter, Listener)>,
     /// Those of addresses that are added later, if the address is unspecified.
-    pub(super) later: BoxStream<'static, (Adapter, Listener)>,
+    later: BoxStream<'static, (Adapter, Listener)>,
 }
 
 impl Bound {
@@ -225,7 +225,7 @@ impl Bound {
     ///
     /// # Errors
     /// The first error of `check`.
-    pub(super) fn checked(
+    fn check(
         self,
         check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
     ) -> Result<Self, StreamError> {
@@ -258,13 +258,10 @@ impl Bound {
 ///
 /// # Cancel safety
 /// Dropping the future binds nothing.
-pub(super) async fn listeners(
-    only: Option<&Provider>,
-    address: impl ToSocketAddrs,
-) -> Result<Bound, StreamError> {
+async fn bind_first(only: Option<&Provider>, address: impl ToSocketAddrs) -> Result<Bound, StreamError> {
     let mut failed = Vec::new();
     for address in lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into()))? {
-        match listeners_at(only, canonical(address)) {
+        match bind_at(only, canonical(address)) {
             Ok(listeners) => return Ok(listeners),
             Err(error) => failed.push((address, error)),
         }
@@ -276,16 +273,16 @@ pub(super) async fn listeners(
     })
 }
 
-/// Binds the listeners of one address, like [`listeners`].
-fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, StreamError> {
+/// Binds the listeners of one address, like [`bind_first`].
+fn bind_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, StreamError> {
     let providers = only.map_or_else(Provider::all, |only| vec![only.clone()]);
     if !address.ip().is_unspecified() {
         let (adapter, listener) = match Adapter::open_by(&providers, address) {
             Ok(adapter) => {
-                let listener = listener(&adapter, address)?;
+                let listener = open_listener(&adapter, address)?;
                 (adapter, listener)
             }
-            Err(error @ OpenError::InvalidAddress(_)) => unlisted(&providers, address)?.ok_or(error)?,
+            Err(error @ OpenError::InvalidAddress(_)) => bind_unlisted(&providers, address)?.ok_or(error)?,
             Err(error) => return Err(error.into()),
         };
         let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
@@ -302,18 +299,19 @@ fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, S
     let monitor = monitor.map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
     let places = match everywhere {
         // IPv6 first: its absence is no error if there is IPv4.
-        Some(adapter) if only_v4 => vec![(adapter, any(true))],
-        Some(adapter) => vec![(adapter.clone(), any(false)), (adapter, any(true))],
-        None => places(&providers, only_v4, &mut |_, _| true)?,
+        Some(adapter) if only_v4 => vec![(adapter, unspecified(true))],
+        Some(adapter) => vec![(adapter.clone(), unspecified(false)), (adapter, unspecified(true))],
+        None => list_places(&providers, only_v4, &mut |_, _| true)?,
     };
     let mut tries = if address.port() == 0 { PORTS } else { 1 };
     loop {
         tries -= 1;
-        match on_one_port(&places, address.port()) {
+        match bind_on_one_port(&places, address.port()) {
             Err(BindError::SharingViolation(_)) if tries > 0 => {}
             outcome => {
                 let (port, listeners) = outcome?;
-                let later = monitor.map_or_else(none_later, |monitor| later(monitor, wanted, &listeners));
+                let later =
+                    monitor.map_or_else(none_later, |monitor| follow_addresses(monitor, wanted, &listeners));
                 return Ok(Bound { local: SocketAddr::new(address.ip(), port), listeners, later });
             }
         }
@@ -325,11 +323,14 @@ fn listeners_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, S
 ///
 /// # Errors
 /// Those of [`listener`], and of the adapter.
-fn unlisted(providers: &[Provider], address: SocketAddr) -> Result<Option<(Adapter, Listener)>, StreamError> {
+fn bind_unlisted(
+    providers: &[Provider],
+    address: SocketAddr,
+) -> Result<Option<(Adapter, Listener)>, StreamError> {
     let Some(adapter) = providers.iter().find_map(Provider::everywhere).transpose()? else {
         return Ok(None);
     };
-    match listener(&adapter, address) {
+    match open_listener(&adapter, address) {
         Ok(listener) => Ok(Some((adapter, listener))),
         Err(BindError::InvalidAddress(_)) => Ok(None),
         Err(error) => Err(error.into()),
@@ -344,12 +345,12 @@ type OnePort = (u16, Vec<(Adapter, Listener)>);
 ///
 /// # Errors
 /// Those of [`listener`]. `InvalidAddress`, `DeviceRemoved` and the lack of a family only if no place remains.
-fn on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<OnePort, BindError> {
+fn bind_on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<OnePort, BindError> {
     let mut bound = Vec::new();
-    let mut last = BindError::InvalidAddress(any(true));
+    let mut last = BindError::InvalidAddress(unspecified(true));
     for (adapter, ip) in places {
         let bind = || {
-            let listener = listener(adapter, SocketAddr::new(*ip, port))?;
+            let listener = open_listener(adapter, SocketAddr::new(*ip, port))?;
             let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
             Ok((listener, local.port()))
         };
@@ -389,13 +390,13 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_has_one_listener() {
-        let bound = listeners(None, "127.0.0.1:0").await.expect("bound");
+        let bound = bind_first(None, "127.0.0.1:0").await.expect("bound");
         let [address] = addresses(&bound)[..] else { panic!("{:?}", bound.listeners) };
         assert!(address.ip().is_loopback() && address.port() != 0);
-        let error = listeners(None, address).await.map(drop).expect_err("taken");
+        let error = bind_first(None, address).await.map(drop).expect_err("taken");
         assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
         drop(bound);
-        assert_eq!(addresses(&listeners(None, address).await.expect("free again")), [address]);
+        assert_eq!(addresses(&bind_first(None, address).await.expect("free again")), [address]);
     }
 
     #[tokio::test]
@@ -405,27 +406,27 @@ mod tests {
             return;
         }
         for (any, families) in [("0.0.0.0", &[true][..]), ("::", &[false, true])] {
-            let bound = listeners(None, (any, 0)).await.expect("bound");
+            let bound = bind_first(None, (any, 0)).await.expect("bound");
             let port = bound.local.port();
             assert_eq!(bound.local, SocketAddr::new(any.parse().expect("an address"), port));
-            let all = families.iter().map(|v4| SocketAddr::new(super::any(*v4), port));
+            let all = families.iter().map(|v4| SocketAddr::new(unspecified(*v4), port));
             assert_eq!(addresses(&bound), all.collect::<Vec<_>>());
-            let error = listeners(None, (any, port)).await.map(drop).expect_err("taken");
+            let error = bind_first(None, (any, port)).await.map(drop).expect_err("taken");
             assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
         }
     }
 
     #[tokio::test]
     async fn a_mapped_address_is_that_of_ipv4() {
-        let bound = listeners(None, "[::ffff:0.0.0.0]:0").await.expect("bound");
-        assert_eq!(bound.local.ip(), any(true));
+        let bound = bind_first(None, "[::ffff:0.0.0.0]:0").await.expect("bound");
+        assert_eq!(bound.local.ip(), unspecified(true));
     }
 
     #[tokio::test]
     async fn settings_fit_what_is_added_later_too() {
         let mut given = Vec::new();
         for _ in 0..3 {
-            given.extend(listeners(None, "127.0.0.1:0").await.expect("bound").listeners);
+            given.extend(bind_first(None, "127.0.0.1:0").await.expect("bound").listeners);
         }
         let places = own(&given);
         let now = vec![given.remove(0)];
@@ -436,12 +437,12 @@ mod tests {
             1 => Err(StreamError::NoAddress),
             _ => Ok(()),
         };
-        let bound = bound.checked(check).expect("the first one fits");
+        let bound = bound.check(check).expect("the first one fits");
         let later: Vec<_> = bound.later.collect().await;
         assert_eq!(own(&later), [places[2]]);
-        listeners(None, places[1]).await.expect("the port is free again");
-        let bound = listeners(None, "127.0.0.1:0").await.expect("bound");
-        let error = bound.checked(|_| Err(StreamError::NoAddress)).map(drop).expect_err("nothing fits");
+        bind_first(None, places[1]).await.expect("the port is free again");
+        let bound = bind_first(None, "127.0.0.1:0").await.expect("bound");
+        let error = bound.check(|_| Err(StreamError::NoAddress)).map(drop).expect_err("nothing fits");
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
 
@@ -451,22 +452,22 @@ mod tests {
         // 192.0.2.0/24 is for documentation: no machine has it.
         let (gone, mine) = ([192, 0, 2, 1].into(), [127, 0, 0, 1].into());
         let (port, bound) =
-            on_one_port(&[(adapter.clone(), gone), (adapter.clone(), mine)], 0).expect("one is left");
+            bind_on_one_port(&[(adapter.clone(), gone), (adapter.clone(), mine)], 0).expect("one is left");
         let [address] = own(&bound)[..] else { panic!("{bound:?}") };
         assert!(address.ip() == mine && port != 0 && address.port() == port, "{address}");
-        let error = on_one_port(&[(adapter, gone)], 0).expect_err("none is left");
+        let error = bind_on_one_port(&[(adapter, gone)], 0).expect_err("none is left");
         assert!(matches!(error, BindError::InvalidAddress(_)), "{error:?}");
     }
 
     #[tokio::test]
     async fn the_first_address_that_can_be_bound_is_bound() {
-        let other = listeners(None, "127.0.0.1:0").await.expect("bound");
+        let other = bind_first(None, "127.0.0.1:0").await.expect("bound");
         let (taken, free) = (addresses(&other)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
         // 192.0.2.0/24 is for documentation: no machine has it.
         let foreign = SocketAddr::from(([192, 0, 2, 1], 7));
-        let bound = listeners(None, &[foreign, taken, free][..]).await.expect("the third is free");
+        let bound = bind_first(None, &[foreign, taken, free][..]).await.expect("the third is free");
         assert_ne!(addresses(&bound), [taken]);
-        let error = listeners(None, &[foreign, taken][..]).await.map(drop).expect_err("neither");
+        let error = bind_first(None, &[foreign, taken][..]).await.map(drop).expect_err("neither");
         let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
         assert!(
             matches!(
@@ -478,7 +479,7 @@ mod tests {
             ),
             "{error:?}"
         );
-        let error = listeners(None, &[][..]).await.map(drop).expect_err("nothing to bind");
+        let error = bind_first(None, &[][..]).await.map(drop).expect_err("nothing to bind");
         assert!(matches!(error, StreamError::NoAddress), "{error:?}");
     }
 }

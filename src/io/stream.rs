@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf, Ready};
 use super::close::Shared;
 use super::config::StreamConfig;
 use super::connector::within;
-use super::engine::{Side, StreamInner};
+use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, ProviderKind, Request};
@@ -192,7 +192,7 @@ impl RdmaStream {
             }
         };
         let connection = reply.complete().await?;
-        Ok(Self::new(adapter, StreamInner::new(end, connection, hello, true)))
+        Ok(Self::new(adapter, StreamEngine::new(end, connection, hello, true)))
     }
 
     /// Accepts a request for a stream.
@@ -230,7 +230,7 @@ impl RdmaStream {
         let params = config.options.accept(params);
         let accepted = request.accept(end.queue_pair(), params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
-        let end = StreamInner::new(end, connection, hello, info.passive_sends_first);
+        let end = StreamEngine::new(end, connection, hello, info.passive_sends_first);
         // Without a runtime there is no clock: then this end sends after the peer's first message.
         if !info.passive_sends_first && end.runtime().is_some() {
             let speaks = std::future::poll_fn(|cx| end.poll_speaks(cx));
@@ -241,11 +241,11 @@ impl RdmaStream {
         Ok(Self::new(adapter, end))
     }
 
-    fn new(adapter: &Adapter, end: StreamInner) -> Self {
+    fn new(adapter: &Adapter, end: StreamEngine) -> Self {
         Self { shared: Shared::new(adapter.clone(), end) }
     }
 
-    pub(super) fn end(&self) -> &StreamInner {
+    pub(super) fn end(&self) -> &StreamEngine {
         self.shared.end()
     }
 
@@ -531,7 +531,7 @@ impl RdmaStream {
 }
 
 /// Reads what has arrived, or fails with `WouldBlock`.
-struct Now<'a>(&'a StreamInner);
+struct Now<'a>(&'a StreamEngine);
 
 impl AsyncRead for Now<'_> {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, Source, State, StreamInner};
+use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, Source, State, StreamEngine};
 use crate::error::{PostErrorKind, StreamBroken};
 use crate::io::resources::{ENTRIES, NO_PLACE};
 use crate::mr::RemoteRegion;
@@ -12,7 +12,7 @@ use crate::provider::work::RemoteAddress;
 use crate::qp::{QueuePair, WorkOptions};
 use crate::types::RemoteKey;
 
-impl StreamInner {
+impl StreamEngine {
     /// Has the provider send a message with some of the first `length` bytes. Returns how many these were; `None` if it takes
     /// nothing now, and wakes the writer when it does.
     ///

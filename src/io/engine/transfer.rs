@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::task::coop;
 
-use super::{Confirmation, Side, State, StreamInner};
+use super::{Confirmation, Side, State, StreamEngine};
 use crate::error::StreamBroken;
 use crate::io::resources::RING;
 use crate::proto::rsocket::Span;
@@ -19,7 +19,7 @@ use crate::types::DisconnectReason;
 /// program that writes before it reads, such as TLS or HTTP/2, then reads what the peer sent last.
 const LATE_WRITE: usize = 64 << 10;
 
-impl StreamInner {
+impl StreamEngine {
     /// Reads the bytes that have arrived, up to the room in `into`.
     pub(in crate::io) fn poll_read(
         &self,
@@ -247,7 +247,7 @@ impl StreamInner {
 }
 
 /// The readiness of both directions.
-impl StreamInner {
+impl StreamEngine {
     /// Resolves when one of these directions is ready. Any number of tasks may wait.
     pub(in crate::io) async fn readiness(&self, interest: Interest) -> Ready {
         let wait = async |side: Side, waits: bool| {
@@ -290,7 +290,7 @@ impl StreamInner {
 }
 
 /// The end of a stream: the messages to the peer, and the confirmation of its device.
-impl StreamInner {
+impl StreamEngine {
     /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
     pub(in crate::io) fn shutdown(&self) -> bool {
         let mut state = self.lock();
