@@ -431,7 +431,7 @@ fn write(remote: &RemoteRegion, options: &WorkOptions) -> Operation {
 
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    struct Asked: u8 {
+    struct OptionSet: u8 {
         const FENCE = 1;
         const SOLICITED = 2;
         const SILENT = 4;
@@ -440,7 +440,7 @@ bitflags! {
     }
 }
 
-impl Asked {
+impl OptionSet {
     /// Returns the name of the first of these options, which a request of this kind does not accept.
     #[cold]
     fn refused(self, kind: OpKind) -> &'static str {
@@ -469,7 +469,7 @@ impl Asked {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkOptions {
-    asked: Asked,
+    set: OptionSet,
     immediate: u32,
     invalidate: u32,
     pub(crate) context: u64,
@@ -480,7 +480,7 @@ impl WorkOptions {
     /// (`ND_OP_FLAG_READ_FENCE`).
     #[must_use]
     pub fn fence(mut self) -> Self {
-        self.asked |= Asked::FENCE;
+        self.set |= OptionSet::FENCE;
         self
     }
 
@@ -490,7 +490,7 @@ impl WorkOptions {
     /// For sends, and for writes with immediate data.
     #[must_use]
     pub fn solicited(mut self) -> Self {
-        self.asked |= Asked::SOLICITED;
+        self.set |= OptionSet::SOLICITED;
         self
     }
 
@@ -504,7 +504,7 @@ impl WorkOptions {
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[must_use]
     pub fn silent(mut self) -> Self {
-        self.asked |= Asked::SILENT;
+        self.set |= OptionSet::SILENT;
         self
     }
 
@@ -515,7 +515,7 @@ impl WorkOptions {
     /// data (RFC 7306) ends the connection.
     #[must_use]
     pub fn immediate(mut self, value: u32) -> Self {
-        self.asked |= Asked::IMMEDIATE;
+        self.set |= OptionSet::IMMEDIATE;
         self.immediate = value;
         self
     }
@@ -526,7 +526,7 @@ impl WorkOptions {
     /// For sends. See [`AdapterInfo::invalidates`](crate::cm::AdapterInfo::invalidates).
     #[must_use]
     pub fn invalidate(mut self, key: RemoteKey) -> Self {
-        self.asked |= Asked::INVALIDATE;
+        self.set |= OptionSet::INVALIDATE;
         self.invalidate = key.0;
         self
     }
@@ -545,35 +545,35 @@ impl WorkOptions {
     /// # Errors
     /// The number of the flags argument of the ND method, and the option that is not accepted.
     pub(crate) fn check(&self, kind: OpKind) -> Result<(), (u8, &'static str)> {
-        let common = Asked::FENCE | Asked::SILENT;
+        let common = OptionSet::FENCE | OptionSet::SILENT;
         let (takes, argument) = match kind {
-            OpKind::Send => (Asked::all(), 4),
-            OpKind::Write if self.asked.contains(Asked::IMMEDIATE) => {
-                (common | Asked::IMMEDIATE | Asked::SOLICITED, 6)
+            OpKind::Send => (OptionSet::all(), 4),
+            OpKind::Write if self.set.contains(OptionSet::IMMEDIATE) => {
+                (common | OptionSet::IMMEDIATE | OptionSet::SOLICITED, 6)
             }
             OpKind::Invalidate => (common, 3),
-            OpKind::Receive => (Asked::empty(), 4),
+            OpKind::Receive => (OptionSet::empty(), 4),
             _ => (common, 6),
         };
         // No message carries both.
-        let both = Asked::IMMEDIATE | Asked::INVALIDATE;
-        let accepted = takes.contains(self.asked) && !self.asked.contains(both);
-        if accepted { Ok(()) } else { Err((argument, (self.asked - takes).refused(kind))) }
+        let both = OptionSet::IMMEDIATE | OptionSet::INVALIDATE;
+        let accepted = takes.contains(self.set) && !self.set.contains(both);
+        if accepted { Ok(()) } else { Err((argument, (self.set - takes).refused(kind))) }
     }
 
     pub(crate) fn immediate_data(&self) -> Option<u32> {
-        self.asked.contains(Asked::IMMEDIATE).then_some(self.immediate)
+        self.set.contains(OptionSet::IMMEDIATE).then_some(self.immediate)
     }
 
     pub(crate) fn invalidated_key(&self) -> Option<u32> {
-        self.asked.contains(Asked::INVALIDATE).then_some(self.invalidate)
+        self.set.contains(OptionSet::INVALIDATE).then_some(self.invalidate)
     }
 
     pub(crate) fn flags(&self) -> Flags {
-        let flag = |asked, flag| if self.asked.contains(asked) { flag } else { Flags::empty() };
-        flag(Asked::FENCE, Flags::FENCE)
-            | flag(Asked::SOLICITED, Flags::SOLICITED)
-            | flag(Asked::SILENT, Flags::SILENT)
+        let flag = |option, flag| if self.set.contains(option) { flag } else { Flags::empty() };
+        flag(OptionSet::FENCE, Flags::FENCE)
+            | flag(OptionSet::SOLICITED, Flags::SOLICITED)
+            | flag(OptionSet::SILENT, Flags::SILENT)
     }
 }
 
