@@ -148,12 +148,17 @@ enum Source<'a> {
 }
 
 impl StreamEngine {
-    /// Creates the end of an established connection whose peer has sent the hello `peer`. `speaks` is whether this end
+    /// Creates the end of an established connection whose peer has sent the hello `peer`. `may_send` is whether this end
     /// may be the first to send.
-    pub(super) fn new(prepared: StreamResources, connection: Connection, peer: Hello, speaks: bool) -> Self {
+    pub(super) fn new(
+        prepared: StreamResources,
+        connection: Connection,
+        peer: Hello,
+        may_send: bool,
+    ) -> Self {
         let StreamResources { settings, config, memory, queues, queue_pair, inline, frames } = prepared;
         let state = State {
-            machine: Machine::new(settings, peer, speaks),
+            machine: Machine::new(settings, peer, may_send),
             results: Vec::new(),
             messages: 0,
             entries: 0,
@@ -212,16 +217,16 @@ impl StreamEngine {
     }
 
     /// Resolves when this end may send, or when the connection has ended.
-    pub(super) fn poll_speaks(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_may_send(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_for(cx, Side::Reader, |state, _| {
-            (state.machine.speaks() || state.ended.is_some()).then_some(())
+            (state.machine.may_send() || state.ended.is_some()).then_some(())
         })
     }
 
     /// Lets this end send although the peer has sent nothing.
-    pub(super) fn speak(&self) {
+    pub(super) fn allow_sending(&self) {
         let mut state = self.lock();
-        state.machine.speak();
+        state.machine.allow_sending();
         self.advance(&mut state);
     }
 
@@ -402,7 +407,7 @@ impl StreamEngine {
             self.queue_pair.if_quiet(&mut |written| {
                 // A message in the inbox may announce data in these pages, and the message for data that has been
                 // written may be yet to come: not every Send announces data.
-                if inbox.is_empty() && written.is_none_or(|end| state.machine.is_told(end)) {
+                if inbox.is_empty() && written.is_none_or(|end| state.machine.is_announced(end)) {
                     self.memory.exposed.discard(RING..self.memory.exposed.len());
                 }
             });
@@ -439,9 +444,11 @@ impl StreamEngine {
                 self.handle_message(state, message);
             }
             (Status::SUCCESS, _) => {
-                state.machine.transferred(usize::try_from(result.context >> KIND_BITS).unwrap_or_default());
+                state
+                    .machine
+                    .complete_transfers(usize::try_from(result.context >> KIND_BITS).unwrap_or_default());
                 match result.context & KIND {
-                    CONTROL => state.machine.controlled(),
+                    CONTROL => state.machine.complete_control(),
                     CONFIRMATION => state.confirmation = Confirmation::Received,
                     _ => {}
                 }
@@ -489,9 +496,9 @@ impl StreamEngine {
     }
 
     fn process(&self, state: &mut State, message: Message) -> Result<(), ProtocolError> {
-        if state.machine.received(message)? == Event::Targets {
+        if state.machine.apply(message)? == Event::Targets {
             let index = state.machine.next_target();
-            if state.machine.offered(self.memory.read_target(index))? {
+            if state.machine.apply_target(self.memory.read_target(index))? {
                 self.memory.clear_target(index);
             }
         }

@@ -233,9 +233,9 @@ impl RdmaStream {
         let end = StreamEngine::new(end, connection, hello, info.passive_sends_first);
         // Without a runtime there is no clock: then this end sends after the peer's first message.
         if !info.passive_sends_first && end.runtime().is_some() {
-            let speaks = std::future::poll_fn(|cx| end.poll_speaks(cx));
-            if tokio::time::timeout(FIRST_MESSAGE, speaks).await.is_err() {
-                end.speak();
+            let may_send = std::future::poll_fn(|cx| end.poll_may_send(cx));
+            if tokio::time::timeout(FIRST_MESSAGE, may_send).await.is_err() {
+                end.allow_sending();
             }
         }
         Ok(Self::new(adapter, end))

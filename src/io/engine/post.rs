@@ -31,7 +31,7 @@ impl StreamEngine {
             Ok(Streamed::Sent(length)) => {
                 state.machine.transfer(length);
                 // It is with the provider: there is no memory to wait for.
-                state.machine.transferred(1);
+                state.machine.complete_transfers(1);
                 Ok(Some(length))
             }
             Ok(Streamed::Blocked) => Ok(None),

@@ -296,7 +296,7 @@ impl StreamEngine {
         let mut state = self.lock();
         state.machine.shutdown();
         self.advance(&mut state);
-        state.machine.has_said_so() || state.ended.is_some()
+        state.machine.has_announced_end() || state.ended.is_some()
     }
 
     /// Ends both directions.

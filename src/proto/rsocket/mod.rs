@@ -113,7 +113,7 @@ pub(crate) struct Control {
 pub(crate) enum Event {
     /// Nothing but that state has changed.
     Changed,
-    /// Look at the entry [`Machine::next_target`] of the list of targets, and report it to [`Machine::offered`].
+    /// Look at the entry [`Machine::next_target`] of the list of targets, and report it to [`Machine::apply_target`].
     Targets,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct Machine {
     settings: Settings,
     peer: Hello,
     /// This end may send. Over some transports the passive end waits for a first message.
-    speaks: bool,
+    may_send: bool,
     sending: Sending,
     receiving: Receiving,
     /// Control messages that have not completed.
@@ -180,13 +180,13 @@ struct Receiving {
 }
 
 impl Machine {
-    /// Creates an end of a stream. `speaks` is whether it may send before the peer has.
-    pub(crate) fn new(settings: Settings, peer: Hello, speaks: bool) -> Self {
+    /// Creates an end of a stream. `may_send` is whether it may send before the peer has.
+    pub(crate) fn new(settings: Settings, peer: Hello, may_send: bool) -> Self {
         let half = settings.half();
         Self {
             settings,
             peer,
-            speaks,
+            may_send,
             sending: Sending {
                 targets: VecDeque::from([peer.data]),
                 next_target: 1,
@@ -219,13 +219,13 @@ impl Machine {
     }
 
     /// Returns whether this end may send.
-    pub(crate) fn speaks(&self) -> bool {
-        self.speaks
+    pub(crate) fn may_send(&self) -> bool {
+        self.may_send
     }
 
     /// Allows this end to send before the peer has.
-    pub(crate) fn speak(&mut self) {
-        self.speaks = true;
+    pub(crate) fn allow_sending(&mut self) {
+        self.may_send = true;
     }
 
     /// Returns whether the messages of the peer have the most significant byte first.
@@ -237,8 +237,8 @@ impl Machine {
     ///
     /// # Errors
     /// The peer exceeds what it was granted, or breaks the protocol otherwise: the stream cannot go on.
-    pub(crate) fn received(&mut self, message: Message) -> Result<Event, ProtocolError> {
-        self.speaks = true;
+    pub(crate) fn apply(&mut self, message: Message) -> Result<Event, ProtocolError> {
+        self.may_send = true;
         match message {
             Message::Data(bytes) => self.arrived(bytes).map(|()| Event::Changed),
             Message::Credit(limit) => {
@@ -295,7 +295,7 @@ impl Machine {
     }
 
     /// Returns whether messages have announced all bytes of the ring that are before this address.
-    pub(crate) fn is_told(&self, end: u64) -> bool {
+    pub(crate) fn is_announced(&self, end: u64) -> bool {
         let Receiving { at, unread, .. } = self.receiving;
         let ring = 2 * u64::from(self.settings.half());
         let offset = end.wrapping_sub(self.settings.ring.address);
@@ -333,7 +333,7 @@ impl Machine {
     /// # Errors
     /// `Value` for a target of another length, for which this end would wait for ever; `Overrun` for more memory at once
     /// than the list has entries.
-    pub(crate) fn offered(&mut self, target: Span) -> Result<bool, ProtocolError> {
+    pub(crate) fn apply_target(&mut self, target: Span) -> Result<bool, ProtocolError> {
         let (expected, length) = (self.peer.data.length, target.length);
         if length != expected {
             let mut bytes = length.to_ne_bytes().into_iter().zip(expected.to_ne_bytes());
@@ -364,7 +364,7 @@ impl Machine {
             Carrier::Send => reserve(self.peer.credits),
         };
         let credits = sending.limit.wrapping_sub(sending.sent);
-        let blocked = !self.speaks
+        let blocked = !self.may_send
             || self.closes.is_some()
             || self.is_peer_gone()
             || credits <= kept
@@ -451,7 +451,7 @@ impl Machine {
     }
 
     /// Starts a signaled request. Returns the number of transfers that its completion covers, its own included, for
-    /// [`transferred`](Self::transferred).
+    /// [`complete_transfers`](Self::complete_transfers).
     pub(crate) fn take_unsignaled(&mut self) -> usize {
         self.sending.unsignaled_bytes = 0;
         std::mem::take(&mut self.sending.unsignaled)
@@ -460,11 +460,11 @@ impl Machine {
     /// Returns whether this end waits for transfers that no signaled request covers: it closes, and has no message left
     /// to send. Then a request without a message has to be signaled.
     pub(crate) fn needs_signaled(&self) -> bool {
-        self.sending.unsignaled > 0 && self.closes.is_some() && self.has_said_so()
+        self.sending.unsignaled > 0 && self.closes.is_some() && self.has_announced_end()
     }
 
     /// Frees the oldest `count` transfers that were on their way, which have completed.
-    pub(crate) fn transferred(&mut self, count: usize) {
+    pub(crate) fn complete_transfers(&mut self, count: usize) {
         let sending = &mut self.sending;
         let completed = count.min(sending.outstanding.len());
         sending.used -= sending.outstanding.drain(..completed).sum::<usize>();
@@ -476,7 +476,7 @@ impl Machine {
     /// Returns the next control message that is due, if one can be sent. Is to be called until it returns `None`,
     /// whenever something has changed.
     pub(crate) fn control(&mut self) -> Option<Control> {
-        if !self.speaks || self.is_closed() || self.is_peer_gone() || self.controls == CONTROLS {
+        if !self.may_send || self.is_closed() || self.is_peer_gone() || self.controls == CONTROLS {
             return None;
         }
         let control = self.credit().or_else(|| {
@@ -534,7 +534,7 @@ impl Machine {
     }
 
     /// Notes that a control message has completed.
-    pub(crate) fn controlled(&mut self) {
+    pub(crate) fn complete_control(&mut self) {
         self.controls = self.controls.saturating_sub(1);
         self.before_close = self.before_close.saturating_sub(1);
     }
@@ -591,14 +591,14 @@ impl Machine {
     }
 
     /// Returns whether the message of this end's end has been sent, if one is due, or the peer is gone.
-    pub(crate) fn has_said_so(&self) -> bool {
+    pub(crate) fn has_announced_end(&self) -> bool {
         self.closes == self.closed || self.is_peer_gone()
     }
 
     /// Returns whether the message of this end's end has been sent, if one is due, or the peer is gone; and all that
     /// was sent before has completed.
     pub(crate) fn is_settled(&self) -> bool {
-        self.has_said_so() && self.sending.outstanding.is_empty() && self.before_close == 0
+        self.has_announced_end() && self.sending.outstanding.is_empty() && self.before_close == 0
     }
 
     /// Returns whether a peer that disconnects without a message of its end has sent all that it had to send.

@@ -105,9 +105,9 @@ impl Side {
 
     fn complete(&mut self) {
         if let Some((transfers, is_control)) = self.outstanding.pop_front() {
-            self.machine.transferred(transfers);
+            self.machine.complete_transfers(transfers);
             if is_control {
-                self.machine.controlled();
+                self.machine.complete_control();
             }
         }
     }
@@ -129,9 +129,9 @@ impl Side {
             Some((other, _)) => panic!("no memory of this end: {other:?}"),
             None => {}
         }
-        if self.machine.received(message)? == Event::Targets {
+        if self.machine.apply(message)? == Event::Targets {
             let index = self.machine.next_target();
-            if self.machine.offered(Span::from_native(self.targets[index]))? {
+            if self.machine.apply_target(Span::from_native(self.targets[index]))? {
                 self.targets[index] = [0; Span::LEN];
             }
         }
@@ -237,7 +237,7 @@ proptest! {
             prop_assert!(sides[who].machine.room(usize::MAX) > 0, "it goes on");
             // The last transfers are unsignaled.
             let unsignaled = sides[who].machine.take_unsignaled();
-            sides[who].machine.transferred(unsignaled);
+            sides[who].machine.complete_transfers(unsignaled);
             prop_assert!(sides[who].machine.is_settled());
             // And so for ever.
             let before = sides[who].written;
@@ -381,7 +381,7 @@ fn the_passive_end_may_have_to_wait() {
     let mut machine = Machine::new(settings, settings.hello(), false);
     assert_eq!(machine.room(usize::MAX), 0);
     assert!(machine.control().is_none());
-    assert_eq!(machine.received(Message::Keepalive), Ok(Event::Changed));
+    assert_eq!(machine.apply(Message::Keepalive), Ok(Event::Changed));
     assert!(machine.room(1) > 0 && machine.control().is_some());
 }
 
@@ -393,30 +393,30 @@ fn lies_are_found() {
     };
     let overrun = |what| Err(ProtocolError::Overrun(what));
     // The first half has 2048 bytes, and a message never fills two targets.
-    assert_eq!(fresh().received(Message::Data(2049)), overrun("bytes"));
+    assert_eq!(fresh().apply(Message::Data(2049)), overrun("bytes"));
     let mut machine = fresh();
-    assert_eq!(machine.received(Message::Data(2048)), Ok(Event::Changed));
-    assert_eq!(machine.received(Message::Data(1)), overrun("bytes"), "the second half was not granted");
+    assert_eq!(machine.apply(Message::Data(2048)), Ok(Event::Changed));
+    assert_eq!(machine.apply(Message::Data(1)), overrun("bytes"), "the second half was not granted");
     let mut machine = fresh();
     for _ in 0..24 {
-        assert_eq!(machine.received(Message::Data(1)), Ok(Event::Changed));
+        assert_eq!(machine.apply(Message::Data(1)), Ok(Event::Changed));
     }
-    assert_eq!(machine.received(Message::Data(1)), overrun("messages"));
+    assert_eq!(machine.apply(Message::Data(1)), overrun("messages"));
     // Nothing was sent, so no more than at first can be granted, and no less than nothing.
     for limit in [25, 0xFFFF] {
         assert!(matches!(
-            fresh().received(Message::Credit(limit)),
+            fresh().apply(Message::Credit(limit)),
             Err(ProtocolError::Value { what: "credits", .. })
         ));
     }
     let mut machine = fresh();
-    assert_eq!(machine.received(Message::Shutdown), Ok(Event::Changed));
-    assert!(matches!(machine.received(Message::Data(1)), Err(ProtocolError::Message(1))));
+    assert_eq!(machine.apply(Message::Shutdown), Ok(Event::Changed));
+    assert!(matches!(machine.apply(Message::Data(1)), Err(ProtocolError::Message(1))));
     let mut machine = fresh();
     let target = Span { address: 1, key: 2, length: 2048 };
-    assert_eq!(machine.offered(Span { length: 0, ..target }), Ok(false), "there is none");
-    assert_eq!(machine.offered(target), Ok(true));
-    assert_eq!(machine.offered(target), Err(ProtocolError::Overrun("targets")));
+    assert_eq!(machine.apply_target(Span { length: 0, ..target }), Ok(false), "there is none");
+    assert_eq!(machine.apply_target(target), Ok(true));
+    assert_eq!(machine.apply_target(target), Err(ProtocolError::Overrun("targets")));
 }
 
 /// Creates both ends, with a send ring of this length, a ring of eight times that and enough credits.
@@ -514,12 +514,12 @@ fn the_end_of_a_stream_is_told_of_all_transfers() {
 
     let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
     side.write(64).expect("room");
-    side.machine.received(Message::Disconnect).expect("a message");
+    side.machine.apply(Message::Disconnect).expect("a message");
     assert!(!side.machine.needs_signaled(), "it may close later");
     side.machine.disconnect();
     assert!(side.control().is_none() && side.machine.needs_signaled() && !side.machine.is_settled());
     assert_eq!(side.machine.take_unsignaled(), 1);
-    side.machine.transferred(1);
+    side.machine.complete_transfers(1);
     assert!(side.machine.is_settled() && !side.machine.needs_signaled());
 }
 
@@ -531,13 +531,13 @@ fn a_target_of_another_length_is_a_lie() {
     let target = Span { address: 1, key: 2, length: 0x1234 };
     // A part of an entry: the rest, and the message that announces the entry, follow.
     for length in [0, 0x34, 0x1200] {
-        assert_eq!(machine.offered(Span { length, ..target }), Ok(false));
+        assert_eq!(machine.apply_target(Span { length, ..target }), Ok(false));
     }
     for length in [0x1233, 0x1235, 0x35, 0x0100_1234, u32::MAX] {
         let error = ProtocolError::Value { what: "a target length", value: length.into() };
-        assert_eq!(machine.offered(Span { length, ..target }), Err(error));
+        assert_eq!(machine.apply_target(Span { length, ..target }), Err(error));
     }
-    assert_eq!(machine.offered(target), Ok(true));
+    assert_eq!(machine.apply_target(target), Ok(true));
 }
 
 // IO-05: an end that may not begin sends once the peer has; and a program in C may leave without a message.
@@ -545,9 +545,9 @@ fn a_target_of_another_length_is_a_lie() {
 fn an_end_waits_for_the_first_message_of_its_peer() {
     let settings = settings(Carrier::Send, 4096, 4096, 16);
     let mut machine = Machine::new(settings, settings.hello(), false);
-    assert!(!machine.speaks() && machine.room(1) == 0 && !machine.is_end_silent());
-    machine.received(Message::Keepalive).expect("a message");
-    assert!(machine.speaks() && machine.room(1) == 1);
+    assert!(!machine.may_send() && machine.room(1) == 0 && !machine.is_end_silent());
+    machine.apply(Message::Keepalive).expect("a message");
+    assert!(machine.may_send() && machine.room(1) == 1);
     let foreign = Hello { says_its_end: false, ..settings.hello() };
     assert!(Machine::new(settings, foreign, true).is_end_silent());
 }
@@ -559,22 +559,26 @@ fn bytes_can_be_read_before_their_message() {
     let mut machine = sides(own, own).map(|side| side.machine).into_iter().next().expect("two");
     let next = machine.next_place().expect("nothing is unread");
     assert_eq!((next.address, next.length), (0x1000, 100), "the half that is granted");
-    assert!(machine.is_told(0x1000) && machine.is_told(0x1000 + 200) && !machine.is_told(0x1000 + 30));
+    assert!(
+        machine.is_announced(0x1000)
+            && machine.is_announced(0x1000 + 200)
+            && !machine.is_announced(0x1000 + 30)
+    );
     machine.read_early(30);
-    assert!(!machine.is_told(0x1000 + 30), "no message has come");
+    assert!(!machine.is_announced(0x1000 + 30), "no message has come");
     let next = machine.next_place().expect("no message has come");
     assert_eq!((next.address, next.length), (0x1000 + 30, 70));
-    machine.received(Message::Data(20)).expect("granted");
+    machine.apply(Message::Data(20)).expect("granted");
     assert!(machine.unread().is_empty(), "all of it has been read");
-    machine.received(Message::Data(50)).expect("granted");
+    machine.apply(Message::Data(50)).expect("granted");
     assert_eq!(machine.unread(), 30..70);
-    assert!(machine.is_told(0x1000 + 70) && !machine.is_told(0x1000 + 71));
+    assert!(machine.is_announced(0x1000 + 70) && !machine.is_announced(0x1000 + 71));
     assert_eq!(machine.next_place(), None, "these come first");
     machine.consume(40);
     assert_eq!(machine.next_place().map(|next| (next.address, next.length)), Some((0x1000 + 70, 30)));
     machine.read_early(30);
     assert_eq!(machine.next_place().map(|next| next.length), Some(0), "no more is granted yet");
-    machine.received(Message::Data(30)).expect("granted");
+    machine.apply(Message::Data(30)).expect("granted");
     machine.control().expect("it grants the other half");
     machine.control().expect("it grants the first half again");
     machine.read_early(100);
@@ -584,5 +588,5 @@ fn bytes_can_be_read_before_their_message() {
         (0x1000, 100),
         "the first half, before the message of the second"
     );
-    assert!(machine.received(Message::Data(101)).is_err(), "more than the other half");
+    assert!(machine.apply(Message::Data(101)).is_err(), "more than the other half");
 }
