@@ -213,6 +213,8 @@ impl SharedReceives {
         // another device is among them only where the device receives in place.
         let Err(sys::Refused { source, .. }) = (unsafe { queue.post(&[request]) }) else { return Ok(()) };
         let (_, payload) = slots.remove(place);
+        // A resize has the lock below while it waits for a poller that waits for the slots.
+        drop(slots);
         let kind = match source.raw_os_error() {
             _ if self.adapter.is_removed() => PostErrorKind::DeviceRemoved,
             Some(libc::ENOMEM) => {
