@@ -166,17 +166,19 @@ fn unpadded(data: &[u8]) -> &[u8] {
 async fn serve(client: Client, store: &Store, stop: &CancellationToken) -> io::Result<String> {
     let Client { connection, queue_pair, mut receive, _place } = client;
     loop {
-        let (outcome, message) = tokio::select! {
-            received = &mut receive => received,
-            () = stop.cancelled() => {
-                // The client is told, and its next call fails. Everything that it was answered is done.
-                connection.disconnect().await?;
-                return Ok("disconnected, because the server ends".to_owned());
-            }
+        let received = tokio::select! {
+            received = &mut receive => Some(received),
+            () = stop.cancelled() => None,
         };
-        let Ok(received) = outcome else {
+        if received.is_none() {
+            // The next call of the client fails. Every change that was answered is done.
+            connection.disconnect().await?;
+        }
+        let Some((Ok(received), message)) = received else {
+            // The client may have left just before the server ended.
             return Ok(match connection.disconnected().await {
                 DisconnectReason::Peer => "has left".to_owned(),
+                DisconnectReason::Local => "disconnected, because the server ends".to_owned(),
                 reason => reason.to_string(),
             });
         };
