@@ -57,7 +57,7 @@ macro_rules! numbers {
     })*};
 }
 
-// ERR-02, ERR-05
+// Each number of the other interfaces has its name, and an unknown one is shown as a number (ERR-02, ERR-05).
 #[test]
 fn numbers_have_their_names() {
     numbers! {
@@ -129,7 +129,7 @@ fn outcomes() -> Vec<Expect> {
     ]
 }
 
-// ERR-02
+// Each outcome has its numbers in ND, NT, NDv1 and uDAPL, and a number leads back where the table says so (ERR-02).
 #[test]
 fn outcomes_have_their_numbers_everywhere_and_lead_back() {
     let table = outcomes();
@@ -166,7 +166,7 @@ fn outcomes_have_their_numbers_everywhere_and_lead_back() {
     assert_eq!(Outcome::from_status(Status::from_code(0xC0FF_EE01)), None);
 }
 
-// ERR-02
+// One event with one errno has different outcomes, by the phase and the transport (ERR-02).
 #[test]
 fn rdma_cm_events_lead_to_outcomes() {
     use CmPhase::{Accepting, Connected, Connecting};
@@ -227,7 +227,7 @@ fn rdma_cm_events_lead_to_outcomes() {
     assert_eq!(Status::from_cm(Connecting, CmEvent::ADDR_RESOLVED, 0, Iwarp), None);
 }
 
-// ERR-02
+// The event by which rdma_cm signals an outcome leads back to that outcome (ERR-02).
 #[test]
 fn every_sign_of_rdma_cm_leads_back() {
     for outcome in Outcome::ALL.iter().copied() {

@@ -49,25 +49,25 @@ type Row = (Outcome, Option<Status>, Option<&'static str>, Dat);
 /// The failures that every device has.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    // CM-15
+    // No program listens there (CM-15).
     (Outcome::NoListener, Some(Status::CONNECTION_REFUSED), Some("STATUS_CONNECTION_REFUSED"), Event(DatEvent::NON_PEER_REJECTED)),
-    // CM-16
+    // The program of the peer rejects (CM-16).
     (Outcome::PeerRejected, Some(Status::CONNECTION_REFUSED), Some("STATUS_CONNECTION_REFUSED"), Event(DatEvent::PEER_REJECTED)),
     // The number of NetworkDirect v1 looks like a success (ERR-03). uDAPL has UNREACHABLE as well as TIMED_OUT for a host that
     // does not respond in time; ours is the latter (CM-18, X32).
     (Outcome::NoAnswer, Some(Status::TIMEOUT), Some("STATUS_IO_TIMEOUT"), Event(DatEvent::TIMED_OUT)),
-    // PD-04
+    // More private data than the transport carries (PD-04).
     (Outcome::PrivateDataTooLarge, Some(Status::BUFFER_OVERFLOW), Some("STATUS_INVALID_PARAMETER"), Return(DatReturn::INVALID_PARAMETER)),
-    // CAN-01
+    // The caller cancels (CAN-01).
     (Outcome::Canceled, Some(Status::CANCELED), Some("STATUS_CANCELLED"), Return(DatReturn::ABORT)),
-    // CM-22, DIS-10
+    // The queue pair belongs to another connection, or has had one (CM-22, DIS-10).
     (Outcome::QueuePairBusy, Some(Status::CONNECTION_ACTIVE), None, Return(DatReturn::INVALID_STATE)),
-    // CM-23
+    // No peer can have this address (CM-23).
     (Outcome::AddressInvalid, Some(Status::INVALID_ADDRESS), Some("STATUS_INVALID_ADDRESS"), Return(DatReturn::INVALID_ADDRESS)),
-    // CM-04
+    // Another program or connector has the port (CM-04).
     (Outcome::PortInUse, Some(Status::ADDRESS_ALREADY_EXISTS), Some("STATUS_SHARING_VIOLATION"), Return(DatReturn::CONN_QUAL_IN_USE)),
     (Outcome::InvalidArgument, Some(Status::INVALID_PARAMETER), Some("STATUS_INVALID_PARAMETER"), Return(DatReturn::INVALID_PARAMETER)),
-    // CM-13
+    // The provider lacks the option (CM-13).
     (Outcome::NotSupported, None, Some("STATUS_NOT_SUPPORTED"), Return(DatReturn::MODEL_NOT_SUPPORTED)),
 ];
 
