@@ -50,7 +50,7 @@ fn unreachable_has_its_names() {
     });
 }
 
-// AD-05
+// The removal of a device has its name in each interface (AD-05).
 #[test]
 fn removal_has_its_names() {
     isolated(async || {
@@ -80,7 +80,7 @@ async fn lack_of_ports_has_its_names() {
     assert_named(&error.into(), &NO_PORT);
 }
 
-// CM-05
+// A second connection between the same two ports is named (CM-05).
 #[tokio::test]
 async fn connection_that_exists_has_its_names() {
     let (adapter, connector, _listener, address, _socket) = doubled();
