@@ -180,6 +180,7 @@ mod tests {
     use crate::inflight::{CompletionSink, RequestMeta, Table};
     use crate::memory::{Owned, gather};
     use crate::provider::work::{Flags, RemoteAddress};
+    use crate::status::Status;
     use crate::types::{OpKind, QueueKind};
     use crate::wire::ddp::{Tagged, Untagged};
     use crate::wire::rdmap::Opcode;
@@ -279,6 +280,7 @@ mod tests {
         let payload = payload(4000);
         let frame = DirectFrame::new(header, Source::Memory(&payload), 4000, false);
         let whole = bytes(frame.pieces());
+        // The payload of an inline request is empty: its bytes are in the frame alone.
         let request = request(&table);
         let ticket = request.ticket;
         queue.queue_direct(request, 4000);
@@ -291,7 +293,9 @@ mod tests {
         assert!(!is_complete(&table, ticket));
         let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("the rest is next") };
         assert!(matches!(queue.offered(batch, Ok(whole.len() - 1000), &mut wakes), Next::Idle));
-        assert!(is_complete(&table, ticket) && queue.admits_direct());
+        let completed = table.take(ticket).expect("the whole frame was taken");
+        assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4000));
+        assert!(queue.admits_direct());
     }
 
     #[test]

@@ -428,7 +428,8 @@ impl SendQueue {
     pub(super) fn queue_direct(&mut self, request: WorkRequest, length: usize) {
         self.direct = false;
         let state = RequestState::Framed;
-        self.entries.push_front(Entry { framed: length, state, ..Entry::new(request) });
+        // Not the length of its payload, which is empty: the bytes of an inline request are in the frame.
+        self.entries.push_front(Entry { length, framed: length, state, ..Entry::new(request) });
         self.framed += 1;
     }
 
