@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use futures::StreamExt;
+use tokio_rdma::error::ConnectError;
 use tokio_rdma::{
     AcceptParams, Acceptor, AcceptorConfig, Adapter, ConnectParams, Connection, Listener, Request,
 };
@@ -24,7 +25,8 @@ fn acceptor(adapter: &Adapter, listener: &Listener) -> Acceptor<Connection> {
                     Err(io::Error::other("rejected"))
                 }
                 Some(b'?') => pending().await,
-                _ => Ok(request.accept(&queue_pair, AcceptParams::default()).await?),
+                // The connection ends with the last handle of its queue pair.
+                _ => Ok(request.accept(&queue_pair, AcceptParams::default()).await?.keep_queue_pair()),
             }
         }
     };
@@ -41,7 +43,10 @@ async fn peers_that_fail_or_wait_delay_no_other() {
     let asking = |data: &[u8]| {
         let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
         let params = ConnectParams::default().private_data(data);
-        async move { connector.connect_and_complete(&queue_pair, address, params).await }
+        async move {
+            let connection = connector.connect_and_complete(&queue_pair, address, params).await?;
+            Ok::<_, ConnectError>(connection.keep_queue_pair())
+        }
     };
     let slow = tokio::spawn(asking(b"?"));
     within(asking(b"n")).await.expect_err("rejected");
