@@ -295,6 +295,13 @@ async fn memory_of_other_devices_is_refused_where_nobody_can_reach_it() {
     assert_eq!(statuses, [Status::INVALID_BUFFER_SIZE, Status::INVALID_PARAMETER]);
 }
 
+/// Returns the size of the address space of this process, in bytes (proc_pid_status(5)).
+fn address_space() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
+    size.and_then(|size| size.parse::<u64>().ok()).expect("a number") << 10
+}
+
 /// Says what comes of it.
 async fn have_no_memory() {
     let adapter = adapter();
@@ -304,8 +311,8 @@ async fn have_no_memory() {
     // A thread for what takes long, which takes memory too.
     tokio::task::spawn_blocking(|| ()).await.expect("no panic");
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).expect("known");
-    // The memory that there is already is more than that.
-    setrlimit(Resource::RLIMIT_AS, 1 << 20, hard).expect("lowered");
+    // Room for what the other threads of the process take meanwhile, and for none of these.
+    setrlimit(Resource::RLIMIT_AS, address_space() + (length as u64 / 2), hard).expect("lowered");
     let errors = [
         adapter.register(length, Access::REMOTE_WRITE).await.map(drop).expect_err("no memory"),
         adapter.buffer(length).map(drop).expect_err("no memory"),
