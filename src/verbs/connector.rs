@@ -213,7 +213,8 @@ impl Connector {
     fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) -> AfterStep {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
-        if !applies(&inner) {
+        // A thread is about to end everything, because the device is gone, and that is the reason of the end.
+        if self.adapter.is_removed() || !applies(&inner) {
             return after;
         }
         let connected = inner.progress.state() == State::Connected;
@@ -549,6 +550,10 @@ impl Connector {
         if left || self.adapter.is_stopped() {
             // The peer has left already, there is no id, or the runtime has ended and no task reads the answer.
             inner.next = Some(Input::DisconnectAnswered);
+            return;
+        }
+        if self.adapter.is_removed() {
+            // As in `lose`.
             return;
         }
         if let Err(error) = sent {

@@ -5,11 +5,13 @@
 use std::time::Duration;
 
 use common::cm::exchange;
+use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use futures::future::join_all;
+use tokio_rdma::error::DisconnectError;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, ConnectParams, DisconnectReason, Op, QueuePairConfig, SharedReceiveConfig,
     SharedReceiveQueue, Status, WorkBuffer,
@@ -262,6 +264,35 @@ async fn a_device_is_removed_under_load() {
     for (status, _) in within(join_all(shared.map(ended))).await {
         assert!(matches!(status, Status::SUCCESS | Status::DEVICE_REMOVED), "{status:?}");
     }
+    nothing_is_left().await;
+}
+
+// AD-05: whatever else happens to a connection while the device is being removed, the removal is the reason of its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_failure_during_a_removal_is_no_loss() {
+    if !alone(module_path!(), "a_failure_during_a_removal_is_no_loss") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pairs = [connected(&adapter).await, connected(&adapter).await];
+    fake("hold ibv_destroy_qp");
+    fake("remove");
+    eventually("the end of the first connection is held", || fake("held") == Some(1)).await;
+    assert!(adapter.is_removed());
+    pairs[1].active.queue_pair.flush();
+    let leaving = tokio::spawn(pairs[1].passive.connection.disconnect());
+    fake("reset");
+    assert_eq!(within(leaving).await.expect("no panic"), Err(DisconnectError::DeviceRemoved));
+    for end in pairs.iter().flat_map(|pair| [&pair.active, &pair.passive]) {
+        let error = within(end.connection.disconnect()).await.expect_err("there is no device");
+        assert_eq!(error, DisconnectError::DeviceRemoved);
+    }
+    let ends = [&pairs[0].active, &pairs[0].passive, &pairs[1].active];
+    for end in ends {
+        assert_eq!(within(end.connection.disconnected()).await, DisconnectReason::DeviceRemoved);
+    }
+    drop((pairs, adapter));
     nothing_is_left().await;
 }
 
