@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 #[cfg(feature = "verbs")]
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info};
@@ -75,8 +74,8 @@ pub(crate) struct ConnectorState {
     loss: Option<(Status, Reason)>,
     /// A call of Connect has not returned: see [`ConnectCall`].
     connect_called: bool,
-    /// Number of calls of Connect that wait for their queue pair, before they begin: see [`ConnectorDriver::unless_canceled`].
-    waits: u32,
+    /// The calls of Connect that wait for their queue pair, of which the machine knows nothing yet: see [`ConnectWait`].
+    waits: WaitSet<()>,
     /// The phase that the metrics count.
     phase: PhaseGuard,
     answers: Answers,
@@ -93,7 +92,7 @@ impl ConnectorState {
             ended: None,
             loss: None,
             connect_called: false,
-            waits: 0,
+            waits: WaitSet::default(),
             phase,
             answers: Answers::default(),
         }
@@ -537,41 +536,43 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// Cancels the calls that wait (CancelOverlappedRequests).
     fn cancel(&self) {
-        let _ = self.handle_if(|inner| {
-            let progress = inner.as_mut();
-            // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding.
-            let waits = progress.waits > 0 && matches!(progress.state(), State::Idle | State::Bound);
-            Some(if waits { Input::Release } else { Input::Cancel })
-        });
-        self.canceled().notify_waiters();
+        let mut after = AfterStep::default();
+        let mut inner = self.lock();
+        let progress = inner.as_mut();
+        // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding.
+        let waits = matches!(progress.state(), State::Idle | State::Bound)
+            && progress.waits.interests().next().is_some();
+        if waits {
+            progress.waits.notify_all((), &mut after.calls);
+        }
+        let input = if waits { Input::Release } else { Input::Cancel };
+        let _ = self.handle_locked(&mut inner, input, &mut after);
+        drop(inner);
+        after.run();
     }
 
-    /// Returns the notification of the calls that wait in [`unless_canceled`](Self::unless_canceled).
-    fn canceled(&self) -> &Notify;
-
-    /// Waits for the queue pair of a Connect, unless [`cancel`](Self::cancel) ends the wait.
+    /// Waits for the queue pair of a Connect, unless [`cancel`](Self::cancel) ends the wait. Returns the wait, if there was
+    /// one: it lasts until the step that begins the connect, so that no cancel falls between the two.
     ///
     /// # Errors
     /// `Canceled`.
-    fn unless_canceled<T>(
+    fn unless_canceled(
         &self,
-        ready: impl Future<Output = T> + Send,
-    ) -> impl Future<Output = Result<T, ConnectError>> + Send
+        ready: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<Option<ConnectWait<'_, Self>>, ConnectError>> + Send
     where
         Self: Sized,
     {
         async {
             let mut ready = pin!(ready);
-            if let Some(value) = ready.as_mut().now_or_never() {
-                return Ok(value);
+            if ready.as_mut().now_or_never().is_some() {
+                return Ok(None);
             }
-            // In this order: a cancel that finds the wait also notifies it.
-            let canceled = self.canceled().notified();
-            let _wait = ConnectWait::new(self);
+            let wait = ConnectWait::new(self);
             tokio::select! {
                 biased;
-                () = canceled => Err(ConnectError::Canceled),
-                value = ready => Ok(value),
+                () = std::future::poll_fn(|cx| wait.poll_canceled(cx)) => Err(ConnectError::Canceled),
+                () = ready => Ok(Some(wait)),
             }
         }
     }
@@ -688,19 +689,37 @@ impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
     }
 }
 
-/// A call of Connect that waits for its queue pair.
-struct ConnectWait<'a, D: ConnectorDriver>(&'a D);
+/// A call of Connect that waits for its queue pair, and that a cancel ends.
+pub(crate) struct ConnectWait<'a, D: ConnectorDriver> {
+    connector: &'a D,
+    key: WaitKey,
+}
 
 impl<'a, D: ConnectorDriver> ConnectWait<'a, D> {
     fn new(connector: &'a D) -> Self {
-        connector.lock().as_mut().waits += 1;
-        Self(connector)
+        let key = connector.lock().as_mut().waits.register(());
+        Self { connector, key }
+    }
+
+    /// Polls for the cancel.
+    fn poll_canceled(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.connector.lock();
+        let (polled, replaced) = inner.as_mut().waits.poll(self.key, cx);
+        drop(inner);
+        drop(replaced);
+        polled
+    }
+
+    /// Returns whether a cancel has ended this wait, for the step that begins the connect.
+    pub(crate) fn is_canceled(&self, inner: &mut D::Inner) -> bool {
+        inner.as_mut().waits.is_notified(self.key)
     }
 }
 
 impl<D: ConnectorDriver> Drop for ConnectWait<'_, D> {
     fn drop(&mut self) {
-        self.0.lock().as_mut().waits -= 1;
+        let waiter = self.connector.lock().as_mut().waits.remove(self.key);
+        drop(waiter);
     }
 }
 

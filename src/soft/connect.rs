@@ -22,7 +22,7 @@ use crate::net::{self, BoundSocket, Stream};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
-use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_overdue};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
@@ -142,8 +142,8 @@ impl Connector {
             tokio::time::Instant::now().checked_add(timeout).map(tokio::time::Instant::into_std)
         });
         // The driver of a failed attempt may still have the queue pair.
-        self.unless_canceled(queue_pair.settled()).await?;
-        let call = self.begin(queue_pair, peer, params, deadline)?;
+        let wait = self.unless_canceled(queue_pair.settled()).await?;
+        let call = self.begin(queue_pair, peer, params, deadline, wait)?;
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {
             Ok(dialled) => {
@@ -177,12 +177,14 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
+        wait: Option<ConnectWait<'_, Self>>,
     ) -> Result<ConnectCall<'_, Self>, ConnectError> {
         let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
         // Taken before the machine is asked, so that no other connector gets it in between, and under the
         // same lock, so that another call on this connector finds either all of it or nothing.
-        let mut busy = false;
+        let (mut busy, mut canceled) = (false, false);
         let (outcome, after) = self.step(|inner| {
+            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
             let fits =
                 matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
             let called = inner.progress.is_connect_called();
@@ -202,6 +204,8 @@ impl Connector {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }
+            // The cancel that came after the wait has ended the connector.
+            Status::CONNECTION_ACTIVE if canceled => ConnectError::Canceled,
             Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
             status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
         })
@@ -603,6 +607,7 @@ mod tests {
 
     use super::*;
     use crate::net::host::Host;
+    use crate::net::ports::lease;
     use crate::soft::adapter::{Adapter, resolve};
     use crate::soft::config::SoftConfig;
 
@@ -626,7 +631,8 @@ mod tests {
         let close = async { drop((listener.accept().expect("connected"), listener)) };
         let (outcome, ()) = tokio::join!(dialing, close);
         assert!(outcome.is_err());
-        Connector::new(adapter).bind(local).expect("the port is free");
+        // Its lease alone is looked at: a child of another test may have a copy of the socket until it runs its program.
+        drop(lease(None, local.ip(), local.port()).expect("the port is free"));
         assert_eq!(connector.lock().progress.state(), State::Dead);
     }
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tracing::debug;
 
 use super::adapter::{Adapter, LingeringClose};
@@ -33,8 +32,6 @@ pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<Adapter>,
     inner: Mutex<Inner>,
-    /// Ends the calls of Connect that wait for their queue pair.
-    canceled: Notify,
     _registered: Registered,
 }
 
@@ -122,7 +119,6 @@ impl Connector {
             id,
             adapter,
             inner: Mutex::new(inner),
-            canceled: Notify::new(),
             _registered: registered,
         })
     }
@@ -330,10 +326,6 @@ impl ConnectorDriver for Connector {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
-    }
-
-    fn canceled(&self) -> &Notify {
-        &self.canceled
     }
 
     fn execute(&self, inner: &mut Inner, action: Action, _after: &mut AfterStep) {

@@ -94,6 +94,11 @@ impl<T: Copy, I> WaitSet<T, I> {
         place.map_or((Poll::Pending, None), |place| self.tasks[place].2.poll(cx))
     }
 
+    /// Returns whether this task has been notified.
+    pub(crate) fn is_notified(&self, key: WaitKey) -> bool {
+        self.place(key).is_some_and(|place| self.tasks[place].2.value.is_some())
+    }
+
     /// Returns the interests of the tasks that have not been notified.
     pub(crate) fn interests(&self) -> impl Iterator<Item = &I> {
         self.tasks.iter().filter(|(.., waiter)| waiter.value.is_none()).map(|(_, interest, _)| interest)

@@ -16,7 +16,7 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net;
 use crate::net::ports::{PortRange, candidates};
 use crate::proto::connector::{Input, Op, State, Terms};
-use crate::provider::connector::{AfterStep, ConnectCall, ConnectorDriver, is_overdue};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, is_overdue};
 use crate::provider::errors::{bind_error, connect_error, report_of};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
@@ -132,14 +132,15 @@ impl Connector {
         let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
         // After an attempt that failed it is being renewed, which may wait for a call of the driver.
         let settled = self.unless_canceled(queue_pair.settled());
-        match deadline {
+        let wait = match deadline {
             None => settled.await?,
             Some(deadline) => {
                 let settled = tokio::time::timeout_at(deadline, settled).await;
-                settled.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })??;
+                settled.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })??
             }
-        }
-        let call = self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std))?;
+        };
+        let call =
+            self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std), wait)?;
         let answer = self.answer(Op::Connect);
         let status = match deadline {
             None => answer.await,
@@ -186,13 +187,15 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
+        wait: Option<ConnectWait<'_, Self>>,
     ) -> Result<ConnectCall<'_, Self>, ConnectError> {
         let (data, max_data) = (params.private_data.len(), self.adapter.info().max_request_data);
         let peer = net::canonical(peer);
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
         // so that another call on this connector finds either all of it or nothing.
-        let mut busy = false;
+        let (mut busy, mut canceled) = (false, false);
         let (outcome, after) = self.step(|inner| {
+            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
             let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
             let called = inner.progress.is_connect_called();
             let taken = fits && !called && queue_pair.associate(self.me.clone()).is_ok();
@@ -222,6 +225,8 @@ impl Connector {
             Status::INVALID_BUFFER_SIZE => {
                 ConnectError::InvalidBufferSize { length: data, maximum: max_data }
             }
+            // The cancel that came after the wait has ended the connector.
+            Status::CONNECTION_ACTIVE if canceled => ConnectError::Canceled,
             Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
             status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
         })

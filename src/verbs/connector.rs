@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
@@ -38,8 +37,6 @@ pub(crate) struct Connector {
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Connector>,
     inner: Mutex<Inner>,
-    /// Ends the calls of Connect that wait for their queue pair.
-    canceled: Notify,
     _registered: Registered,
 }
 
@@ -204,7 +201,6 @@ impl Connector {
                 role,
                 me: me.clone(),
                 inner: Mutex::new(inner),
-                canceled: Notify::new(),
                 _registered: registered,
             }
         })
@@ -599,10 +595,6 @@ impl ConnectorDriver for Connector {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
-    }
-
-    fn canceled(&self) -> &Notify {
-        &self.canceled
     }
 
     fn execute(&self, inner: &mut Inner, action: Action, after: &mut AfterStep) {

@@ -23,6 +23,8 @@ use tokio_rdma::{
     AcceptParams, Adapter, Buffer, CompletionQueueConfig, ConnectParams, Connection, Op, QueuePair,
     QueuePairConfig, Reply, Status,
 };
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{self, SubscriberExt};
 
 /// The bytes that the fake device writes to the memory of a receive that it has.
 const SCRIBBLE: u8 = 0xee;
@@ -148,6 +150,39 @@ async fn a_connect_is_canceled_while_its_queue_pair_is_renewed() {
     let other = queue_pair(&adapter);
     let error = within(connector.connect(&other, address, ConnectParams::default())).await;
     assert_eq!(error.expect_err("it was canceled").status(), Status::CONNECTION_ACTIVE);
+    fake("reset");
+    drop(outcome(connecting).await);
+}
+
+/// A subscriber that panics at each event.
+struct PanickingLayer;
+
+impl<S: tracing::Subscriber> Layer<S> for PanickingLayer {
+    fn on_event(&self, _event: &tracing::Event<'_>, _context: layer::Context<'_, S>) {
+        panic!("the subscriber fails");
+    }
+}
+
+// CAN-01: a subscriber that panics in the cancel of such a connect keeps no call waiting.
+#[tokio::test]
+async fn a_panicking_subscriber_loses_no_cancel() {
+    if !alone(module_path!(), "a_panicking_subscriber_loses_no_cancel") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", &adapter).await;
+    fake("keep requests");
+    abandon(accepting).await;
+    let (_listener, address) = listening(&adapter);
+    let connector = adapter.connector();
+    let mut connect = pin!(connector.connect(&passive, address, ConnectParams::default()));
+    assert!(poll_once(&mut connect).is_pending(), "it has no queue pair yet");
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(PanickingLayer), || {
+        catch_unwind(AssertUnwindSafe(|| connector.cancel())).expect_err("the subscriber's");
+    });
+    let Poll::Ready(canceled) = poll_once(&mut connect) else { panic!("it waits on") };
+    assert!(matches!(canceled.expect_err("canceled"), ConnectError::Canceled));
     fake("reset");
     drop(outcome(connecting).await);
 }
