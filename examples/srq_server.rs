@@ -16,17 +16,16 @@ mod report;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use clap::Parser;
 use futures::StreamExt;
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 use futures::stream::FuturesUnordered;
-use tokio_rdma::types::OpKind;
+use tokio::time::timeout;
 use tokio_rdma::{
-    AcceptParams, AcceptorConfig, Adapter, CompletionQueue, CompletionQueueConfig, ConnectParams, Connection,
-    Listener, NotifyKind, Op, QueuePair, QueuePairConfig, Request, SharedReceiveConfig, SharedReceiveQueue,
+    AcceptParams, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, Listener,
+    NotifyKind, Op, QueuePair, QueuePairConfig, Request, SharedReceiveConfig, SharedReceiveQueue,
 };
 
 /// A server of many clients on one shared receive queue.
@@ -47,102 +46,117 @@ struct Options {
 const RECEIVES: usize = 64;
 /// The length of the longest message.
 const LONGEST: usize = 256;
+/// The longest time that a client may take to complete its connection.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
-struct Server {
+/// The clients of a server, by the contexts of their queue pairs.
+struct Clients {
     adapter: Adapter,
-    receives: SharedReceiveQueue,
-    /// The queue that is polled, if the server is not one of futures.
-    completions: Option<CompletionQueue>,
-    /// The queue pairs of the clients, by their contexts.
-    clients: Mutex<HashMap<u64, QueuePair>>,
-    next: AtomicU64,
+    config: QueuePairConfig,
+    queue_pairs: HashMap<u64, QueuePair>,
+    /// The context of the next client.
+    next: u64,
+    /// Each resolves to its client when that has left.
+    stays: FuturesUnordered<BoxFuture<'static, u64>>,
 }
 
-impl Server {
+impl Clients {
+    /// Accepts those who come, and forgets those who have left. Resolves when there is one more or less.
+    async fn change(&mut self, listener: &Listener) -> io::Result<()> {
+        tokio::select! {
+            request = listener.request() => self.accept(request?),
+            Some(client) = self.stays.next() => {
+                self.queue_pairs.remove(&client);
+                Ok(())
+            }
+        }
+    }
+
     /// Accepts a client. Its first message may come before the accept resolves, and can be answered then.
-    async fn accept(self: Arc<Self>, request: Request) -> io::Result<(u64, Connection)> {
-        let context = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut config = QueuePairConfig::default().shared_receives(&self.receives).context(context);
-        if let Some(queue) = &self.completions {
-            config = config.receive_completions(queue);
-        }
-        let queue_pair = self.adapter.queue_pair(config)?;
-        self.clients().insert(context, queue_pair.clone());
-        let accepted = request.accept(&queue_pair, AcceptParams::default()).await;
-        let connection = accepted.inspect_err(|_| drop(self.clients().remove(&context)))?;
-        Ok((context, connection))
-    }
-
-    /// Keeps the connections of all clients until they leave: dropping the last `Connection` of one would disconnect it.
-    async fn keep(self: Arc<Self>, listener: Listener) -> io::Result<()> {
-        let server = self.clone();
-        let acceptor =
-            listener.acceptor(AcceptorConfig::default(), move |request| server.clone().accept(request))?;
-        loop {
-            let (context, connection) = acceptor.accept().await?;
-            let server = self.clone();
-            tokio::spawn(async move {
+    fn accept(&mut self, request: Request) -> io::Result<()> {
+        let client = self.next;
+        self.next += 1;
+        let queue_pair = self.adapter.queue_pair(self.config.clone().context(client))?;
+        self.queue_pairs.insert(client, queue_pair.clone());
+        self.stays.push(Box::pin(async move {
+            let accepted = timeout(HANDSHAKE, request.accept(&queue_pair, AcceptParams::default())).await;
+            // Dropping the last `Connection` of a client would disconnect it.
+            if let Ok(Ok(connection)) = accepted {
                 connection.disconnected().await;
-                server.clients().remove(&context);
-            });
-        }
-    }
-
-    /// Answers all clients: each receive is a future.
-    async fn answer_by_futures(&self) -> io::Result<()> {
-        let mut receives = FuturesUnordered::new();
-        for _ in 0..self.receives.depth() {
-            receives.push(self.receives.receive(self.adapter.buffer(LONGEST)?)?);
-        }
-        while let Some((result, buffer)) = receives.next().await {
-            // A receive fails if its client leaves in the middle of a message. The others go on.
-            let received = result.ok().map(|received| (received.queue_pair_context, received.bytes));
-            let answer = received.map(|(client, length)| (client, buffer[..length].to_ascii_uppercase()));
-            // Before the answer, which may bring the next message.
-            receives.push(self.receives.receive(buffer)?);
-            self.send(answer)?;
-        }
+            }
+            client
+        }));
         Ok(())
     }
 
-    /// Answers all clients: the receives complete in a queue, and are taken by their contexts.
-    async fn answer_by_queue(&self, queue: &CompletionQueue) -> io::Result<()> {
-        let mut receives = HashMap::new();
-        for number in 0..self.receives.depth() as u64 {
-            receives.insert(number, self.receives.receive_with(self.adapter.buffer(LONGEST)?, number)?);
-        }
-        let mut completions = Vec::new();
-        loop {
-            // Poll until the queue is empty, and then wait: so no completion is missed.
-            if queue.poll(64, &mut completions) == 0 {
-                queue.notify(NotifyKind::Any).await?;
-            }
-            for completion in completions.drain(..).filter(|completion| completion.kind == OpKind::Receive) {
-                let polled = receives.remove(&completion.context).map(Op::take);
-                let Some(Ok((result, buffer))) = polled else { continue };
-                let message = result.ok().map(|received| &buffer[..received.bytes]);
-                let answer = message.map(|text| (completion.queue_pair_context, text.to_ascii_uppercase()));
-                let receive = self.receives.receive_with(buffer, completion.context)?;
-                receives.insert(completion.context, receive);
-                self.send(answer)?;
-            }
-        }
-    }
-
-    /// Sends an answer to the client with this context. One that has left gets none.
-    fn send(&self, answer: Option<(u64, Vec<u8>)>) -> io::Result<()> {
-        if let Some((client, text)) = answer
-            && let Some(queue_pair) = self.clients().get(&client)
-        {
+    /// Sends a client its answer. One that has left gets none.
+    fn answer(&self, client: u64, text: &[u8]) -> io::Result<()> {
+        if let Some(queue_pair) = self.queue_pairs.get(&client) {
             // The request goes on without its future, and frees the buffer at its end.
-            let _ = queue_pair.send(self.adapter.buffer_from(&text)?).map(drop);
+            let _ = queue_pair.send(self.adapter.buffer_from(text)?).map(drop);
         }
         Ok(())
     }
+}
 
-    fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, QueuePair>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+/// Answers all clients: each receive is a future.
+async fn serve_by_futures(
+    mut clients: Clients,
+    listener: &Listener,
+    receives: &SharedReceiveQueue,
+) -> io::Result<()> {
+    let mut messages = FuturesUnordered::new();
+    for _ in 0..receives.depth() {
+        messages.push(receives.receive(clients.adapter.buffer(LONGEST)?)?);
     }
+    loop {
+        tokio::select! {
+            changed = clients.change(listener) => changed?,
+            Some((result, buffer)) = messages.next() => {
+                // A receive fails if its client leaves in the middle of a message. The others go on.
+                let answer =
+                    result.ok().map(|received| (received.queue_pair_context, capitals(&buffer, received.bytes)));
+                // Before the answer, which may bring the next message.
+                messages.push(receives.receive(buffer)?);
+                answer.map_or(Ok(()), |(client, text)| clients.answer(client, &text))?;
+            }
+        }
+    }
+}
+
+/// Answers all clients: the receives complete in a queue, and are taken by their contexts.
+async fn serve_by_queue(
+    mut clients: Clients,
+    listener: &Listener,
+    receives: &SharedReceiveQueue,
+    queue: &CompletionQueue,
+) -> io::Result<()> {
+    let mut posted = HashMap::new();
+    for number in 0..receives.depth() as u64 {
+        posted.insert(number, receives.receive_with(clients.adapter.buffer(LONGEST)?, number)?);
+    }
+    let mut completions = Vec::new();
+    loop {
+        // Poll until the queue is empty, and then wait: so no completion is missed.
+        if queue.poll(64, &mut completions) == 0 {
+            tokio::select! {
+                changed = clients.change(listener) => changed?,
+                notified = queue.notify(NotifyKind::Any) => notified?,
+            }
+        }
+        for completion in completions.drain(..) {
+            let receive = posted.remove(&completion.context).map(Op::take);
+            let Some(Ok((result, buffer))) = receive else { continue };
+            let text = result.ok().map(|received| capitals(&buffer, received.bytes));
+            posted.insert(completion.context, receives.receive_with(buffer, completion.context)?);
+            text.map_or(Ok(()), |text| clients.answer(completion.queue_pair_context, &text))?;
+        }
+    }
+}
+
+/// Returns the answer to a message.
+fn capitals(buffer: &Buffer, length: usize) -> Vec<u8> {
+    buffer[..length].to_ascii_uppercase()
 }
 
 /// Sends messages one after the other, and checks the answers. Returns their number.
@@ -175,25 +189,23 @@ async fn serve(options: &Options, polled: bool) -> io::Result<(usize, usize)> {
     // On iWARP devices a message that finds no receive ends its connection: each client has at most one under way.
     let waits = adapter.info().waits_for_shared_receives;
     let receives = if waits { RECEIVES } else { options.clients };
-    let completions = CompletionQueueConfig::default().depth(receives);
-    let server = Arc::new(Server {
-        receives: adapter.shared_receive_queue(SharedReceiveConfig::default().depth(receives))?,
-        completions: if polled { Some(adapter.completion_queue(completions)?) } else { None },
-        adapter: adapter.clone(),
-        clients: Mutex::default(),
-        next: AtomicU64::new(0),
-    });
-    let answers = async {
-        match &server.completions {
-            Some(queue) => server.answer_by_queue(queue).await,
-            None => server.answer_by_futures().await,
+    let pool = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(receives))?;
+    let queue = adapter.completion_queue(CompletionQueueConfig::default().depth(receives))?;
+    let config = QueuePairConfig::default().shared_receives(&pool);
+    let config = if polled { config.receive_completions(&queue) } else { config };
+    let (queue_pairs, stays) = (HashMap::new(), FuturesUnordered::new());
+    let served = Clients { adapter: adapter.clone(), config, queue_pairs, next: 0, stays };
+    let server = async {
+        if polled {
+            serve_by_queue(served, &listener, &pool, &queue).await
+        } else {
+            serve_by_futures(served, &listener, &pool).await
         }
     };
     let clients =
         (0..options.clients).map(|number| client(adapter.clone(), address, number, options.messages));
     tokio::select! {
-        ended = answers => ended.and(Err(io::Error::other("the server has ended"))),
-        ended = server.clone().keep(listener) => ended.and(Err(io::Error::other("the listener has ended"))),
+        ended = server => ended.and(Err(io::Error::other("the server has ended"))),
         answered = try_join_all(clients) => Ok((answered?.into_iter().sum(), receives)),
     }
 }
