@@ -11,7 +11,7 @@ use tracing::debug;
 use super::adapter::{Adapter, LingeringClose};
 use super::connection::{Command, ConnectionShared};
 use super::driver::{Ending, Event, Observer};
-use super::queue_pair::{Borrower, QueuePair};
+use super::queue_pair::{QueuePair, QueuePairUser};
 use crate::error::{DecodeError, Reason};
 use crate::inflight::WakeList;
 use crate::net::descriptors::Held;
@@ -161,8 +161,8 @@ impl Connector {
 
     /// Associates the queue pair with this attempt. Returns whether it was free.
     pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePair>) -> bool {
-        let borrower: Weak<Self> = Arc::downgrade(self);
-        let taken = queue_pair.associate(borrower).is_ok();
+        let user: Weak<Self> = Arc::downgrade(self);
+        let taken = queue_pair.associate(user).is_ok();
         if taken {
             inner.queue_pair = Some(queue_pair.clone());
         }
@@ -293,7 +293,7 @@ impl Observer for Connector {
     }
 }
 
-impl Borrower for Connector {
+impl QueuePairUser for Connector {
     fn abandon(&self, why: &'static str) {
         let mut wakes = WakeList::default();
         let _ = self.handle_if(|inner| {

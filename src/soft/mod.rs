@@ -16,8 +16,8 @@
 // | `completion_queue` | the sockets that a poll of a completion queue reads and writes |
 // | `timers` | the time limits of a silent connection and of an unfinished message |
 // | `driver` | the task of a connection; it reports to an `Observer` |
-// | `queue_pair` | both queues of a connection, used by a `Borrower` |
-// | `connector` | the state machine of a connector with its futures: observer and borrower |
+// | `queue_pair` | both queues of a connection, used by a `QueuePairUser` |
+// | `connector` | the state machine of a connector with its futures: observer and user |
 // | `connect`, `listener` | the active side of a connector; the listener, and the passive side |
 
 pub(crate) mod adapter;

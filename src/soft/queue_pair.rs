@@ -33,7 +33,7 @@ use crate::types::OpKind;
 pub(crate) type Queues = params::Queues<Arc<SharedReceives>, Option<Arc<CompletionQueue>>>;
 
 /// The connector that uses a queue pair, seen from the queue pair.
-pub(crate) trait Borrower: Send + Sync {
+pub(crate) trait QueuePairUser: Send + Sync {
     /// Ends the connection, for this local reason.
     fn abandon(&self, why: &'static str);
     /// Ends the attempt or the connection, because the queue pair is gone.
@@ -63,7 +63,7 @@ pub(crate) struct QueuePair {
 struct State {
     phase: QueuePairState,
     /// The connector that it is being used for.
-    borrower: Option<Weak<dyn Borrower>>,
+    user: Option<Weak<dyn QueuePairUser>>,
     /// The last handle of the user was dropped.
     released: bool,
     /// The attempt has ended, and its driver has not freed the queue pair yet.
@@ -94,7 +94,7 @@ impl QueuePair {
             send_depth: parts.send_depth,
             state: Mutex::new(State {
                 phase: QueuePairState::Unconnected,
-                borrower: None,
+                user: None,
                 released: false,
                 is_returning: false,
                 memberships: SmallVec::new(),
@@ -119,9 +119,9 @@ impl QueuePair {
     }
 
     /// Returns the state, and the connector that uses the queue pair.
-    fn used_by(&self) -> (QueuePairState, Option<Arc<dyn Borrower>>) {
+    fn used_by(&self) -> (QueuePairState, Option<Arc<dyn QueuePairUser>>) {
         let state = self.lock();
-        (state.phase, state.borrower.as_ref().and_then(Weak::upgrade))
+        (state.phase, state.user.as_ref().and_then(Weak::upgrade))
     }
 
     pub(crate) fn is_free(&self) -> bool {
@@ -132,10 +132,10 @@ impl QueuePair {
     ///
     /// # Errors
     /// Another connector uses it, or has used it.
-    pub(crate) fn associate(&self, borrower: Weak<dyn Borrower>) -> Result<(), Busy> {
+    pub(crate) fn associate(&self, user: Weak<dyn QueuePairUser>) -> Result<(), Busy> {
         let mut state = self.lock();
         state.phase.associate()?;
-        state.borrower = Some(borrower);
+        state.user = Some(user);
         Ok(())
     }
 
@@ -149,13 +149,13 @@ impl QueuePair {
             if state.phase != QueuePairState::Unconnected {
                 return wakes;
             }
-            state.borrower = None;
+            state.user = None;
             state.released
         };
         if self.adapter.is_removed() {
-            wakes.append(self.die(Status::DEVICE_REMOVED));
+            wakes.append(self.close(Status::DEVICE_REMOVED));
         } else if released {
-            wakes.append(self.die(Status::CANCELED));
+            wakes.append(self.close(Status::CANCELED));
         }
         wakes
     }
@@ -187,7 +187,7 @@ impl QueuePair {
     }
 
     /// Ends the queue pair and completes its posted receives with `status`.
-    fn die(&self, status: Status) -> WakeList {
+    fn close(&self, status: Status) -> WakeList {
         let mut wakes = WakeList::default();
         self.end(&mut wakes);
         wakes.append(self.flush_receives(status, true));
@@ -387,8 +387,8 @@ impl QueuePair {
     /// Adds the reason for the loss of the connection, if that is why nothing can be posted.
     #[cold]
     fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
-        let (_, borrower) = self.used_by();
-        match (kind, borrower.and_then(|borrower| borrower.loss())) {
+        let (_, user) = self.used_by();
+        match (kind, user.and_then(|user| user.loss())) {
             (PostErrorKind::ConnectionInvalid, Some(reason)) => PostErrorKind::ConnectionLost { reason },
             (kind, _) => kind,
         }
@@ -404,14 +404,14 @@ impl QueuePair {
     /// Ends the queue pair after one of its completion queues has lost a result, because no later result is
     /// reliable.
     pub(crate) fn overrun(&self) {
-        let (phase, borrower) = self.used_by();
-        match (phase, borrower) {
-            (QueuePairState::Connected, Some(borrower)) => borrower.abandon("a completion queue overran"),
-            (_, borrower) => {
-                if let Some(borrower) = borrower {
-                    borrower.queue_pair_removed();
+        let (phase, user) = self.used_by();
+        match (phase, user) {
+            (QueuePairState::Connected, Some(user)) => user.abandon("a completion queue overran"),
+            (_, user) => {
+                if let Some(user) = user {
+                    user.queue_pair_removed();
                 }
-                self.die(Status::CANCELED).wake_all();
+                self.close(Status::CANCELED).wake_all();
             }
         }
     }
@@ -420,12 +420,12 @@ impl QueuePair {
     /// distinguished from those that the peer has already begun. An attempt does not survive it either: a
     /// device has lent its queue pair to it.
     pub(crate) fn flush(&self) {
-        let (phase, borrower) = self.used_by();
-        if let (QueuePairState::Connected, Some(borrower)) = (phase, &borrower) {
-            return borrower.abandon(FLUSHED);
+        let (phase, user) = self.used_by();
+        if let (QueuePairState::Connected, Some(user)) = (phase, &user) {
+            return user.abandon(FLUSHED);
         }
-        if let (QueuePairState::Associated, Some(borrower)) = (phase, borrower) {
-            borrower.queue_pair_removed();
+        if let (QueuePairState::Associated, Some(user)) = (phase, user) {
+            user.queue_pair_removed();
         }
         self.flush_receives(Status::CANCELED, false).wake_all();
     }
@@ -438,8 +438,8 @@ impl QueuePair {
 
     /// Ends the queue pair after its last handle was dropped.
     pub(crate) fn released(&self) {
-        if let (_, Some(borrower)) = self.used_by() {
-            borrower.queue_pair_removed();
+        if let (_, Some(user)) = self.used_by() {
+            user.queue_pair_removed();
         }
         // A connection flushes for itself, when nothing of the memory is in use any more.
         let free = {
@@ -448,7 +448,7 @@ impl QueuePair {
             state.phase == QueuePairState::Unconnected
         };
         if free {
-            self.die(Status::CANCELED).wake_all();
+            self.close(Status::CANCELED).wake_all();
         }
     }
 }
@@ -457,7 +457,7 @@ impl Member for QueuePair {
     fn device_removed(&self) {
         // The connection flushes for itself, see above.
         if self.is_free() {
-            self.die(Status::DEVICE_REMOVED).wake_all();
+            self.close(Status::DEVICE_REMOVED).wake_all();
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::net::Host;
 use crate::provider::params::QueuePairParts;
 use crate::soft::adapter::{self, Adapter};
 use crate::soft::completion_queue::CompletionQueue;
-use crate::soft::queue_pair::{Borrower, QueuePair, Queues};
+use crate::soft::queue_pair::{QueuePair, QueuePairUser, Queues};
 use crate::soft::receive_queue::SharedReceives;
 use crate::soft::send_queue::Next;
 
@@ -232,7 +232,7 @@ async fn connections_leave_a_queue_in_any_order() {
 /// The connector of a queue pair that is not told of anything.
 struct Nobody;
 
-impl Borrower for Nobody {
+impl QueuePairUser for Nobody {
     fn abandon(&self, _why: &'static str) {}
 
     fn queue_pair_removed(&self) {}
