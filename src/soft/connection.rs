@@ -18,7 +18,7 @@ use super::framing::Batch;
 use super::memory::{AccessGuard, KeyTable, WindowOp};
 use super::receive_queue::ReceiveQueue;
 use super::receiver::Receiver;
-use super::receiver::turn::{Stop, TURN, TURN_BYTES, Turn, Turned, cost_of};
+use super::receiver::turn::{Stop, TURN, TURN_BYTES, Turn, TurnOutcome, cost_of};
 use super::send_queue::{MAX_BATCHES, Next, SendQueue, deregistered};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
@@ -43,7 +43,7 @@ pub(crate) enum Command {
 }
 
 /// The state that the driver polls: the command of the connector, and whether the socket was full.
-pub(super) struct Asked {
+pub(super) struct DriverWork {
     pub(super) command: Option<Command>,
     /// The socket was full.
     pub(super) blocked: bool,
@@ -210,6 +210,9 @@ impl SendHalf<'_> {
     }
 }
 
+/// No limit of the bytes of [`write_batches`](ConnectionShared::write_batches), which asks the runtime for room.
+pub(super) const AT_ONCE: (usize, bool) = (usize::MAX, false);
+
 /// The result of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transmitted {
@@ -261,7 +264,7 @@ impl ConnectionShared {
     pub(super) fn transmit<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Transmitted {
         let Some(socket) = sending.socket() else { return Transmitted::Idle };
         let next = sending.begin(wakes);
-        self.go_on(&socket, sending, next, wakes)
+        self.write_batches(&socket, sending, next, AT_ONCE, wakes).0
     }
 
     /// Writes as [`transmit`](Self::transmit) does, as much as belongs in a turn of the task. Also returns
@@ -329,20 +332,9 @@ impl ConnectionShared {
         sending.broken.is_some() || sending.halted
     }
 
-    /// Writes from this step on, see [`transmit`](Self::transmit).
-    pub(super) fn go_on<'a>(
-        &'a self,
-        socket: &Socket,
-        sending: SendHalf<'a>,
-        next: Next,
-        wakes: &mut WakeList,
-    ) -> Transmitted {
-        self.write_batches(socket, sending, next, (usize::MAX, false), wakes).0
-    }
-
     /// Writes from this step on, and begins no further batch after `most` bytes. If `now`, the runtime is not
     /// asked for room. Also returns the number of bytes.
-    fn write_batches<'a>(
+    pub(super) fn write_batches<'a>(
         &'a self,
         socket: &Socket,
         mut sending: SendHalf<'a>,
@@ -477,11 +469,11 @@ impl ConnectionShared {
     }
 
     /// Takes the command. The driver is woken by this task's waker from now on.
-    pub(super) fn poll_command(&self, cx: &Context<'_>) -> Asked {
+    pub(super) fn poll_command(&self, cx: &Context<'_>) -> DriverWork {
         let mut sending = self.sending.lock();
         let known = sending.is_registered(cx);
         let old = if known { None } else { sending.register(cx) };
-        let asked = Asked { command: sending.command.take(), blocked: sending.queue.blocked, known };
+        let asked = DriverWork { command: sending.command.take(), blocked: sending.queue.blocked, known };
         drop(sending);
         drop(old);
         asked
@@ -635,8 +627,8 @@ impl Reader {
             let outcome =
                 if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, true) };
             match outcome {
-                Ok(Turned { read: false, .. }) if !resumes => break,
-                Ok(Turned { cost, established, .. }) => {
+                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
+                Ok(TurnOutcome { cost, established, .. }) => {
                     *has_read = true;
                     polled.established |= established;
                     polled.task_goes_on =
@@ -680,8 +672,8 @@ impl Reader {
             let outcome =
                 if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, spins) };
             match outcome {
-                Ok(Turned { read: false, .. }) if !resumes => break,
-                Ok(Turned { cost, .. }) => {
+                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
+                Ok(TurnOutcome { cost, .. }) => {
                     *has_read = true;
                     spent += cost;
                 }
@@ -705,7 +697,12 @@ impl Reader {
     }
 
     /// Reads once. If the stream spins, the socket is read without asking the runtime whether it is readable.
-    fn turn(&self, receiver: &mut Receiver, turn: &mut Turn<'_, '_>, spins: bool) -> Result<Turned, Stop> {
+    fn turn(
+        &self,
+        receiver: &mut Receiver,
+        turn: &mut Turn<'_, '_>,
+        spins: bool,
+    ) -> Result<TurnOutcome, Stop> {
         if !spins {
             return receiver.turn(&self.socket, turn);
         }

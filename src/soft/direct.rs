@@ -8,7 +8,7 @@ use std::io;
 
 use tracing::trace;
 
-use super::connection::{ConnectionShared, SendHalf, Socket, Transmitted};
+use super::connection::{AT_ONCE, ConnectionShared, SendHalf, Socket, Transmitted};
 use super::framing::{self, Batch, COPY_BELOW, MAX_UNTAGGED};
 use crate::inflight::{Payload, Ticket, WakeList};
 use crate::memory::Piece;
@@ -161,7 +161,8 @@ impl ConnectionShared {
         let batch = frame.into_batch(self.crc);
         sending.queue_direct(request, length);
         let next = sending.offered(batch, outcome, &mut wakes);
-        if self.go_on(socket, sending, next, &mut wakes) == Transmitted::Blocked {
+        let (transmitted, _bytes) = self.write_batches(socket, sending, next, AT_ONCE, &mut wakes);
+        if transmitted == Transmitted::Blocked {
             self.wake_driver();
         }
         wakes.wake_all();

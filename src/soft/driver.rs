@@ -12,9 +12,9 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
-use super::connection::{Asked, ConnectionShared, Reader, Socket, Transmitted};
+use super::connection::{ConnectionShared, DriverWork, Reader, Socket, Transmitted};
 use super::receiver::Receiver;
-use super::receiver::turn::{Stop, TURN, Turn, Turned};
+use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
 use crate::error::Reason;
@@ -133,7 +133,7 @@ impl<O: Observer> Driver<O> {
     /// Polls the command of the connector and the timers: once per wake-up, as each wakes the task. Resolves
     /// when the state has changed.
     fn poll_surroundings(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Asked { command, blocked, known } = self.connection.poll_command(cx);
+        let DriverWork { command, blocked, known } = self.connection.poll_command(cx);
         if let Some(command) = command {
             self.execute(command);
             return Poll::Ready(());
@@ -168,12 +168,12 @@ impl<O: Observer> Driver<O> {
             wakes.wake_all();
             return self.poll_message_timeout(cx);
         };
-        if let Ok(Turned { established: true, .. }) = &outcome {
+        if let Ok(TurnOutcome { established: true, .. }) = &outcome {
             self.observer.event(Event::Established);
             self.connection.release();
             self.reader.receiver().complete_first(&mut wakes);
         }
-        if let Ok(Turned { cost, .. }) = &outcome {
+        if let Ok(TurnOutcome { cost, .. }) = &outcome {
             self.spent += cost;
         }
         wakes.wake_all();
@@ -184,7 +184,11 @@ impl<O: Observer> Driver<O> {
     }
 
     /// Processes staged bytes, or reads once, if there may be bytes to read.
-    fn poll_receive(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        wakes: &mut WakeList,
+    ) -> Poll<Result<TurnOutcome, Stop>> {
         let spinning = self.spin.is_spinning();
         self.socket.set_eager(spinning);
         // Without the lock, as it may replace the waker of another task.
@@ -225,14 +229,14 @@ impl<O: Observer> Driver<O> {
             }
             let outcome = receiver.turn(&self.socket, &mut Turn::of_driver(wakes));
             match &outcome {
-                Ok(Turned { read: false, .. }) if spinning => {
+                Ok(TurnOutcome { read: false, .. }) if spinning => {
                     drop(receiver);
                     // Yield once: tasks that were woken go first.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Ok(Turned { read: true, .. }) => self.spin.start(),
-                Ok(Turned { read: false, .. }) | Err(_) => {}
+                Ok(TurnOutcome { read: true, .. }) => self.spin.start(),
+                Ok(TurnOutcome { read: false, .. }) | Err(_) => {}
             }
             outcome
         };
@@ -245,7 +249,11 @@ impl<O: Observer> Driver<O> {
     /// Processes the message that awaits a receive, as soon as it has one (`SRQ-02`): bytes that have arrived
     /// stay where they are until then. A poll of a completion queue may have gone on with the message since
     /// it was found waiting.
-    fn poll_awaited(&mut self, cx: &mut Context<'_>, wakes: &mut WakeList) -> Poll<Result<Turned, Stop>> {
+    fn poll_awaited(
+        &mut self,
+        cx: &mut Context<'_>,
+        wakes: &mut WakeList,
+    ) -> Poll<Result<TurnOutcome, Stop>> {
         let ready = self.connection.receives.poll_ready(self.connection.number, cx);
         let mut receiver = self.reader.receiver();
         if !receiver.awaits_receive() {
@@ -254,7 +262,7 @@ impl<O: Observer> Driver<O> {
             self.connection.receives.forget(self.connection.number);
             // Polled again, first for an end that the poll of the completion queue may have met.
             self.awaits_socket = false;
-            return Poll::Ready(Ok(Turned { read: false, established: false, cost: 1 }));
+            return Poll::Ready(Ok(TurnOutcome { read: false, established: false, cost: 1 }));
         }
         if ready.is_ready() {
             self.is_starved = false;

@@ -33,7 +33,7 @@ use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
 use message::Shape;
 use placement::{Content, Destination, OnComplete, Place, PredictedSegments, offset, place_in};
-use turn::{Stop, TURN, Turn, Turned, cost_of, reject};
+use turn::{Stop, TURN, Turn, TurnOutcome, cost_of, reject};
 
 /// The number of ticks of the path timeout without a Write, at least, after which a byte stream returns
 /// memory.
@@ -217,7 +217,7 @@ impl Receiver {
     }
 
     /// Processes staged bytes without a read.
-    pub(crate) fn resume(&mut self, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
+    pub(crate) fn resume(&mut self, turn: &mut Turn<'_, '_>) -> Result<TurnOutcome, Stop> {
         let heard = self.heard;
         self.awaits_receive = false;
         self.unprocessed = false;
@@ -225,7 +225,7 @@ impl Receiver {
         let processed = self.with_staging(|receiver| receiver.process(turn));
         self.ended |= processed.is_err();
         processed?;
-        Ok(Turned { read: false, established: self.heard && !heard, cost: self.cost })
+        Ok(TurnOutcome { read: false, established: self.heard && !heard, cost: self.cost })
     }
 
     /// Lends the receiver staging room for a turn.
@@ -268,7 +268,7 @@ impl Receiver {
     }
 
     /// Reads once and processes the bytes.
-    pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<Turned, Stop> {
+    pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<TurnOutcome, Stop> {
         let heard = self.heard;
         self.cost = 1;
         let outcome = self.with_staging(|receiver| match receiver.read_once(socket, &mut turn.room) {
@@ -280,7 +280,7 @@ impl Receiver {
         });
         self.ended |= outcome.is_err();
         let read = outcome?;
-        Ok(Turned { read, established: self.heard && !heard, cost: self.cost })
+        Ok(TurnOutcome { read, established: self.heard && !heard, cost: self.cost })
     }
 
     /// Discards all further bytes except for a Terminate. To be called before

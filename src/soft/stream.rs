@@ -15,7 +15,7 @@ use std::task::Waker;
 use smallvec::SmallVec;
 use tracing::trace;
 
-use super::connection::{ConnectionShared, SendHalf, Transmitted};
+use super::connection::{AT_ONCE, ConnectionShared, SendHalf, Transmitted};
 use super::framing::{Batch, COPY_BELOW, MAX_TAGGED};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
@@ -51,14 +51,14 @@ impl ConnectionShared {
                 let (length, rest) = frames.cut(sent);
                 let mut sending = self.send_queue();
                 let next = sending.message_offered(sent, rest, &mut wakes);
-                (Streamed::Sent(length), self.go_on(&socket, sending, next, &mut wakes))
+                (Streamed::Sent(length), self.write_batches(&socket, sending, next, AT_ONCE, &mut wakes).0)
             }
             other => {
                 let outcome = other.and(Err(io::ErrorKind::WouldBlock.into()));
                 let mut sending = self.send_queue();
                 let old = sending.wait_for_idle(waker);
                 let next = sending.offered(Batch::new(self.crc), outcome, &mut wakes);
-                let transmitted = self.go_on(&socket, sending, next, &mut wakes);
+                let transmitted = self.write_batches(&socket, sending, next, AT_ONCE, &mut wakes).0;
                 drop(old);
                 (Streamed::Blocked, transmitted)
             }

@@ -61,7 +61,7 @@ impl<'a> Turn<'a, '_> {
 }
 
 /// The result of a turn of the reader.
-pub(crate) struct Turned {
+pub(crate) struct TurnOutcome {
     /// Bytes were read.
     pub(crate) read: bool,
     /// The peer's first frame has arrived, which makes the connection ready (RFC 6581 section 4.3).

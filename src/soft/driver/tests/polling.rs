@@ -148,7 +148,7 @@ async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
     let left = post(&shared, &table);
     let mut wakes = WakeList::default();
     let awaited = driver.poll_awaited(&mut Context::from_waker(Waker::noop()), &mut wakes);
-    assert!(matches!(awaited, Poll::Ready(Ok(Turned { read: false, .. }))), "it looks again");
+    assert!(matches!(awaited, Poll::Ready(Ok(TurnOutcome { read: false, .. }))), "it looks again");
     assert_eq!(shared.take(end.connection.number + 1).expect("nobody has taken it").ticket, left);
     drop(awaited);
     tokio::time::timeout(LIMIT, driver).await.expect("it ends");
