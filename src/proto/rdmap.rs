@@ -351,7 +351,7 @@ impl<T> Outbound<T> {
     }
 
     /// Removes the oldest outstanding request, which has been answered in full, and returns its owner.
-    pub(crate) fn answered(&mut self) -> Option<T> {
+    pub(crate) fn remove_answered(&mut self) -> Option<T> {
         self.reads.pop_front().map(|read| read.owner)
     }
 }
@@ -411,9 +411,9 @@ mod tests {
         );
         assert_eq!(outbound.response(8, 60, 40, true), Err(Terminate::INVALID_STAG_TAGGED));
         assert_eq!(outbound.response(7, 60, 40, true).map(|piece| piece.offset), Ok(60));
-        assert_eq!(outbound.answered(), Some("a"));
+        assert_eq!(outbound.remove_answered(), Some("a"));
         assert_eq!(outbound.response(0, 99, 0, true).map(|piece| *piece.owner), Ok("b"));
-        assert_eq!(outbound.answered(), Some("b"));
+        assert_eq!(outbound.remove_answered(), Some("b"));
         assert_eq!(outbound.response(8, 0, 0, true), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let answer = AtomicResponse { identifier, original: 1 };
         assert_eq!(outbound.atomic_response(&answer), Err(Terminate::UNEXPECTED_OPCODE), "the read is first");
         outbound.response(5, 0, 4, true).expect("the answer to the read");
-        assert_eq!(outbound.answered(), Some("read"));
+        assert_eq!(outbound.remove_answered(), Some("read"));
         assert_eq!(
             outbound.response(5, 0, 4, true),
             Err(Terminate::UNEXPECTED_OPCODE),
@@ -480,7 +480,7 @@ mod tests {
         let other = AtomicResponse { identifier: identifier + 1, ..answer };
         assert_eq!(outbound.atomic_response(&other), Err(Terminate::UNEXPECTED_OPCODE));
         assert_eq!(outbound.atomic_response(&answer), Ok(&"atomic"));
-        assert_eq!(outbound.answered(), Some("atomic"));
+        assert_eq!(outbound.remove_answered(), Some("atomic"));
         assert_eq!(outbound.atomic_response(&answer), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
 
         let (first, second) = (outbound.answer_atomic(), outbound.answer_atomic());

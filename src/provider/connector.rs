@@ -414,7 +414,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 let phase = progress.state();
                 after.log_step(|| event(phase, status, What::Completed(op, reason)));
                 if status != Status::SUCCESS
-                    && let Some(call) = answered(op)
+                    && let Some(call) = call_of(op)
                 {
                     after.metrics.failed(call, status);
                 }
@@ -766,16 +766,16 @@ fn name(state: State) -> Option<&'static str> {
 /// Returns the name of the call that an input begins; `None` if its failures are not counted.
 fn call(input: &Input) -> Option<&'static str> {
     match input {
-        Input::Connect { .. } => answered(Op::Connect),
-        Input::CompleteConnect => answered(Op::CompleteConnect),
-        Input::Accept { .. } => answered(Op::Accept),
-        Input::Disconnect { .. } => answered(Op::Disconnect),
+        Input::Connect { .. } => call_of(Op::Connect),
+        Input::CompleteConnect => call_of(Op::CompleteConnect),
+        Input::Accept { .. } => call_of(Op::Accept),
+        Input::Disconnect { .. } => call_of(Op::Disconnect),
         _ => None,
     }
 }
 
 /// Returns the name of a call by its operation.
-fn answered(op: Op) -> Option<&'static str> {
+fn call_of(op: Op) -> Option<&'static str> {
     match op {
         Op::Connect => Some("connect"),
         Op::CompleteConnect => Some("complete"),

@@ -553,7 +553,7 @@ impl Connector {
     /// `InvalidBufferSize`: the wire protocol has no place for data here; `Aborted`: the peer has left.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
         let (length, maximum) = (data.len(), 0);
-        self.look();
+        self.notice_departure();
         self.handle(Input::Reject { data: length, max_data: maximum }).map_err(|status| match status {
             Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
             status => connect_error(status, self.take_reason(), self.peer()),

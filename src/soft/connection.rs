@@ -310,12 +310,12 @@ impl ConnectionShared {
         }
         let socket = sending.socket()?;
         let next = sending.begin(wakes);
-        Some(self.go_on_now(&socket, sending, next, wakes))
+        Some(self.write_batches_now(&socket, sending, next, wakes))
     }
 
     /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go
     /// on.
-    pub(super) fn go_on_now<'a>(
+    pub(super) fn write_batches_now<'a>(
         &'a self,
         socket: &Socket,
         sending: SendHalf<'a>,
@@ -489,9 +489,9 @@ impl ConnectionShared {
 
     /// Completes the oldest read of this side, whose response has arrived. Returns the cost of what was
     /// written.
-    pub(crate) fn answered(&self, wakes: &mut WakeList) -> u32 {
+    pub(crate) fn complete_read(&self, wakes: &mut WakeList) -> u32 {
         let mut sending = self.send_queue();
-        sending.answered(wakes);
+        sending.complete_read(wakes);
         self.transmit_for_peer(sending, wakes)
     }
 

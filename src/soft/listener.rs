@@ -260,7 +260,7 @@ impl Connector {
             return Err(AcceptError::NotSupported(option));
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
-        self.look();
+        self.notice_departure();
         let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
         let taken = length <= maximum && {
             let mut inner = self.lock();
@@ -290,7 +290,7 @@ impl Connector {
 
     /// Checks whether the peer has closed its socket while its request or its reply was waiting, and reports
     /// that to the machine.
-    pub(super) fn look(&self) {
+    pub(super) fn notice_departure(&self) {
         if let Err(reason) = self.check_peer() {
             let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
         }
@@ -346,7 +346,7 @@ impl Connector {
     /// See [`AcceptError`].
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
         let (length, maximum) = (data.len(), MAX_PRIVATE_DATA);
-        self.look();
+        self.notice_departure();
         let input = Input::Reject { data: length, max_data: maximum };
         let outcome = self.handle_with(input, |inner| {
             if let Some(handshake) = inner.handshake.as_mut().filter(|_| length <= maximum) {
@@ -476,7 +476,7 @@ impl Peers {
         };
         let stream = stream.captured(self.adapter.config.capture.as_ref(), canonical(peer), Role::Passive);
         let mut request = Request::new(stream, local, peer, self);
-        let progress = request.look();
+        let progress = request.read_now();
         if !matches!(progress, Ok(None)) {
             return Admitted::Done(request.end(progress, &self.adapter));
         }
@@ -598,7 +598,7 @@ impl Request {
     }
 
     /// Reads what has arrived from the kernel: tokio knows only the state of its last event.
-    fn look(&mut self) -> Progress {
+    fn read_now(&mut self) -> Progress {
         let mut bytes = [0; 1024];
         let read = self.stream.read_now(&mut bytes);
         self.take(read, &bytes)
@@ -621,7 +621,7 @@ impl Request {
         let progress = tokio::select! {
             biased;
             progress = self.whole() => progress,
-            _ = left => match self.look() {
+            _ = left => match self.read_now() {
                 Ok(None) => Err(Closed::Replaced),
                 progress => progress,
             },

@@ -785,7 +785,7 @@ impl Receiver {
                     self.finish_receive(ticket, completed, wakes);
                 }
             }
-            OnComplete::Response { last: true } => self.cost += self.connection.answered(wakes),
+            OnComplete::Response { last: true } => self.cost += self.connection.complete_read(wakes),
             OnComplete::Send { .. } | OnComplete::Response { .. } => {}
             OnComplete::Nothing
             | OnComplete::ReadRequest

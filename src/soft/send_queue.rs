@@ -603,8 +603,8 @@ impl SendQueue {
     }
 
     /// Marks the oldest outstanding read or atomic as done. Its sink is no longer in use.
-    pub(crate) fn answered(&mut self, wakes: &mut WakeList) {
-        if let Some(ReadOwner::Request(sequence)) = self.outbound.answered() {
+    pub(crate) fn complete_read(&mut self, wakes: &mut WakeList) {
+        if let Some(ReadOwner::Request(sequence)) = self.outbound.remove_answered() {
             let index = usize::try_from(sequence - self.head).ok();
             if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
                 entry.state = RequestState::Done;

@@ -348,7 +348,7 @@ impl Connector {
         handle_device_events(&self.adapter);
         let queue_pair = self.lock().queue_pair.clone();
         if let Some(queue_pair) = queue_pair {
-            queue_pair.look();
+            queue_pair.collect_completions();
         }
     }
 

@@ -81,7 +81,7 @@ impl ConnectionShared {
     fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
-        sending.answered(wakes);
+        sending.complete_read(wakes);
         Ok(self.transmit_for_peer(sending, wakes))
     }
 }

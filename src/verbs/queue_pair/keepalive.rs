@@ -66,7 +66,7 @@ impl QueuePair {
     /// Counts one of the [`TICKS`] parts of the path timeout: posts a probe if one is due, or gives up the peer.
     pub(super) fn count_silence(&self) {
         // A completion is a sign of life, also if the program has not polled for it yet.
-        self.look();
+        self.collect_completions();
         let mut inner = self.lock();
         if inner.state != QueuePairState::Connected || inner.broken.is_some() || inner.refused {
             return;
@@ -85,7 +85,7 @@ impl QueuePair {
     }
 
     /// Takes what the device has completed by now.
-    pub(crate) fn look(&self) {
+    pub(crate) fn collect_completions(&self) {
         // Under the lock: the thread that ends the queue pair of the device has to be its last holder.
         if let Some(device) = &self.lock().device {
             device.collect();

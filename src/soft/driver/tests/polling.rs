@@ -68,7 +68,7 @@ async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
     tokio::task::yield_now().await;
     assert!(!task.is_finished(), "somebody is writing");
     let written = end.connection.send_queue().written;
-    if end.connection.go_on_now(&socket, end.connection.send_queue(), next, &mut wakes) {
+    if end.connection.write_batches_now(&socket, end.connection.send_queue(), next, &mut wakes) {
         end.connection.wake_driver();
     }
     assert_eq!(end.connection.send_queue().written, written, "there is no room");
