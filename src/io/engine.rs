@@ -102,8 +102,8 @@ enum Confirmation {
     Received,
 }
 
-/// The locked state. No foreign code runs while it is locked: wakers and subscribers run when this guard is dropped.
-/// Only the provider traces frames under the lock.
+/// The locked state. The wakers of the stream, and the events of its end, run when this guard is dropped. Calls of the provider that
+/// are made under the lock trace and record metrics by themselves.
 struct StateGuard<'a> {
     end: &'a StreamEngine,
     guard: Option<MutexGuard<'a, State>>,

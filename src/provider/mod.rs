@@ -9,7 +9,7 @@
 //! * A posted request finishes exactly once, in post order within its queue, through the
 //!   [`CompletionSink`](crate::inflight::CompletionSink) of its queue. Its payload is not touched afterwards.
 //! * `disconnected()` resolves before the requests of the connection are flushed.
-//! * No call blocks, no lock is held across an await or a wake, and every future may be dropped at any time.
+//! * No call blocks, no lock of a provider is held across an await or a wake, and every future may be dropped at any time.
 //! * When the adapter goes away every pending operation finishes with `DEVICE_REMOVED`.
 //!
 //! | module | what it does |
