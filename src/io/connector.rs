@@ -4,9 +4,8 @@ use std::fmt;
 use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use futures::TryFutureExt;
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -17,7 +16,7 @@ use tracing::debug;
 
 use super::config::StreamConfig;
 use super::race::{HEAD_START, in_turns, race};
-use super::stream::RdmaStream;
+use super::stream::{RdmaStream, within};
 use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
 use crate::error::{OpenError, StreamError};
 use crate::provider::runtime;
@@ -281,25 +280,6 @@ fn one_or_all(mut failed: Vec<(SocketAddr, StreamError)>) -> StreamError {
         0 => StreamError::NoAddress,
         1 => failed.remove(0).1,
         _ => StreamError::Attempts(failed),
-    }
-}
-
-/// Limits the time of a connect to this peer, or of the resolution of a name. The future is the caller's: moved into this one, it
-/// would take its place twice.
-///
-/// # Errors
-/// `TimedOut` after it.
-pub(super) async fn within<T>(
-    peer: Option<SocketAddr>,
-    limit: Option<Duration>,
-    connect: Pin<&mut impl Future<Output = Result<T, StreamError>>>,
-) -> Result<T, StreamError> {
-    let Some(limit) = limit else { return connect.await };
-    // Of the runtime that polls, which need not be the adapter's.
-    runtime::current()?;
-    match tokio::time::timeout(limit, connect).await {
-        Ok(outcome) => outcome,
-        Err(_elapsed) => Err(StreamError::TimedOut { peer, limit }),
     }
 }
 

@@ -14,13 +14,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf, Ready};
 
 use super::close::Shared;
 use super::config::StreamConfig;
-use super::connector::within;
 use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, ProviderKind, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
+use crate::provider::runtime;
 use crate::types::ConnectionId;
 
 /// The largest number that the transport can count. As RNR retry count it means "for ever", on which the protocol
@@ -586,5 +586,24 @@ impl RdmaStream {
             adapter: self.adapter().properties().name.as_str().into(),
             connection: connection.id(),
         }
+    }
+}
+
+/// Limits the time of a connect to this peer, or of the resolution of a name. The future is the caller's: moved into this one, it
+/// would take its place twice.
+///
+/// # Errors
+/// `TimedOut` after it.
+pub(super) async fn within<T>(
+    peer: Option<SocketAddr>,
+    limit: Option<Duration>,
+    connect: Pin<&mut impl Future<Output = Result<T, StreamError>>>,
+) -> Result<T, StreamError> {
+    let Some(limit) = limit else { return connect.await };
+    // Of the runtime that polls, which need not be the adapter's.
+    runtime::current()?;
+    match tokio::time::timeout(limit, connect).await {
+        Ok(outcome) => outcome,
+        Err(_elapsed) => Err(StreamError::TimedOut { peer, limit }),
     }
 }

@@ -2,6 +2,7 @@
 //! reuses registered buffers.
 
 mod buffer;
+mod entry;
 mod lend;
 mod pool;
 mod region;
@@ -11,7 +12,8 @@ use crate::backend::Adapter;
 use crate::error::RegisterError;
 
 pub use buffer::{Buffer, BufferPart};
-pub use lend::{Entry, Inline};
+pub use entry::Entry;
+pub use lend::Inline;
 pub use pool::{Pool, PoolBytes, PoolConfig};
 pub use region::{DmaBufRegion, DmaBufSlice, OwnedRegion, Region, RegionSlice};
 pub use remote::{MemoryWindow, RemoteRegion};
