@@ -129,7 +129,7 @@ impl Drop for StateGuard<'_> {
         self.end.wakers.release();
         self.guard = None;
         self.end.wakers.wake();
-        if let Some(wakes) = wakes {
+        if let Some(mut wakes) = wakes {
             wakes.wake_all();
         }
         if let Some(broken) = broken {

@@ -167,20 +167,19 @@ impl AfterStep {
 
     /// Runs all of it, without the lock.
     #[inline]
-    pub(crate) fn run(self) {
+    pub(crate) fn run(&mut self) {
         #[cfg(feature = "verbs")]
         self.run_jobs_by(|job| job());
         #[cfg(not(feature = "verbs"))]
         {
-            let mut step = self;
-            resume(step.observe_and_wake());
+            resume(self.observe_and_wake());
         }
     }
 
     /// Runs all of it, and passes the jobs to `run`.
     #[cfg(feature = "verbs")]
     #[inline]
-    pub(crate) fn run_jobs_by(mut self, run: impl FnMut(Job)) {
+    pub(crate) fn run_jobs_by(&mut self, run: impl FnMut(Job)) {
         let observed = self.observe_and_wake();
         if !self.jobs.is_empty() {
             self.jobs.drain(..).for_each(run);
@@ -198,8 +197,8 @@ impl AfterStep {
         // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
         let observed =
             if self.events.is_empty() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
-        self.calls.wake();
-        self.requests.wake();
+        self.calls.wake_all();
+        self.requests.wake_all();
         observed
     }
 
@@ -296,7 +295,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     fn disconnect_timeout(&self) -> Duration;
 
     /// Runs what follows a step for a caller that must not be kept by a call of the driver.
-    fn run_apart(&self, after: AfterStep) {
+    fn run_apart(&self, after: &mut AfterStep) {
         after.run();
     }
 
@@ -325,7 +324,8 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// As `handle`.
     fn handle_if(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
-        let (outcome, after) = self.step(prepare);
+        let mut after = AfterStep::default();
+        let outcome = self.step(prepare, &mut after);
         after.run();
         outcome
     }
@@ -336,22 +336,23 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// As `handle`.
     fn handle_apart(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
-        let (outcome, after) = self.step(prepare);
-        self.run_apart(after);
+        let mut after = AfterStep::default();
+        let outcome = self.step(prepare, &mut after);
+        self.run_apart(&mut after);
         outcome
     }
 
-    /// Makes the part of a step that is under the lock. Returns what follows.
+    /// Makes the part of a step that is under the lock. What follows is added to `after`.
+    ///
+    /// # Errors
+    /// As `handle`.
     fn step(
         &self,
         prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>,
-    ) -> (Result<(), Status>, AfterStep) {
-        let mut after = AfterStep::default();
+        after: &mut AfterStep,
+    ) -> Result<(), Status> {
         let mut inner = self.lock();
-        let outcome =
-            prepare(&mut inner).map_or(Ok(()), |input| self.handle_locked(&mut inner, input, &mut after));
-        drop(inner);
-        (outcome, after)
+        prepare(&mut inner).map_or(Ok(()), |input| self.handle_locked(&mut inner, input, after))
     }
 
     /// Handles an input like [`handle`](Self::handle), for a caller that holds the lock and runs `after` without it.

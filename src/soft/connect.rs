@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
-use super::connector::{Connector, PendingHandshake};
+use super::connector::{Connector, Inner, PendingHandshake};
 use super::driver::Driver;
 use super::queue_pair::QueuePair;
 use super::receiver::Receiver;
@@ -183,7 +183,8 @@ impl Connector {
         // Taken before the machine is asked, so that no other connector gets it in between, and under the
         // same lock, so that another call on this connector finds either all of it or nothing.
         let (mut busy, mut canceled) = (false, false);
-        let (outcome, after) = self.step(|inner| {
+        let mut after = AfterStep::default();
+        let prepare = |inner: &mut Inner| {
             canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
             let fits =
                 matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
@@ -196,7 +197,8 @@ impl Connector {
             busy = fits && !called && !taken;
             let overdue = is_overdue(deadline);
             Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
-        });
+        };
+        let outcome = self.step(prepare, &mut after);
         let call = outcome.map(|()| ConnectCall::new(&**self));
         // If a subscriber panics, the call is dropped.
         after.run();

@@ -55,7 +55,8 @@ impl Connector {
         // After an attempt that failed it is being renewed.
         queue_pair.settled().await;
         let mut taken = false;
-        let (outcome, after) = self.step(|inner| {
+        let mut after = AfterStep::default();
+        let prepare = |inner: &mut Inner| {
             taken = length <= maximum
                 && inner.progress.state() == State::RequestPending
                 && inner.queue_pair.is_none()
@@ -74,8 +75,9 @@ impl Connector {
                 };
             }
             Some(Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken })
-        });
-        Self::run_on(&self.adapter.setup, after);
+        };
+        let outcome = self.step(prepare, &mut after);
+        Self::run_on(&self.adapter.setup, &mut after);
         if let Err(status) = outcome {
             self.give_back(taken);
             return Err(match status {

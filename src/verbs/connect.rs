@@ -194,7 +194,8 @@ impl Connector {
         // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
         // so that another call on this connector finds either all of it or nothing.
         let (mut busy, mut canceled) = (false, false);
-        let (outcome, after) = self.step(|inner| {
+        let mut after = AfterStep::default();
+        let prepare = |inner: &mut Inner| {
             canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
             let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
             let called = inner.progress.is_connect_called();
@@ -217,7 +218,8 @@ impl Connector {
             busy = fits && !called && !taken;
             let overdue = is_overdue(deadline);
             Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
-        });
+        };
+        let outcome = self.step(prepare, &mut after);
         let call = outcome.map(|()| ConnectCall::new(self));
         // If a subscriber panics, the call is dropped.
         after.run();
@@ -519,8 +521,9 @@ impl Connector {
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
-        let (begun, after) = self.step(|_| Some(Input::CompleteConnect));
-        Self::run_on(&self.adapter.setup, after);
+        let mut after = AfterStep::default();
+        let begun = self.step(|_| Some(Input::CompleteConnect), &mut after);
+        Self::run_on(&self.adapter.setup, &mut after);
         begun.map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
         match self.answer(Op::CompleteConnect).await {
             Status::SUCCESS => Ok(()),

@@ -496,7 +496,7 @@ impl Connector {
     }
 
     /// Runs what follows a step, and has its jobs done by these threads.
-    pub(crate) fn run_on(workers: &Arc<Workers>, after: AfterStep) {
+    pub(crate) fn run_on(workers: &Arc<Workers>, after: &mut AfterStep) {
         after.run_jobs_by(|job| workers.run(job));
     }
 
@@ -643,7 +643,7 @@ impl ConnectorDriver for Connector {
         self.adapter.config.disconnect_timeout
     }
 
-    fn run_apart(&self, after: AfterStep) {
+    fn run_apart(&self, after: &mut AfterStep) {
         Self::run_on(&self.adapter.teardown, after);
     }
 }
@@ -658,7 +658,7 @@ impl QueuePairUser for Connector {
     }
 
     fn broken(&self, status: Status, reason: Reason) {
-        self.run_apart(self.lose(status, reason, |_| true));
+        self.run_apart(&mut self.lose(status, reason, |_| true));
     }
 
     fn broken_here(&self, status: Status, reason: Reason) {
@@ -668,7 +668,7 @@ impl QueuePairUser for Connector {
     fn broken_by(&self, key: u32, status: Status, reason: Reason) {
         let uses_it =
             |inner: &Inner| inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
-        self.run_apart(self.lose(status, reason, uses_it));
+        self.run_apart(&mut self.lose(status, reason, uses_it));
     }
 
     /// Reports the connection as established: the message that does so was overtaken, and may never arrive (`P12`).
@@ -708,7 +708,7 @@ impl EventHandler for Connector {
         }
         let Some(input) = self.interpret(&mut inner, &event, &mut after) else {
             drop(inner);
-            Self::run_on(&self.adapter.resolution, after);
+            Self::run_on(&self.adapter.resolution, &mut after);
             if event.kind == event::DEVICE_REMOVAL {
                 self.adapter.remove();
             }
@@ -721,7 +721,7 @@ impl EventHandler for Connector {
             self.disconnect_in(&mut inner, DisconnectMode::Answer, &mut after);
         }
         drop(inner);
-        self.run_apart(after);
+        self.run_apart(&mut after);
     }
 }
 

@@ -63,7 +63,7 @@ const KEPT: usize = 64;
 
 impl QueuePair {
     /// Does what follows from the results of requests, without the lock.
-    pub(super) fn apply(&self, effects: Effects<'_, '_>) {
+    pub(super) fn apply(&self, mut effects: Effects<'_, '_>) {
         effects.wakes.wake_all();
         self.apply_to_connection(effects.queue_pair);
     }
