@@ -297,6 +297,19 @@ mod tests {
         assert!(!DeviceFilter::new("iwarp").excludes("siw0"), "its kind is not known");
     }
 
+    // HW-15: only a device without any usable port is left out unseen.
+    #[test]
+    fn settings_exclude_the_listed_device_alone() {
+        let config = VerbsConfig::default().devices("^excluded0");
+        assert!(config.excludes("excluded0"));
+        // The environment may have a list too.
+        let of_environment =
+            |device| DeviceFilter::of_environment().is_some_and(|list| list.excludes(device));
+        for (device, config) in [("used0", config), ("excluded0", VerbsConfig::default())] {
+            assert_eq!(config.excludes(device), of_environment(device), "{device}");
+        }
+    }
+
     // HW-15: the kind costs a call into the driver.
     #[test]
     fn the_kind_is_asked_for_where_a_list_has_one() {
