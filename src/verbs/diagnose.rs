@@ -197,7 +197,7 @@ pub(crate) fn faults() -> Vec<Fault> {
         Ok(names) => names,
         Err(source) => return vec![failed("ibv_get_device_list", source)],
     };
-    let nodes = nodes();
+    let nodes = nodes(Path::new(UVERBS));
     let mut found: Vec<_> =
         nodes.iter().filter(|node| !listed.contains(&node.device)).map(unlisted).collect();
     if listed.is_empty() && nodes.is_empty() {
@@ -215,7 +215,7 @@ pub(crate) fn faults() -> Vec<Fault> {
     }
     match EventChannel::new() {
         Ok(_) => found.extend(unreachable(&usable)),
-        Err(source) => match connection_manager() {
+        Err(source) => match connection_manager(Path::new(RDMA_CM), &Path::new(FILES).join("rdma_cm")) {
             Some(fault) => found.push(fault),
             // Without a device there is no channel.
             None if found.is_empty() => found.push(failed("rdma_create_event_channel", source)),
@@ -245,7 +245,7 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
             // The soft provider serves the address, because a list excludes the device.
             return (Vec::new(), None);
         }
-        let context = open(&bound.name, &nodes());
+        let context = open(&bound.name, &nodes(Path::new(UVERBS)));
         let port = context
             .and_then(|context| context.port(bound.port).map_err(|source| failed("ibv_query_port", source)));
         return match port {
@@ -287,7 +287,7 @@ pub(crate) fn device_list() -> Vec<String> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     // Those of other network namespaces, and those that only libibverbs lists.
-    names.extend(nodes().into_iter().map(|node| node.device));
+    names.extend(nodes(Path::new(UVERBS)).into_iter().map(|node| node.device));
     if sys::load().is_ok() {
         names.extend(device_names().unwrap_or_default());
     }
@@ -296,9 +296,9 @@ pub(crate) fn device_list() -> Vec<String> {
     names
 }
 
-/// Lists the devices of the kernel, of all network namespaces.
-fn nodes() -> Vec<Node> {
-    let entries = fs::read_dir(UVERBS).into_iter().flatten().flatten();
+/// Lists the devices of the kernel, of all network namespaces: those of this folder, [`UVERBS`].
+fn nodes(folder: &Path) -> Vec<Node> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let nodes = entries.filter_map(|entry| {
         let device = fs::read_to_string(entry.path().join("ibdev")).ok()?.trim().to_owned();
         Some(Node { device, file: Path::new(FILES).join(entry.file_name()) })
@@ -351,12 +351,13 @@ fn closed(path: &Path) -> Option<Fault> {
     }
 }
 
-/// Returns the fault that keeps this process from the connection manager, if its files show one.
-fn connection_manager() -> Option<Fault> {
-    if !Path::new(RDMA_CM).exists() {
+/// Returns the fault that keeps this process from the connection manager, if its files show one: the entry of its module, which
+/// is [`RDMA_CM`], and the device file.
+fn connection_manager(entry: &Path, file: &Path) -> Option<Fault> {
+    if !entry.exists() {
         return Some(Fault::Module { module: "rdma_ucm" });
     }
-    closed(&Path::new(FILES).join("rdma_cm"))
+    closed(file)
 }
 
 /// Returns a fault for each of these devices to which no address of this machine leads.
@@ -401,4 +402,53 @@ fn port_down(device: &str, port: u8) -> Fault {
     let first = Path::new(DEVICES).join(device).join(format!("ports/{port}/gid_attrs/ndevs/0"));
     let interface = fs::read_to_string(first).ok().map(|name| name.trim().to_owned());
     Fault::PortDown { device: device.to_owned(), port, interface }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder for a test, which is removed at the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("tokio-rdma-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).expect("created");
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    // HW-17: a device is found by the kernel's entry for it, also where libibverbs lists none.
+    #[test]
+    fn entries_of_the_kernel_name_devices() {
+        let folder = Folder::new("nodes");
+        fs::create_dir(folder.0.join("uverbs3")).expect("created");
+        fs::write(folder.0.join("uverbs3/ibdev"), "rxe0\n").expect("written");
+        // An attribute of the class, which is no device.
+        fs::write(folder.0.join("abi_version"), "6\n").expect("written");
+        let found = nodes(&folder.0);
+        let [Node { device, file }] = &found[..] else { panic!("{} devices", found.len()) };
+        assert_eq!((&device[..], file.as_path()), ("rxe0", Path::new("/dev/infiniband/uverbs3")));
+        assert!(nodes(&folder.0.join("missing")).is_empty(), "the module is not loaded");
+    }
+
+    // HW-17: the connection manager lacks its module, its file or nothing.
+    #[test]
+    fn missing_part_of_connection_manager_is_named() {
+        let folder = Folder::new("connection-manager");
+        let [entry, file] = ["entry", "file"].map(|name| folder.0.join(name));
+        let text = || connection_manager(&entry, &file).map(|fault| fault.to_string());
+        assert_eq!(text().as_deref(), Some("the kernel module rdma_ucm is not loaded"));
+        fs::write(&entry, "").expect("written");
+        assert_eq!(text(), Some(format!("{} does not exist", file.display())));
+        fs::write(&file, "").expect("written");
+        assert_eq!(text(), None);
+    }
 }
