@@ -410,3 +410,32 @@ impl SgEntry for PoolBytes {
         Self { bytes, slice: lent.slice, domain }
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+    use crate::backend::Provider;
+    use crate::net::Host;
+    use crate::soft::config::SoftConfig;
+
+    // MR-10, AD-05: a buffer that comes back to the pool of a removed adapter is freed, and counts no more.
+    #[tokio::test]
+    async fn buffers_returned_after_removal_are_freed() {
+        let provider = Provider::Soft(Host::Kernel, SoftConfig::default());
+        let id = provider.resolve(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("an adapter");
+        let adapter = provider.open(id).expect("opened");
+        let pool = Pool::new(&adapter, PoolConfig::new(64, 3)).expect("a pool");
+        let [first, second, idle] =
+            [(); 3].map(|()| pool.try_get().expect("memory").expect("three are allowed"));
+        drop(idle);
+        assert_eq!((pool.allocated(), pool.in_use()), (3, 2));
+        pool.inner().device_removed();
+        assert_eq!((pool.allocated(), pool.in_use()), (2, 2), "the idle one is freed");
+        drop(first);
+        assert_eq!((pool.allocated(), pool.in_use()), (1, 1));
+        drop(second);
+        assert_eq!((pool.allocated(), pool.in_use()), (0, 0));
+    }
+}
