@@ -117,6 +117,9 @@ async fn atomics_need_eight_aligned_bytes() {
             (PostErrorKind::NotAtomic { length: wrong, address: there.address() }, length)
         );
     }
+    let nothing = pair.active.queue_pair.fetch_add((), &whole, 1, WorkOptions::default());
+    let kind = nothing.expect_err("no room for the original value").kind;
+    assert_eq!(kind, PostErrorKind::NotAtomic { length: 0, address: whole.address() });
     assert_eq!([value(&region, 0), value(&region, 1)], [1, 2]);
     assert_eq!(
         original(add(&adapter, &pair.active.queue_pair, &at(&region, 1), 1), OpKind::FetchAdd).await,
