@@ -184,3 +184,19 @@ impl Provider {
         Ok(Adapter::new(self.provider.open(adapter.id(&self.provider)?)?))
     }
 }
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::net::sim::{self, World};
+
+    // IO-11: the addresses of a simulated host are not those of the machine, which a listener would follow.
+    #[tokio::test]
+    async fn simulated_hosts_have_addresses_of_their_own() {
+        let host = sim::Host::new(&World::new(0), Ipv4Addr::new(10, 0, 0, 1).into()).expect("the first host");
+        assert!(!Provider::simulated(Host::Sim(host), SoftConfig::default()).is_of_machine());
+        assert!(Provider::soft().expect("compiled in").is_of_machine());
+    }
+}
