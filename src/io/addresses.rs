@@ -240,3 +240,38 @@ impl Served {
         added
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+
+    // IO-11: beside a socket for every address only those of devices can be missing, in a process that can use devices.
+    #[test]
+    fn addresses_beside_a_wildcard_are_of_devices() {
+        let wanted = |only| Wanted { only, only_v4: true, has_wildcard: true };
+        assert!(!wanted(Some(Provider::soft().expect("compiled in"))).can_appear());
+        assert_eq!(wanted(None).can_appear(), next_pause(FIRST_PAUSE).is_some());
+    }
+
+    // IO-11: a device takes over an address that a socket serves, and a socket none of a device.
+    #[tokio::test]
+    async fn a_device_alone_makes_an_address_complete() {
+        use ProviderKind::{Soft, Verbs};
+
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let adapter = Adapter::open(ip).expect("opened");
+        for (served, expected) in [(Soft, [false, true]), (Verbs, [false, false])] {
+            for is_tried in [false, true] {
+                let wanted = Wanted { only: None, only_v4: true, has_wildcard: false };
+                let (by, tried) = match is_tried {
+                    false => (vec![(adapter.clone(), served, ip)], Vec::new()),
+                    true => (Vec::new(), vec![(served, ip)]),
+                };
+                let served = Served { wanted, port: 7, by, tried };
+                assert_eq!([Soft, Verbs].map(|kind| served.is_missing(kind, ip)), expected, "{is_tried}");
+                let other = IpAddr::from([127, 0, 0, 2]);
+                assert_eq!([Soft, Verbs].map(|kind| served.is_missing(kind, other)), [true, true]);
+            }
+        }
+    }
+}
