@@ -459,6 +459,22 @@ mod tests {
         assert!(matches!(error, BindError::InvalidAddress(_)), "{error:?}");
     }
 
+    // IO-11: a port that is taken at one address is not served at the others alone.
+    #[tokio::test]
+    async fn a_taken_port_is_no_lack_of_family() {
+        let error =
+            |code| BindError::Os { call: "socket", source: std::io::Error::from_raw_os_error(code).into() };
+        assert!(is_lack_of_family(&error(libc::EAFNOSUPPORT)));
+        assert!(!is_lack_of_family(&error(libc::EMFILE)));
+        let other = bind_first(None, "127.0.0.1:0").await.expect("bound");
+        let taken = other.local;
+        let adapter = Adapter::open(taken.ip()).expect("opened");
+        // A port that one family has is free in the other.
+        let places = [taken.ip(), std::net::Ipv6Addr::LOCALHOST.into()].map(|ip| (adapter.clone(), ip));
+        let error = bind_on_one_port(&places, taken.port()).expect_err("taken");
+        assert!(matches!(error, BindError::SharingViolation(_)), "{error:?}");
+    }
+
     #[tokio::test]
     async fn the_first_address_that_can_be_bound_is_bound() {
         let other = bind_first(None, "127.0.0.1:0").await.expect("bound");
