@@ -607,3 +607,26 @@ pub(super) async fn within<T>(
         Err(_elapsed) => Err(StreamError::TimedOut { peer, limit }),
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+    use crate::io::RdmaListener;
+
+    // Only the passive end over iWARP waits for a message of the peer: other ends may send as soon as they are connected (IO-01).
+    #[tokio::test]
+    async fn an_end_that_may_send_waits_for_nothing() {
+        let adapter = Adapter::open(Ipv4Addr::LOCALHOST).expect("opened");
+        assert!(adapter.properties().passive_sends_first);
+        let (local, config) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), StreamConfig::default());
+        let listener = RdmaListener::bind_on(&adapter, local, &config).expect("bound");
+        let connect = RdmaStream::connect_on(&adapter, listener.local_addr().expect("bound"), &config);
+        let (connected, accepted) = tokio::join!(connect, listener.accept());
+        for stream in [connected.expect("connected"), accepted.expect("accepted").0] {
+            let may_send = std::future::poll_fn(|cx| stream.end().poll_may_send(cx));
+            assert!(may_send.now_or_never().is_some(), "the connection goes on");
+        }
+    }
+}
