@@ -6,6 +6,7 @@ mod contract;
 mod descriptors;
 mod early;
 mod fairness;
+mod families;
 mod flood;
 mod frames;
 mod listener;
