@@ -83,3 +83,43 @@ fn peers_that_begin_no_handshake_delay_nobody() {
         }
     });
 }
+
+// IO-10: a peer that needs a place takes that of one other.
+#[test]
+fn one_peer_replaces_one_other() {
+    sim::check([0], async |network: Network| {
+        let [server, clients @ ..] =
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(|ip| network.host(ip));
+        let (passive, authority) = (server.adapter().expect("opened"), Authority::new());
+        let (address, config) = (SocketAddr::new(server.address(), 4433), StreamConfig::default());
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let listener = TlsListener::new(listener, authority.server()).handshakes(2);
+        let mut listener = listener.handshake_timeout(HOUR);
+        let serving = async {
+            let mut accepted = Vec::new();
+            loop {
+                accepted.push(listener.accept().await.expect("it goes on"));
+            }
+        };
+        let connecting = async {
+            let mut streams = Vec::new();
+            for client in &clients {
+                let adapter = client.adapter().expect("opened");
+                let stream = RdmaStream::connect_on(&adapter, address, &config).await;
+                streams.push(stream.expect("connected"));
+                // For longer than a place is certain.
+                sleep(Duration::from_secs(2)).await;
+            }
+            let name = ServerName::try_from(NAME).expect("a name");
+            let secure = streams.into_iter().map(|stream| authority.good().connect(name.clone(), stream));
+            join_all(secure).await
+        };
+        let outcomes = tokio::select! {
+            biased;
+            outcomes = connecting => outcomes,
+            () = serving => unreachable!("it goes on"),
+        };
+        let secured: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
+        assert!(secured[2] && secured[0] != secured[1], "{secured:?}");
+    });
+}
