@@ -6,6 +6,7 @@ use common::cm::exchange;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::results::collect;
+use common::stream::streams;
 use common::verbs::{fake, nothing_is_left};
 use common::*;
 use tokio_rdma::error::{CompletionError, Reason, WcError};
@@ -265,5 +266,20 @@ async fn what_the_device_has_said_comes_before_a_disconnect() {
             (failure(write).await, failure(receive).await),
             (Status::ACCESS_VIOLATION, Status::CANCELED)
         );
+    }
+}
+
+// IO-12: a call that does not wait polls the device itself. No task has a turn in between.
+#[tokio::test]
+async fn reads_that_never_wait_poll_the_device() {
+    if fake("count qp").is_none() {
+        return;
+    }
+    let (left, right) = streams(&adapter()).await;
+    for round in 0..3 {
+        assert_eq!(left.try_write(&[round; 5]).expect("there is room"), 5);
+        let mut found = [9; 8];
+        assert_eq!(right.try_read(&mut found).expect("it has arrived"), 5);
+        assert_eq!(found[..5], [round; 5]);
     }
 }
