@@ -33,3 +33,4 @@ mod small;
 mod streams;
 mod unanswered;
 mod unreachable;
+mod windows;
