@@ -159,6 +159,23 @@ async fn a_shortage_is_no_limit() {
     assert_eq!((info.max_queue_depth, info.max_inline), (16_383, 0));
 }
 
+// HW-14: a queue pair with the usual entries and inline bytes is no longer than those whose depth is reported. If it is refused, there is
+// no room, and the device is not asked for others.
+#[tokio::test]
+async fn a_refused_usual_queue_pair_is_tried_once() {
+    if !alone(module_path!(), "a_refused_usual_queue_pair_is_tried_once") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    fake("reset");
+    fake(&format!("fail ibv_create_qp 1 {}", libc::ENOMEM));
+    let error = adapter.queue_pair(QueuePairConfig::default()).map(drop).expect_err("no room");
+    assert!(matches!(error, OpenError::Os { .. }), "{error:?}");
+    assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
+    assert_eq!(fake("calls ibv_create_qp"), Some(1));
+}
+
 /// Sends, writes and inline requests of all lengths up to twice the usual inline bytes arrive as they are.
 async fn carries_all_lengths(adapter: &Adapter) {
     let pair = connected(adapter).await;
