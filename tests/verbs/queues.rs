@@ -13,11 +13,13 @@ use common::results::collect;
 use common::verbs::fake;
 use common::*;
 use nix::sys::resource::{Resource, getrlimit};
-use tokio_rdma::types::OpKind;
+use tokio_rdma::error::PostErrorKind;
+use tokio_rdma::mr::Entry;
+use tokio_rdma::types::{OpKind, QueueKind};
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
-    AcceptParams, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams, DisconnectReason,
-    NotifyKind, Op, Provider, QueuePairConfig, SharedReceiveConfig, Status, WorkCompletion,
+    AcceptParams, Access, Adapter, Buffer, CompletionQueue, CompletionQueueConfig, ConnectParams,
+    DisconnectReason, NotifyKind, Op, Provider, QueuePairConfig, SharedReceiveConfig, Status, WorkCompletion,
 };
 
 /// The number that the device answers.
@@ -273,6 +275,32 @@ async fn a_queue_that_is_polled_has_events_only_for_who_waits() {
     drop(receives);
 }
 
+// CQ-13: a queue that the program polls is as quiet after a wait as before it: at most one event is on its way when the wait ends.
+#[tokio::test]
+async fn a_polled_queue_is_quiet_after_a_wait() {
+    const MESSAGES: usize = 8;
+    if !alone(module_path!(), "a_polled_queue_is_quiet_after_a_wait") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = calm();
+    let queue = queue(&adapter, CompletionQueueConfig::default().busy_poll(true));
+    let pair = received_into(&adapter, &queue, 1).await;
+    let mut notified = queue.notify(NotifyKind::Any);
+    assert!(poll_once(&mut notified).is_pending());
+    let mut receives = vec![send(&adapter, &pair).await];
+    within(notified).await.expect("told");
+    let mut found = Vec::new();
+    assert_eq!(queue.poll(8, &mut found), 1);
+    let mut looks = 0;
+    for _ in 0..MESSAGES {
+        receives.push(send(&adapter, &pair).await);
+        looks += queue.len();
+        assert_eq!(queue.poll(8, &mut found), 1);
+    }
+    assert!(looks <= 1, "a task has looked at {looks} of {MESSAGES}");
+}
+
 // HW-08: the removal of a device ends whoever waits at a queue of the program, and nothing of the queue is left.
 #[tokio::test]
 async fn a_removal_ends_the_queues_of_the_program() {
@@ -371,4 +399,78 @@ async fn shared_receives_have_room_in_one_group() {
         success(pair.active.queue_pair.send(bytes(&adapter, b"received")).expect("posted")).await;
         assert_eq!(&success(receive).await.1[..], b"received");
     }
+}
+
+// SRQ-01, HW-03: a queue pair that no connection has used takes no receive of its shared queue. Its end waits for none.
+#[tokio::test]
+async fn an_unused_queue_pair_waits_for_no_receive() {
+    if !alone(module_path!(), "an_unused_queue_pair_waits_for_no_receive") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+    let unused =
+        adapter.queue_pair(QueuePairConfig::default().shared_receives(&shared)).expect("a queue pair");
+    assert_eq!(number("count qp"), 1);
+    drop(unused);
+    assert_eq!(number("count qp"), 0, "it is gone when the drop returns");
+}
+
+// HW-05: a queue pair without requests is destroyed as it is, where the driver leaves its states to the provider.
+#[tokio::test]
+async fn an_idle_queue_pair_is_destroyed_without_a_change() {
+    if !alone(module_path!(), "an_idle_queue_pair_is_destroyed_without_a_change") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    if adapter.info().iwarp {
+        return skipped("the driver connects and ends the queue pairs");
+    }
+    let [idle, busy] = [(); 2].map(|()| queue_pair(&adapter));
+    let receive = busy.receive(room(&adapter, 8)).expect("posted");
+    fake("reset");
+    drop(idle);
+    assert_eq!((number("calls ibv_modify_qp"), number("calls ibv_destroy_qp")), (0, 1));
+    drop(busy);
+    assert_eq!((number("calls ibv_modify_qp"), number("calls ibv_destroy_qp")), (1, 2));
+    assert_eq!(failure(receive).await, Status::CANCELED);
+}
+
+// CQ-07, ERR-09: a receive too many is refused by its depth, and the device is not asked.
+#[tokio::test]
+async fn a_full_receive_queue_is_not_posted_to() {
+    const DEPTH: usize = 2;
+    if !alone(module_path!(), "a_full_receive_queue_is_not_posted_to") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let queue_pair =
+        adapter.queue_pair(QueuePairConfig::default().receive_depth(DEPTH)).expect("a queue pair");
+    let receive = || queue_pair.receive(room(&adapter, 8));
+    let _receives = [(); DEPTH].map(|()| receive().expect("there is room"));
+    fake("reset");
+    let error = receive().expect_err("one too many");
+    assert_eq!(error.kind, PostErrorKind::QueueFull { queue: QueueKind::Receive, depth: DEPTH });
+    assert_eq!(number("calls ibv_post_recv"), 0);
+}
+
+// ERR-09: more bytes than a message can have, in several parts of a region, are refused with the limit.
+#[tokio::test]
+async fn a_message_longer_than_the_limit_is_refused() {
+    if !alone(module_path!(), "a_message_longer_than_the_limit_is_refused") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let pair = connected(&adapter).await;
+    let maximum = adapter.info().max_transfer;
+    let half = adapter.register(maximum / 2 + 1, Access::empty()).await.expect("registered");
+    let part = |length| Entry::from(half.slice(0..length).expect("within"));
+    let parts = vec![part(maximum / 2), part(maximum / 2 + 1)];
+    let error = pair.active.queue_pair.send(parts).map(drop).expect_err("too long");
+    assert_eq!(error.kind, PostErrorKind::TooLong { length: maximum + 1, maximum });
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
 }
