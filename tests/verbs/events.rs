@@ -378,3 +378,54 @@ async fn a_device_that_fails_ends_connects_and_accepts() {
         Status::DEVICE_REMOVED
     );
 }
+
+// HW-16: the device loses a completion while a queue pair is made whose completions have room in the same queue: nothing would look
+// for them, so it ends at once.
+#[tokio::test]
+async fn an_overrun_ends_a_queue_pair_in_the_making() {
+    if !alone(module_path!(), "an_overrun_ends_a_queue_pair_in_the_making") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let hit = connected(&adapter).await;
+    let _receive = hit.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
+    fake("hold ibv_create_qp");
+    let making = tokio::task::spawn_blocking({
+        let adapter = adapter.clone();
+        move || adapter.queue_pair(QueuePairConfig::default())
+    });
+    eventually("it is being made", || fake("held") == Some(1)).await;
+    fake("overrun 1");
+    let _sent = hit.active.queue_pair.send(bytes(&adapter, b"lost")).expect("posted");
+    is_lost(&hit).await;
+    fake("reset");
+    let made = within(making).await.expect("no panic").expect("a queue pair");
+    let (status, _) = ended(made.receive(room(&adapter, 8)).expect("it comes back")).await;
+    assert_ne!(status, Status::SUCCESS);
+    drop((made, hit));
+    let pair = connected(&adapter).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+}
+
+// AD-05: the removal of the device wakes the tasks that wait for requests.
+#[tokio::test]
+async fn a_removal_wakes_who_waits_for_requests() {
+    if !alone(module_path!(), "a_removal_wakes_who_waits_for_requests") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let (listener, _) = listening(&adapter);
+    let waiting = [(); 2].map(|()| {
+        let listener = listener.clone();
+        tokio::spawn(async move { listener.request().await.map(drop) })
+    });
+    // The tasks run up to their waits.
+    tokio::task::yield_now().await;
+    fake("remove");
+    for waiting in waiting {
+        let error = within(waiting).await.expect("no panic").expect_err("there is no device");
+        assert_eq!(error.status(), Status::DEVICE_REMOVED);
+    }
+}
