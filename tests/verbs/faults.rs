@@ -336,3 +336,17 @@ async fn ended_connections_hold_no_id() {
     eventually("the ids are destroyed", || fake("count cm_id") == before).await;
     drop(pair);
 }
+
+// CM-01: a connector that is bound has one id, whose port it keeps.
+#[tokio::test]
+async fn a_bound_connector_has_one_id() {
+    if !alone(module_path!(), "a_bound_connector_has_one_id") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let connector = adapter.connector();
+    fake("reset");
+    connector.bind((v4(), 0).into()).expect("bound");
+    assert_eq!((fake("calls rdma_create_id"), fake("calls rdma_bind_addr")), (Some(1), Some(1)));
+}
