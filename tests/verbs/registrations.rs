@@ -2,7 +2,7 @@
 //!
 //! Runs on: fake
 
-use common::life::poll_once;
+use common::life::{eventually, poll_once};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -236,4 +236,43 @@ async fn memory_that_cannot_be_deregistered_is_withheld() {
     // It is not freed: the peer still writes to it.
     assert_eq!(fake("count mr"), Some(before + 1));
     success(there.write(withheld, &remote).expect("posted")).await;
+}
+
+// MR-05: memory that the device has is not offered to it once more.
+#[tokio::test]
+async fn registered_memory_is_not_registered_again() {
+    if !alone(module_path!(), "registered_memory_is_not_registered_again") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let region = within(adapter.register(64, Access::REMOTE_READ)).await.expect("registered");
+    fake("reset");
+    let error = within(region.register_again(Access::REMOTE_READ)).await.expect_err("the device has it");
+    assert!(matches!(error, RegisterError::Busy), "{error:?}");
+    assert_eq!(fake("calls ibv_reg_mr"), Some(0));
+    assert!(region.is_registered());
+}
+
+// HW-05: much memory is deregistered on a thread of the runtime, so that the thread that drops it does not wait. Little is gone when
+// the drop returns.
+#[tokio::test]
+async fn much_memory_is_freed_on_another_thread() {
+    const MUCH: usize = 1 << 20;
+    if !alone(module_path!(), "much_memory_is_freed_on_another_thread") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let before = fake("count mr");
+    drop(room(&adapter, MUCH - 1));
+    assert_eq!(fake("count mr"), before);
+    let much = room(&adapter, MUCH);
+    fake("hold ibv_dereg_mr");
+    let dropping = std::thread::spawn(move || drop(much));
+    eventually("the memory is dropped", || dropping.is_finished()).await;
+    eventually("a thread deregisters it", || fake("held") == Some(1)).await;
+    fake("release ibv_dereg_mr");
+    eventually("it is deregistered", || fake("count mr") == before).await;
+    dropping.join().expect("no panic");
 }
