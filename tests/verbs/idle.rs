@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use common::cm::exchange;
-use common::life::eventually;
+use common::life::{eventually, poll_once};
 use common::path::noticed;
 use common::process::alone;
-use common::raw::{failure, room};
+use common::raw::{bytes, failure, room, success};
 use common::stream::streams;
 use common::verbs::{connected_at, fake, nothing_is_left};
 use common::*;
@@ -21,7 +21,7 @@ use tokio_rdma::status::WcStatus;
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{
     AcceptParams, Access, Adapter, CompletionQueueConfig, ConnectParams, DisconnectReason, Provider,
-    QueuePairConfig, RdmaStream, Status, WorkOptions,
+    QueuePairConfig, RdmaStream, ReadLimits, Status, WorkOptions,
 };
 
 const PATH_TIMEOUT: Duration = Duration::from_secs(4);
@@ -288,5 +288,63 @@ async fn a_device_that_gives_up_first_is_believed() {
         const RETRIES: Reason = Reason::Completion(WcError::new(WcStatus::RETRY_EXC_ERR, 0x500c));
         let lost = DisconnectReason::Lost { status: Status::IO_TIMEOUT, reason: RETRIES };
         assert_eq!(reason, lost);
+    }
+}
+
+/// A path timeout after half of which a question is posted, and the number of questions of three idle ends in three such times.
+const HASTY: Duration = Duration::from_millis(200);
+const QUESTIONS: i64 = 9;
+
+/// Waits until so many requests more were posted.
+async fn asked_more(requests: i64) {
+    let posted = || fake("calls ibv_post_send").expect("a number");
+    let before = posted();
+    eventually("idle peers are asked", || posted() >= before + requests).await;
+}
+
+// SEC-04, QP-15: no question is posted ahead of requests that wait for the doorbell: its answer would tell that these have succeeded.
+#[tokio::test]
+async fn no_question_overtakes_a_batch() {
+    if !alone(module_path!(), "no_question_overtakes_a_batch") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = open(Some(HASTY));
+    let pair = idle_at(&adapter, v4()).await;
+    let _other = idle_at(&adapter, v4()).await;
+    let sink = adapter.register(8, Access::REMOTE_WRITE).await.expect("registered");
+    let written = || {
+        let mut found = [0; 8];
+        sink.read(0, &mut found).expect("as long");
+        found
+    };
+    let batch = pair.active.queue_pair.batch();
+    let options = WorkOptions::default().silent();
+    let mut silent = batch.write_with(bytes(&adapter, b"written!"), &sink.remote(), options).expect("posted");
+    // The three other ends are idle.
+    asked_more(QUESTIONS).await;
+    assert!(poll_once(&mut silent).is_pending(), "it was not carried out");
+    assert_eq!(written(), [0; 8]);
+    batch.submit();
+    success(silent).await;
+    assert_eq!(&written(), b"written!");
+}
+
+// SEC-04, HW-09: the question over iWARP is a read. A connection without reads is asked by a write, and goes on.
+#[tokio::test]
+async fn a_connection_without_reads_outlives_the_question() {
+    if !alone(module_path!(), "a_connection_without_reads_outlives_the_question") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = open(Some(HASTY));
+    let connect = ConnectParams::default().read_limits(ReadLimits::NONE);
+    let pair = connected_with(&adapter, connect, AcceptParams::default()).await;
+    exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+    let other = idle_at(&adapter, v4()).await;
+    asked_more(QUESTIONS).await;
+    for pair in [&pair, &other] {
+        assert!(pair.active.connection.is_connected() && pair.passive.connection.is_connected());
+        exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
     }
 }
