@@ -242,6 +242,35 @@ async fn an_accept_that_nobody_completes_ends_when_the_device_gives_up() {
     nothing_is_left().await;
 }
 
+// HW-13, CAN-03: the peer has not seen the reply when it gives its connect up. The accept ends with that, and not with a time limit.
+#[tokio::test]
+async fn an_accept_ends_when_its_peer_gives_up() {
+    if !alone(module_path!(), "an_accept_ends_when_its_peer_gives_up") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    if !three_phase(&adapter) {
+        return skipped("the accept is the last message");
+    }
+    let passive = prepared(&adapter);
+    let asked = requested(&adapter, v4(), ConnectParams::default()).await;
+    fake("lose messages");
+    let accepting = tokio::spawn({
+        let passive = passive.0.clone();
+        async move { asked.request.accept(&passive, AcceptParams::default()).await }
+    });
+    eventually("the reply is sent", || fake("calls rdma_accept") >= Some(1)).await;
+    fake("lose nothing");
+    abandon(asked.connecting).await;
+    let error = outcome(accepting).await.map(drop).expect_err("the peer has gone").error;
+    assert!(matches!(error, AcceptError::Aborted { .. }), "{error:?}");
+    assert_eq!(error.status(), Status::CONNECTION_ABORTED);
+    connects_as_passive(&adapter, passive).await;
+    drop((asked.connector, asked.active, asked.listener, adapter));
+    nothing_is_left().await;
+}
+
 // HW-13, CAN-04: the device waits for a peer that does not answer, and nobody waits for the device.
 #[tokio::test]
 async fn an_accept_that_nobody_completes_may_be_dropped() {
