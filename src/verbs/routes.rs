@@ -240,3 +240,22 @@ impl<'a, 'b> Effects<'a, 'b> {
         Self { polling, ..Self::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // HW-16: the mark of a completion queue that has lost a completion is for as long as there is the queue.
+    #[test]
+    fn a_lost_queue_is_marked_until_it_goes() {
+        let routes = Routes::default();
+        let [hit, other] = [1, 2].map(|key| routes.register_queue(key));
+        let is_lost = |queue: &AtomicBool| queue.load(Ordering::Acquire);
+        routes.fail_queue(Element::CompletionQueue(1), Reason::Local("lost"));
+        assert!(is_lost(&hit) && !is_lost(&other));
+        assert!(is_lost(&routes.register_queue(1)), "it is the same queue");
+        routes.deregister_queue(1);
+        assert!(!is_lost(&routes.register_queue(1)), "it is another one");
+        assert!(is_lost(&hit));
+    }
+}
