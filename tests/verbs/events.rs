@@ -429,3 +429,24 @@ async fn a_removal_wakes_who_waits_for_requests() {
         assert_eq!(error.status(), Status::DEVICE_REMOVED);
     }
 }
+
+// HW-03: the event of the last receive ends the wait for it. The clock of the runtime stands still, so no time limit does.
+#[tokio::test]
+async fn the_last_receive_ends_the_wait_for_it() {
+    if !alone(module_path!(), "the_last_receive_ends_the_wait_for_it") {
+        return;
+    }
+    let Some(_) = fake("reset") else { return };
+    let adapter = adapter();
+    let queue = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
+    let pair = pair_with(&adapter, QueuePairConfig::default().shared_receives(&queue)).await;
+    exchange_shared(&adapter, &queue, &pair).await;
+    tokio::time::pause();
+    drop(pair);
+    let begun = std::time::Instant::now();
+    while fake("count qp") != Some(0) {
+        assert!(begun.elapsed() < patience(), "it waits for no event");
+        // A runtime with a task that can go on does not advance the clock.
+        tokio::task::yield_now().await;
+    }
+}
