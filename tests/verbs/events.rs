@@ -382,8 +382,8 @@ async fn a_device_that_fails_ends_connects_and_accepts() {
 // HW-16: the device loses a completion while a queue pair is made whose completions have room in the same queue: nothing would look
 // for them, so it ends at once.
 #[tokio::test]
-async fn an_overrun_ends_a_queue_pair_in_the_making() {
-    if !alone(module_path!(), "an_overrun_ends_a_queue_pair_in_the_making") {
+async fn an_overrun_ends_queue_pairs_in_the_making() {
+    if !alone(module_path!(), "an_overrun_ends_queue_pairs_in_the_making") {
         return;
     }
     let Some(_) = fake("reset") else { return };

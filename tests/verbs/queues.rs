@@ -419,8 +419,8 @@ async fn an_unused_queue_pair_waits_for_no_receive() {
 
 // HW-05: a queue pair without requests is destroyed as it is, where the driver leaves its states to the provider.
 #[tokio::test]
-async fn an_idle_queue_pair_is_destroyed_without_a_change() {
-    if !alone(module_path!(), "an_idle_queue_pair_is_destroyed_without_a_change") {
+async fn idle_queue_pairs_are_destroyed_without_a_change() {
+    if !alone(module_path!(), "idle_queue_pairs_are_destroyed_without_a_change") {
         return;
     }
     let Some(_) = fake("reset") else { return };
