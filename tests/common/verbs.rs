@@ -58,6 +58,20 @@ pub fn fake(line: &str) -> Option<i64> {
     Some(fake_control::tell(line).expect("understood"))
 }
 
+/// Has the fake device behave again when it is dropped: calls that a test holds keep its process from ending if it fails.
+pub struct FakeReset(());
+
+impl Drop for FakeReset {
+    fn drop(&mut self) {
+        fake("reset");
+    }
+}
+
+/// Has the fake device behave, now and at the end of the test; `None` as [`fake`].
+pub fn fake_reset() -> Option<FakeReset> {
+    fake("reset").map(|_| FakeReset(()))
+}
+
 /// Whether the fake device is tested as a card that speaks iWARP; says so where it is not.
 pub fn is_iwarp_card() -> bool {
     let tested = Device::under_test() == Device::FakeIwarp;

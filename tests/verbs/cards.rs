@@ -10,7 +10,7 @@ use common::device::Device;
 use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
-use common::verbs::{connected_at, fake};
+use common::verbs::{connected_at, fake, fake_reset};
 use common::*;
 use tokio::time::sleep;
 use tokio_rdma::types::RemoteKey;
@@ -78,7 +78,7 @@ async fn both_ends_use_the_options_of_their_vendor_that_both_have() {
     if !alone(module_path!(), "both_ends_use_the_options_of_their_vendor_that_both_have") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (mellanox, other) = (0x15b3, 0x1425);
     let own = |vendor: u32, options: u32| format!("ece {vendor} {options}");
@@ -202,7 +202,7 @@ async fn sends_do_not_wait_for_the_last_receive() {
     if !alone(module_path!(), "sends_do_not_wait_for_the_last_receive") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2)).expect("a queue");
     let Pair { active, passive } = served_by(&adapter, &queue).await;
@@ -232,7 +232,7 @@ async fn completions_of_shared_receives_have_room_once() {
     if !alone(module_path!(), "completions_of_shared_receives_have_room_once") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(DEPTH)).expect("a queue");
     let config = QueuePairConfig::default().send_depth(SENDS).shared_receives(&queue);
@@ -302,7 +302,7 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
     if !alone(module_path!(), "retries_and_pauses_are_those_that_were_asked_for") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (connect, accept) = (ConnectParams::default, AcceptParams::default);
     // The timers for receivers that are not ready, the retries for these, the acknowledge timeouts, and how often packets are
@@ -351,7 +351,7 @@ async fn options_of_a_stream_are_those_of_its_queue_pairs() {
     if !alone(module_path!(), "options_of_a_stream_are_those_of_its_queue_pairs") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let here = SocketAddr::new(v4(), 0);
     let accepting = StreamConfig::default().rnr_retry_count(1).rnr_timer(5).ack_timeout(9);

@@ -12,7 +12,7 @@ use common::life::poll_once;
 use common::process::alone;
 use common::raw::{bytes, room, success};
 use common::results::collect;
-use common::verbs::{fake, is_device};
+use common::verbs::{fake, fake_reset, is_device};
 use common::*;
 use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::types::QueueKind;
@@ -144,7 +144,7 @@ async fn a_failed_early_answer_takes_no_place_of_a_receive() {
     if !alone(module_path!(), "a_failed_early_answer_takes_no_place_of_a_receive") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     if adapter.info().iwarp {
         eprintln!("skipped: an answer that finds no receive does not wait on iWARP");

@@ -8,7 +8,7 @@ use common::cm::exchange;
 use common::life::eventually;
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
-use common::verbs::{fake, nothing_is_left};
+use common::verbs::{fake, fake_reset, nothing_is_left};
 use common::*;
 use futures::future::join_all;
 use tokio_rdma::error::DisconnectError;
@@ -55,7 +55,7 @@ async fn an_overrun_ends_the_connections_of_its_queue() {
     if !alone(module_path!(), "an_overrun_ends_the_connections_of_its_queue") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let hit = connected(&adapter).await;
     let unconnected = queue_pair(&adapter);
@@ -90,7 +90,7 @@ async fn a_shared_receive_queue_outlives_the_overrun_of_its_completions() {
     if !alone(module_path!(), "a_shared_receive_queue_outlives_the_overrun_of_its_completions") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(8)).expect("a queue");
     let config = || QueuePairConfig::default().shared_receives(&queue);
@@ -123,7 +123,7 @@ async fn a_lost_shared_receive_queue_gives_its_receives_back() {
     if !alone(module_path!(), "a_lost_shared_receive_queue_gives_its_receives_back") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let new = || adapter.shared_receive_queue(SharedReceiveConfig::default().depth(4)).expect("a queue");
     let queue = new();
@@ -151,7 +151,7 @@ async fn a_port_goes_down_and_comes_up() {
     if !alone(module_path!(), "a_port_goes_down_and_comes_up") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let (listener, address) = listening(&adapter);
@@ -236,7 +236,7 @@ async fn a_device_is_removed_under_load() {
     if !alone(module_path!(), "a_device_is_removed_under_load") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (pairs, pending) = loaded(&adapter, PAIRS).await;
     let region = adapter.register(4096, Access::REMOTE_WRITE).await.expect("registered");
@@ -273,7 +273,7 @@ async fn a_failure_during_a_removal_is_no_loss() {
     if !alone(module_path!(), "a_failure_during_a_removal_is_no_loss") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let pairs = [connected(&adapter).await, connected(&adapter).await];
     fake("hold ibv_destroy_qp");
@@ -309,7 +309,7 @@ async fn a_device_that_fails_writes_to_nothing_that_was_given_back() {
     if !alone(module_path!(), "a_device_that_fails_writes_to_nothing_that_was_given_back") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (pairs, pending) = loaded(&adapter, PAIRS).await;
     let region = adapter.register(4096, Access::REMOTE_WRITE).await.expect("registered");
@@ -353,7 +353,7 @@ async fn a_device_that_fails_ends_connects_and_accepts() {
     if !alone(module_path!(), "a_device_that_fails_ends_connects_and_accepts") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let (connector, active) = (adapter.connector(), queue_pair(&adapter));
@@ -386,7 +386,7 @@ async fn an_overrun_ends_queue_pairs_in_the_making() {
     if !alone(module_path!(), "an_overrun_ends_queue_pairs_in_the_making") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let hit = connected(&adapter).await;
     let _receive = hit.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
@@ -414,7 +414,7 @@ async fn a_removal_wakes_who_waits_for_requests() {
     if !alone(module_path!(), "a_removal_wakes_who_waits_for_requests") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (listener, _) = listening(&adapter);
     let waiting = [(); 2].map(|()| {
@@ -436,7 +436,7 @@ async fn the_last_receive_ends_the_wait_for_it() {
     if !alone(module_path!(), "the_last_receive_ends_the_wait_for_it") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let queue = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");
     let pair = pair_with(&adapter, QueuePairConfig::default().shared_receives(&queue)).await;

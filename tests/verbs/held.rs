@@ -15,7 +15,7 @@ use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::raw::{bytes, room, success};
 use common::results::collect;
-use common::verbs::{fake, nothing_is_left};
+use common::verbs::{fake, fake_reset, nothing_is_left};
 use common::*;
 use tokio::task::JoinHandle;
 use tokio_rdma::error::{AcceptError, ConnectError};
@@ -70,7 +70,7 @@ async fn memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair() {
     if !alone(module_path!(), "memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     for call in calls(&adapter) {
         for end in ENDS {
@@ -104,7 +104,7 @@ async fn a_connect_ends_in_time_while_its_queue_pair_is_renewed() {
     if !alone(module_path!(), "a_connect_ends_in_time_while_its_queue_pair_is_renewed") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let Held { accepting, passive, receive, connecting } = held_in("rdma_accept", &adapter).await;
     fake("keep requests");
@@ -134,7 +134,7 @@ async fn a_connect_is_canceled_while_its_queue_pair_is_renewed() {
     if !alone(module_path!(), "a_connect_is_canceled_while_its_queue_pair_is_renewed") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", &adapter).await;
     fake("keep requests");
@@ -169,7 +169,7 @@ async fn a_panicking_subscriber_loses_no_cancel() {
     if !alone(module_path!(), "a_panicking_subscriber_loses_no_cancel") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", &adapter).await;
     fake("keep requests");
@@ -226,7 +226,7 @@ async fn a_queue_pair_without_requests_waits_for_no_holder() {
     if !alone(module_path!(), "a_queue_pair_without_requests_waits_for_no_holder") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     for late in [false, true] {
         let adapter = adapter();
         let Held { accepting, passive, receive, connecting } = held_in("rdma_accept", &adapter).await;
@@ -264,7 +264,7 @@ async fn an_end_and_the_options_of_a_vendor_follow_each_other() {
     if !alone(module_path!(), "an_end_and_the_options_of_a_vendor_follow_each_other") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     if adapter.info().iwarp {
         eprintln!(
@@ -311,7 +311,7 @@ async fn a_panicking_waker_loses_no_end_of_a_queue_pair() {
     if !alone(module_path!(), "a_panicking_waker_loses_no_end_of_a_queue_pair") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
     let config = QueuePairConfig::default().receive_completions(&results);

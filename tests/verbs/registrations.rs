@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use common::process::alone;
 use common::raw::{bytes, room, success};
-use common::verbs::fake;
+use common::verbs::{fake, fake_reset};
 use common::*;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio_rdma::error::{PostErrorKind, RegisterError};
@@ -29,7 +29,7 @@ async fn access_flags_are_those_that_were_asked_for() {
     if !alone(module_path!(), "access_flags_are_those_that_were_asked_for") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let windows = if adapter.info().memory_windows { MW_BIND } else { 0 };
     let cases = [
@@ -140,7 +140,7 @@ async fn a_dmabuf_that_cannot_be_registered_is_refused() {
     if !alone(module_path!(), "a_dmabuf_that_cannot_be_registered_is_refused") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (before, file) = (fake("count mr"), memory_of_another_device());
     let register = async |offset, length, address| {
@@ -244,7 +244,7 @@ async fn registered_memory_is_not_registered_again() {
     if !alone(module_path!(), "registered_memory_is_not_registered_again") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let region = within(adapter.register(64, Access::REMOTE_READ)).await.expect("registered");
     fake("reset");
@@ -262,7 +262,7 @@ async fn much_memory_is_freed_on_another_thread() {
     if !alone(module_path!(), "much_memory_is_freed_on_another_thread") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let before = fake("count mr");
     drop(room(&adapter, MUCH - 1));

@@ -11,7 +11,7 @@ use common::life::eventually;
 use common::net::{ip, isolated};
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
-use common::verbs::{fake, nothing_is_left};
+use common::verbs::{fake, fake_reset, nothing_is_left};
 use common::*;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::types::RemoteKey;
@@ -53,7 +53,7 @@ async fn lost_connections_do_not_keep_others_waiting() {
     if !alone(module_path!(), "lost_connections_do_not_keep_others_waiting") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let bystander = connected(&adapter).await;
     let mut lost = Vec::new();
@@ -86,7 +86,7 @@ async fn a_connection_that_is_made_does_not_keep_others_waiting() {
     if !alone(module_path!(), "a_connection_that_is_made_does_not_keep_others_waiting") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let bystander = connected(&adapter).await;
     let (listener, address) = listening(&adapter);
@@ -119,7 +119,7 @@ async fn a_route_that_is_long_in_coming_keeps_no_other_waiting() {
     if !alone(module_path!(), "a_route_that_is_long_in_coming_keeps_no_other_waiting") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let bystander = connected(&adapter).await;
     let asked = requested(&adapter, v4(), ConnectParams::default()).await;
@@ -174,7 +174,7 @@ async fn a_listener_that_is_slow_to_begin_keeps_no_event_waiting() {
     if !alone(module_path!(), "a_listener_that_is_slow_to_begin_keeps_no_event_waiting") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let slow = adapter.listener();
@@ -207,7 +207,7 @@ fn a_listener_takes_requests_while_the_driver_begins_at_another_address() {
 
 /// Has the driver keep the second of two calls for one listener.
 async fn second_address_is_held() {
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     ip("address add 127.0.0.2/8 dev lo");
     fake("place 127.0.0.2 1 0");
     let adapter = adapter();
@@ -253,7 +253,7 @@ async fn a_disconnect_waits_for_the_driver_alone() {
     if !alone(module_path!(), "a_disconnect_waits_for_the_driver_alone") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let bystander = connected(&adapter).await;
     for call in ["ibv_modify_qp", "ibv_destroy_qp"] {
@@ -282,7 +282,7 @@ async fn a_queue_pair_is_renewed_behind_the_answer() {
     if !alone(module_path!(), "a_queue_pair_is_renewed_behind_the_answer") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     for call in ["ibv_destroy_qp", "ibv_create_qp"] {
@@ -322,7 +322,7 @@ async fn memory_is_registered_beside_the_tasks() {
     if !alone(module_path!(), "memory_is_registered_beside_the_tasks") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let bystander = connected(&adapter).await;
     for length in [64, 4 << 20] {
@@ -359,7 +359,7 @@ async fn a_removal_does_not_keep_the_runtime_waiting() {
     if !alone(module_path!(), "a_removal_does_not_keep_the_runtime_waiting") {
         return;
     }
-    let Some(_) = fake("reset") else { return };
+    let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let receive = pair.active.queue_pair.receive(room(&adapter, 8)).expect("posted");
