@@ -58,16 +58,18 @@ pub fn fake(line: &str) -> Option<i64> {
     Some(fake_control::tell(line).expect("understood"))
 }
 
-/// Has the fake device behave again when it is dropped: calls that a test holds keep its process from ending if it fails.
+/// Has the fake device behave again if the test fails: calls that it holds would keep its process from ending.
 pub struct FakeReset(());
 
 impl Drop for FakeReset {
     fn drop(&mut self) {
-        fake("reset");
+        if std::thread::panicking() {
+            fake("reset");
+        }
     }
 }
 
-/// Has the fake device behave, now and at the end of the test; `None` as [`fake`].
+/// Has the fake device behave, now and after a failure of the test; `None` as [`fake`].
 pub fn fake_reset() -> Option<FakeReset> {
     fake("reset").map(|_| FakeReset(()))
 }
