@@ -178,19 +178,3 @@ async fn reads_of_an_attempt_do_not_outlast_it() {
     let _connection = within(reply.complete()).await.expect("completed");
     success(own.read(slice(), &there.remote()).expect("posted")).await;
 }
-
-// DIS-02: a card closes TCP by itself when its peer disconnects. Only over InfiniBand does the peer wait for an answer.
-#[tokio::test]
-async fn a_disconnect_of_the_peer_is_not_answered() {
-    if !alone(module_path!(), "a_disconnect_of_the_peer_is_not_answered") || !is_iwarp_card() {
-        return;
-    }
-    let adapter = adapter();
-    let pair = connected(&adapter).await;
-    fake("reset");
-    within(pair.active.connection.disconnect()).await.expect("disconnected");
-    assert_eq!(within(pair.passive.connection.disconnected()).await, DisconnectReason::Peer);
-    eventually("both queue pairs are gone", || fake("count qp") == Some(0)).await;
-    // Before and after the end of its queue pair.
-    assert_eq!(fake("calls rdma_disconnect"), Some(2), "those of the active side");
-}
