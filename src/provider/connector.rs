@@ -5,6 +5,8 @@
 //! actions that touch its transport. Foreign code, the wakers, the memory of finished requests, the recorder of metrics
 //! and the subscribers of `tracing`, only runs once the lock is gone: it is collected in an [`AfterStep`].
 
+mod calls;
+
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,8 +27,11 @@ use crate::inflight::WakeList;
 use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
 use crate::status::Status;
-use crate::sync::{MutexGuard, WaitKey, WaitSet, Waiter, deadline};
+use crate::sync::{MutexGuard, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
+
+use calls::Watch;
+pub(crate) use calls::{ConnectCall, ConnectWait, OnDrop};
 
 /// The reason of the loss of a connection whose queue pair the program has flushed.
 pub(crate) const FLUSHED: &str = "the queue pair was flushed";
@@ -540,13 +545,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         let mut after = AfterStep::default();
         let mut inner = self.lock();
         let progress = inner.as_mut();
-        // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding.
-        let waits = matches!(progress.state(), State::Idle | State::Bound)
-            && progress.waits.interests().next().is_some();
-        if waits {
-            progress.waits.notify_all((), &mut after.calls);
-        }
-        let input = if waits { Input::Release } else { Input::Cancel };
+        let waits = progress.waits.interests().next().is_some();
+        progress.waits.notify_all((), &mut after.calls);
+        // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding then.
+        let ends = waits && matches!(progress.state(), State::Idle | State::Bound);
+        let input = if ends { Input::Release } else { Input::Cancel };
         let _ = self.handle_locked(&mut inner, input, &mut after);
         drop(inner);
         after.run();
@@ -624,128 +627,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         let progress = inner.as_mut();
         progress.machine.peer_address_ready()?;
         progress.peer.ok_or(StateError::ConnectionInvalid)
-    }
-}
-
-/// A place in the list of futures that wait for the end of the connection.
-struct Watch<'a, D: ConnectorDriver> {
-    connector: &'a D,
-    key: WaitKey,
-}
-
-impl<'a, D: ConnectorDriver> Watch<'a, D> {
-    /// Registers a future with the machine (NotifyDisconnect).
-    fn new(connector: &'a D) -> Result<Self, Status> {
-        let key = connector.lock().as_mut().answers.notify.register(());
-        let watch = Self { connector, key };
-        connector.handle(Input::NotifyDisconnect).map(|()| watch)
-    }
-
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Status> {
-        let mut inner = self.connector.lock();
-        let (polled, replaced) = inner.as_mut().answers.notify.poll(self.key, cx);
-        drop(inner);
-        drop(replaced);
-        polled
-    }
-}
-
-impl<D: ConnectorDriver> Drop for Watch<'_, D> {
-    fn drop(&mut self) {
-        let waiter = self.connector.lock().as_mut().answers.notify.remove(self.key);
-        drop(waiter);
-    }
-}
-
-/// A call of Connect, from its acceptance until it returns.
-///
-/// No other call of Connect is accepted as long as it lives: the answer, its cause and its data are stored beside the machine, and belong
-/// to this call even when its attempt has failed and the machine would accept another. A call that is dropped before it has
-/// returned cancels its attempt, and with it a connection that the peer has accepted; an attempt that has failed stays as it is.
-pub(crate) struct ConnectCall<'a, D: ConnectorDriver> {
-    connector: &'a D,
-    returned: bool,
-}
-
-impl<'a, D: ConnectorDriver> ConnectCall<'a, D> {
-    /// Guards the call that [`begin_connect`](ConnectorState::begin_connect) has begun.
-    pub(crate) fn new(connector: &'a D) -> Self {
-        Self { connector, returned: false }
-    }
-
-    /// Ends a call that has collected its answer and all that belongs to it.
-    pub(crate) fn returned(mut self) {
-        self.returned = true;
-    }
-}
-
-impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
-    fn drop(&mut self) {
-        let canceled = !self.returned;
-        // Under one lock, so that the input cannot meet the attempt of another call.
-        let _ = self.connector.handle_if(|inner| {
-            inner.as_mut().connect_called = false;
-            canceled.then_some(Input::Cancel)
-        });
-    }
-}
-
-/// A call of Connect that waits for its queue pair, and that a cancel ends.
-pub(crate) struct ConnectWait<'a, D: ConnectorDriver> {
-    connector: &'a D,
-    key: WaitKey,
-}
-
-impl<'a, D: ConnectorDriver> ConnectWait<'a, D> {
-    fn new(connector: &'a D) -> Self {
-        let key = connector.lock().as_mut().waits.register(());
-        Self { connector, key }
-    }
-
-    /// Polls for the cancel.
-    fn poll_canceled(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.connector.lock();
-        let (polled, replaced) = inner.as_mut().waits.poll(self.key, cx);
-        drop(inner);
-        drop(replaced);
-        polled
-    }
-
-    /// Returns whether a cancel has ended this wait, for the step that begins the connect.
-    pub(crate) fn is_canceled(&self, inner: &mut D::Inner) -> bool {
-        inner.as_mut().waits.is_notified(self.key)
-    }
-}
-
-impl<D: ConnectorDriver> Drop for ConnectWait<'_, D> {
-    fn drop(&mut self) {
-        let waiter = self.connector.lock().as_mut().waits.remove(self.key);
-        drop(waiter);
-    }
-}
-
-/// A guard that feeds a connector one last input if the future of a call that owns the connection is dropped early.
-pub(crate) struct OnDrop<'a, D: ConnectorDriver> {
-    connector: Option<&'a D>,
-    input: Input,
-}
-
-impl<'a, D: ConnectorDriver> OnDrop<'a, D> {
-    pub(crate) fn new(connector: &'a D, input: Input) -> Self {
-        Self { connector: Some(connector), input }
-    }
-
-    /// Disarms the guard after the call has been answered.
-    pub(crate) fn disarm(mut self) {
-        self.connector = None;
-    }
-}
-
-impl<D: ConnectorDriver> Drop for OnDrop<'_, D> {
-    fn drop(&mut self) {
-        if let Some(connector) = self.connector.take() {
-            let _ = connector.handle(self.input.clone());
-        }
     }
 }
 

@@ -128,6 +128,37 @@ async fn a_connect_ends_in_time_while_its_queue_pair_is_renewed() {
     assert_eq!(success(receive).await.1[..7], *b"message");
 }
 
+/// A queue pair that is being renewed until `reset`, and the connect of its peer.
+async fn being_renewed(adapter: &Adapter) -> (QueuePair, JoinHandle<Result<Reply, ConnectError>>) {
+    let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", adapter).await;
+    fake("keep requests");
+    abandon(accepting).await;
+    (passive, connecting)
+}
+
+// CAN-01: a cancel ends a connect whose queue pair is being renewed beside one that has begun.
+#[tokio::test]
+async fn a_cancel_ends_waiting_and_begun_connects() {
+    if !alone(module_path!(), "a_cancel_ends_waiting_and_begun_connects") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let (renewed, connecting) = being_renewed(&adapter).await;
+    let (_listener, address) = listening(&adapter);
+    let (connector, other) = (adapter.connector(), queue_pair(&adapter));
+    let mut waiting = pin!(connector.connect(&renewed, address, ConnectParams::default()));
+    let mut begun = pin!(connector.connect(&other, address, ConnectParams::default()));
+    assert!(poll_once(&mut waiting).is_pending() && poll_once(&mut begun).is_pending());
+    connector.cancel();
+    for ended in [poll_once(&mut waiting), poll_once(&mut begun)] {
+        let Poll::Ready(canceled) = ended else { panic!("it waits on") };
+        assert!(matches!(canceled.expect_err("canceled"), ConnectError::Canceled));
+    }
+    fake("reset");
+    drop(outcome(connecting).await);
+}
+
 // CAN-01, A13: a cancel ends a connect whose queue pair is being renewed, before the machine knows of it.
 #[tokio::test]
 async fn a_connect_is_canceled_while_its_queue_pair_is_renewed() {
@@ -136,12 +167,10 @@ async fn a_connect_is_canceled_while_its_queue_pair_is_renewed() {
     }
     let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
-    let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", &adapter).await;
-    fake("keep requests");
-    abandon(accepting).await;
+    let (renewed, connecting) = being_renewed(&adapter).await;
     let (_listener, address) = listening(&adapter);
     let connector = adapter.connector();
-    let mut connect = pin!(connector.connect(&passive, address, ConnectParams::default()));
+    let mut connect = pin!(connector.connect(&renewed, address, ConnectParams::default()));
     assert!(poll_once(&mut connect).is_pending(), "it has no queue pair yet");
     connector.cancel();
     let Poll::Ready(canceled) = poll_once(&mut connect) else { panic!("it waits on") };
@@ -171,12 +200,10 @@ async fn a_panicking_subscriber_loses_no_cancel() {
     }
     let Some(_reset) = fake_reset() else { return };
     let adapter = adapter();
-    let Held { accepting, passive, receive: _, connecting } = held_in("rdma_accept", &adapter).await;
-    fake("keep requests");
-    abandon(accepting).await;
+    let (renewed, connecting) = being_renewed(&adapter).await;
     let (_listener, address) = listening(&adapter);
     let connector = adapter.connector();
-    let mut connect = pin!(connector.connect(&passive, address, ConnectParams::default()));
+    let mut connect = pin!(connector.connect(&renewed, address, ConnectParams::default()));
     assert!(poll_once(&mut connect).is_pending(), "it has no queue pair yet");
     tracing::subscriber::with_default(tracing_subscriber::registry().with(PanickingLayer), || {
         catch_unwind(AssertUnwindSafe(|| connector.cancel())).expect_err("the subscriber's");
