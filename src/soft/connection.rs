@@ -1,13 +1,7 @@
-//! Shares a connection between posting calls, its task, and the reader of a byte stream: the socket, the
-//! sending half, and the receiving half.
-//!
-//! The task waits for the socket. When large frames come while the reader of a stream waits, the reader has a
-//! turn before the task: it places payload in its own memory, and the ring of the stream is not touched. For
-//! small frames that would not pay. The task does not wait for a reader whose future was dropped: it has the
-//! next turn.
+//! Shares a connection between posting calls and its task: the socket and the sending half.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -17,15 +11,14 @@ use tracing::trace;
 use super::framing::Batch;
 use super::memory::{AccessGuard, KeyTable, WindowOp};
 use super::receive_queue::ReceiveQueue;
-use super::receiver::Receiver;
-use super::receiver::turn::{Stop, TURN, TURN_BYTES, Turn, TurnOutcome, cost_of};
+use super::receiver::reader::Reader;
+use super::receiver::turn::{TURN_BYTES, cost_of};
 use super::send_queue::{MAX_BATCHES, Next, SendQueue, deregistered};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory;
 use crate::net::Stream;
 use crate::net::descriptors::Held;
-use crate::provider::stream::StreamRoom;
 use crate::provider::work::{Flags, Refused, WindowRequest, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -514,202 +507,5 @@ impl ConnectionShared {
         if bound {
             self.keys.unbind_all(self.number);
         }
-    }
-}
-
-/// The receiving half, and the waker of the stream's reader that may take the next turn.
-pub(crate) struct Reader {
-    state: Mutex<State>,
-    /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and
-    /// again, leaves the lock to them.
-    wanted: AtomicU32,
-    socket: Arc<Socket>,
-}
-
-struct State {
-    receiver: Receiver,
-    /// The end that the reader of a stream has met, for the task.
-    stop: Option<Stop>,
-    /// The reader of a stream has read bytes since the task has last asked.
-    has_read: bool,
-    /// Wakes the reader of a stream that waits for the next turn.
-    waiting: Option<Waker>,
-}
-
-/// The result of [`Reader::poll`].
-#[derive(Default)]
-pub(super) struct Polled {
-    /// The task has to go on: with the end of the connection, with the rest of the bytes, with a message that
-    /// waits for a receive, or with the time limit of one that holds a shared receive.
-    pub(super) task_goes_on: bool,
-    /// The peer's first frame has arrived.
-    pub(super) established: bool,
-}
-
-/// Exclusive access to the receiver.
-pub(super) struct ReceiverGuard<'a>(MutexGuard<'a, State>);
-
-impl std::ops::Deref for ReceiverGuard<'_> {
-    type Target = Receiver;
-    fn deref(&self) -> &Receiver {
-        &self.0.receiver
-    }
-}
-
-impl std::ops::DerefMut for ReceiverGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Receiver {
-        &mut self.0.receiver
-    }
-}
-
-impl ReceiverGuard<'_> {
-    /// Takes the end that the reader of a stream has met.
-    pub(super) fn take_stop(&mut self) -> Option<Stop> {
-        self.0.stop.take()
-    }
-
-    /// Takes the waker of the reader of a stream, if one waits for the next turn. The task has seen that
-    /// there is no end, and without a waker it keeps the lock until it has read: a reader that comes in
-    /// between may meet an end.
-    pub(super) fn take_waiting(&mut self) -> Option<Waker> {
-        self.0.waiting.take()
-    }
-
-    /// Returns whether the reader of a stream has read bytes since the last call.
-    pub(super) fn take_has_read(&mut self) -> bool {
-        std::mem::take(&mut self.0.has_read)
-    }
-}
-
-impl Reader {
-    pub(super) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
-        let state = Mutex::new(State { receiver, stop: None, has_read: false, waiting: None });
-        Arc::new(Self { state, wanted: AtomicU32::new(0), socket })
-    }
-
-    pub(super) fn receiver(&self) -> ReceiverGuard<'_> {
-        ReceiverGuard(self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.try_lock().unwrap_or_else(|| {
-            self.wanted.fetch_add(1, Ordering::Relaxed);
-            let state = self.state.lock();
-            self.wanted.fetch_sub(1, Ordering::Relaxed);
-            state
-        })
-    }
-
-    /// Reads bytes that have arrived, as many as belong in a turn, for a caller that polls a completion
-    /// queue. The socket is asked without the runtime. Does nothing if another thread has the receiver or
-    /// waits for it, or as long as the first message of the peer is held back: nothing overtakes that
-    /// message.
-    ///
-    /// The runtime does not see what is read here: the task of the connection may be woken for bytes that
-    /// were read already, and never misses any.
-    pub(super) fn poll(&self, wakes: &mut WakeList) -> Polled {
-        let mut polled = Polled::default();
-        if self.wanted.load(Ordering::Relaxed) > 0 {
-            return polled;
-        }
-        let Some(mut state) = self.state.try_lock() else { return polled };
-        let State { receiver, stop, has_read, .. } = &mut *state;
-        if receiver.first.is_some() {
-            return polled;
-        }
-        let mut spent = 0;
-        while receiver.is_open() && spent < TURN {
-            let resumes = receiver.has_unprocessed() || receiver.may_resume();
-            if receiver.awaits_receive() && !resumes {
-                break;
-            }
-            let mut turn = Turn::of_driver(wakes);
-            let outcome =
-                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, true) };
-            match outcome {
-                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
-                Ok(TurnOutcome { cost, established, .. }) => {
-                    *has_read = true;
-                    polled.established |= established;
-                    polled.task_goes_on =
-                        receiver.has_unprocessed() || receiver.awaits_receive() || receiver.holds_shared();
-                    spent += cost;
-                }
-                Err(end) => {
-                    *stop = Some(end);
-                    polled.task_goes_on = true;
-                }
-            }
-        }
-        polled
-    }
-
-    /// Returns whether a thread has the receiver.
-    #[cfg(test)]
-    pub(super) fn is_locked(&self) -> bool {
-        self.state.try_lock().is_none()
-    }
-
-    /// Reads for a stream until the room is full or nothing more has arrived, once at least if large frames
-    /// are expected. Without a room, for a stream that waits for an event or for small frames, it reads once,
-    /// unless large frames are expected. If the stream spins, the socket is asked without the runtime. Wakes
-    /// `waker` when there may be more. Returns whether the task has to go on: with the end of the connection,
-    /// or with bytes that were read ahead.
-    pub(super) fn read(
-        &self,
-        mut room: Option<&mut StreamRoom<'_>>,
-        waker: &Waker,
-        spins: bool,
-        wakes: &mut WakeList,
-    ) -> bool {
-        let mut state = self.lock();
-        let State { receiver, stop, has_read, waiting } = &mut *state;
-        let reads_large = room.is_some();
-        let mut spent = 0;
-        while receiver.serves_streams() && receiver.expects_large() == reads_large && spent < TURN {
-            let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut() };
-            let resumes = receiver.has_unprocessed();
-            let outcome =
-                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, spins) };
-            match outcome {
-                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
-                Ok(TurnOutcome { cost, .. }) => {
-                    *has_read = true;
-                    spent += cost;
-                }
-                Err(end) => *stop = Some(end),
-            }
-            if room.as_ref().is_none_or(|room| room.is_full()) {
-                break;
-            }
-        }
-        let mut replaced = None;
-        if receiver.serves_streams()
-            && receiver.expects_large()
-            && !waiting.as_ref().is_some_and(|known| known.will_wake(waker))
-        {
-            replaced = waiting.replace(waker.clone());
-        }
-        let task_goes_on = stop.is_some() || receiver.has_unprocessed();
-        drop(state);
-        drop(replaced);
-        task_goes_on
-    }
-
-    /// Reads once. If the stream spins, the socket is read without asking the runtime whether it is readable.
-    fn turn(
-        &self,
-        receiver: &mut Receiver,
-        turn: &mut Turn<'_, '_>,
-        spins: bool,
-    ) -> Result<TurnOutcome, Stop> {
-        if !spins {
-            return receiver.turn(&self.socket, turn);
-        }
-        let before = self.socket.is_eager();
-        self.socket.set_eager(true);
-        let outcome = receiver.turn(&self.socket, turn);
-        self.socket.set_eager(before);
-        outcome
     }
 }

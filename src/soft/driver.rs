@@ -12,8 +12,9 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
-use super::connection::{ConnectionShared, DriverWork, Reader, Socket, Transmitted};
+use super::connection::{ConnectionShared, DriverWork, Socket, Transmitted};
 use super::receiver::Receiver;
+use super::receiver::reader::Reader;
 use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};

@@ -10,7 +10,7 @@
 // | `adapter` | an opened interface: protection domain, removal, lingering close of sockets |
 // | `receive_queue` | posted receives, of one queue pair and of several |
 // | `send_queue`, `framing` | the sending half: the queue of requests, and their frames in batches |
-// | `connection`, `receiver` | what posting calls, the task and the reader of a stream share; the receiving half |
+// | `connection`, `receiver` | what posting calls and the task share; the receiving half |
 // | `stream` | reads and writes of a byte stream, and its messages as frames |
 // | `direct` | a request that is written within the posting call, past the queue |
 // | `completion_queue` | the sockets that a poll of a completion queue reads and writes |

@@ -10,6 +10,7 @@ mod buffer;
 mod control;
 mod message;
 mod placement;
+pub(crate) mod reader;
 pub(crate) mod turn;
 
 use std::io;

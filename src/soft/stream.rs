@@ -72,7 +72,7 @@ impl ConnectionShared {
 
     /// Reads data that has arrived for a stream. Payload at the stream's next position goes to the room, and
     /// the rest to its place. The waker is woken when there may be more. See
-    /// [`Reader::read`](super::connection::Reader::read).
+    /// [`Reader::read`](super::receiver::reader::Reader::read).
     pub(crate) fn read_stream(
         &self,
         room: Option<&mut StreamRoom<'_>>,
