@@ -1,12 +1,14 @@
-//! The steps of `cargo xtask test` that run test programs in the guest machine: a machine for each device, side by side.
+//! The steps of `cargo xtask test` that run test programs in the guest machine: one or two machines for each device, side by side.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::thread;
 use std::time::Duration;
 
 use rdma_guest::image::{self, Image};
 use rdma_guest::machine::Processors;
-use rdma_guest::{messages, permits, suite};
+use rdma_guest::permits::{self, Permit};
+use rdma_guest::{messages, suite};
 
 use super::modules::{self, Module, Tests};
 use crate::bindings;
@@ -41,13 +43,16 @@ struct Suite {
     device: Option<&'static str>,
     /// How long one module may take, in seconds; the machine is ten to twenty times slower than the host.
     seconds: u64,
+    /// How many machines share its modules, if so many may run.
+    machines: usize,
 }
 
 /// All of them.
 const SUITES: [Suite; 3] = [
-    Suite { word: "rxe", place: "guest rxe", device: Some("rxe"), seconds: 300 },
-    Suite { word: "siw", place: "guest siw", device: Some("siw"), seconds: 300 },
-    Suite { word: "guest", place: "guest interop", device: None, seconds: 900 },
+    Suite { word: "rxe", place: "guest rxe", device: Some("rxe"), seconds: 300, machines: 1 },
+    // The last: two machines end sooner than one that has the host to itself.
+    Suite { word: "siw", place: "guest siw", device: Some("siw"), seconds: 300, machines: 2 },
+    Suite { word: "guest", place: "guest interop", device: None, seconds: 900, machines: 1 },
 ];
 
 /// The words that may stand in the line `Runs on`.
@@ -67,13 +72,13 @@ pub(crate) fn siw(settings: &Settings) -> Tally {
 
 /// The step for programs and drivers that are not ours.
 pub(crate) fn interop(settings: &Settings) -> Tally {
-    unless_lacking(settings, |_| {
+    unless_lacking(settings, |permit| {
         // Tests of this suite run their programs, and are skipped if there are none.
         let built = steps::build_async_rdma().and_then(|()| bindings::build());
         let built = built.map_or_else(failed, |()| Tally::default());
         // With its processors in turn this machine's kernel broke: in siw the end of a connection overtook its beginning
         // (docs/interop.md).
-        let mut tally = SUITES[2].run(settings, Processors::AtOnce).unwrap_or_else(failed);
+        let mut tally = SUITES[2].run(settings, permit, |_| Processors::AtOnce).unwrap_or_else(failed);
         tally += built;
         tally
     })
@@ -81,15 +86,15 @@ pub(crate) fn interop(settings: &Settings) -> Tally {
 
 /// One step.
 fn step(suite: &Suite, settings: &Settings) -> Tally {
-    unless_lacking(settings, |processors| suite.run(settings, processors).unwrap_or_else(failed))
+    unless_lacking(settings, |permit| suite.run(settings, permit, Permit::processors).unwrap_or_else(failed))
 }
 
-/// Does something with a machine of its own, whose processors run as they are told to; it is skipped where packages are missing.
-fn unless_lacking(settings: &Settings, run: impl FnOnce(Processors) -> Tally) -> Tally {
+/// Does something with a machine of its own; it is skipped where packages are missing.
+fn unless_lacking(settings: &Settings, run: impl FnOnce(Permit) -> Tally) -> Tally {
     // First of all: the steps run in the order in which they are listed.
     let permit = permits::acquire();
     let packages = [packages::RDMA_SYS, packages::ASYNC_RDMA, &packages::guest()].concat();
-    packages::skipped(&packages, settings).unwrap_or_else(|| run(permit.processors()))
+    packages::skipped(&packages, settings).unwrap_or_else(|| run(permit))
 }
 
 /// Something other than a test has failed.
@@ -127,8 +132,13 @@ impl Prepared {
 }
 
 impl Suite {
-    /// Runs the modules.
-    fn run(&self, settings: &Settings, processors: Processors) -> Result<Tally, String> {
+    /// Runs the modules, whose first machine has `permit`. `processors` is how those of each machine run.
+    fn run(
+        &self,
+        settings: &Settings,
+        permit: Permit,
+        processors: fn(&Permit) -> Processors,
+    ) -> Result<Tally, String> {
         let Prepared { image, modules, programs } = Prepared::get(settings.sanitizer)?;
         let mut units = Vec::new();
         for program in programs {
@@ -139,16 +149,41 @@ impl Suite {
             println!("no test says that it runs on {}", self.word);
             return Ok(Tally::default());
         }
+        let permitted = skips::permitted(self.place);
+        // Each machine returns its permit when it ends, so that one permit is enough for all of them.
+        let run = |units: &[suite::Unit], permit: Permit| {
+            self.run_units(settings, (image, units), processors(&permit), &permitted)
+        };
+        Ok(thread::scope(|scope| {
+            let mut parts = dealt(units, self.machines).into_iter();
+            let first = parts.next().unwrap_or_default();
+            let others: Vec<_> =
+                parts.map(|units| scope.spawn(move || run(&units, permits::acquire()))).collect();
+            let mut tally = run(&first, permit);
+            for other in others {
+                tally += other.join().unwrap_or(Tally::FAILED);
+            }
+            tally
+        }))
+    }
+
+    /// Runs these modules in one machine.
+    fn run_units(
+        &self,
+        settings: &Settings,
+        (image, units): (&Image, &[suite::Unit]),
+        processors: Processors,
+        permitted: &[String],
+    ) -> Tally {
         let factor = if settings.sanitizer { SANITIZED } else { 1 };
         let root = crate::root();
-        let permitted = skips::permitted(self.place);
         let suite = suite::Suite {
             place: self.place,
             device: self.device,
             // Some modules use both.
             devices: &suite::DEVICES,
             image,
-            units: &units,
+            units,
             // As cargo would have it for these programs; it is that of this one otherwise.
             variables: &[
                 ("RUST_BACKTRACE".into(), "0".into()),
@@ -161,13 +196,22 @@ impl Suite {
             limit: SUITE_LIMIT * factor,
             processors,
             ci: settings.ci,
-            permitted: Some(&permitted),
+            permitted: Some(permitted),
             shows_all: false,
         };
         let (tally, failures) = suite.run();
         settings.remember(failures);
-        Ok(tally)
+        tally
     }
+}
+
+/// Deals the modules to so many machines: neighbours, which take alike long, to different ones.
+fn dealt(units: Vec<suite::Unit>, machines: usize) -> Vec<Vec<suite::Unit>> {
+    let mut parts = vec![Vec::new(); machines.min(units.len())];
+    for (place, unit) in units.into_iter().enumerate() {
+        parts[place % machines].push(unit);
+    }
+    parts
 }
 
 /// The programs with tests that run over the simulated network, each with the names of these tests.
@@ -227,4 +271,22 @@ fn program(message: &str) -> Option<Program> {
     let messages::Program { name, path, source, is_test, .. } = messages::Program::parse(message)?;
     let is_ours = is_test && source.ends_with(format!("tests/{name}/main.rs"));
     is_ours.then_some(Program { name, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_share_the_modules() {
+        let unit = |name: &str| suite::Unit { name: name.into(), command: Vec::new(), tests: None };
+        let units = ["a", "b", "c"].map(unit);
+        let names = |machines| -> Vec<String> {
+            let parts = dealt(units.to_vec(), machines);
+            parts.iter().map(|part| part.iter().map(|unit| &*unit.name).collect()).collect()
+        };
+        assert_eq!(names(1), ["abc"]);
+        assert_eq!(names(2), ["ac", "b"]);
+        assert_eq!(names(4), ["a", "b", "c"]);
+    }
 }
