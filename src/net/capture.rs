@@ -2,18 +2,13 @@
 //! Wireshark reads.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 use std::{fmt, io};
 
-use nix::sys::socket::MsgFlags;
-use socket2::SockRef;
-use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
+use super::kernel::options::is_aborting;
 use crate::memory;
 use crate::sync::Mutex;
 use crate::types::Role;
@@ -177,21 +172,21 @@ impl Captured {
         Self { stream, tap: Box::new(Mutex::new(Tap::new(capture.clone(), local, peer, role))) }
     }
 
-    /// Reads by `read` into the targets.
+    /// Reads into the targets by `read`, which gets the socket and a buffer.
     ///
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
-    fn receive_by(
+    pub(super) fn receive(
         &self,
         targets: &mut [memory::Target<'_>],
-        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+        read: impl FnOnce(&TcpStream, &mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         // Checked before bytes are taken from the socket: an error would lose them.
         memory::scatter(&[], targets)?;
         let room = memory::room(targets).min(CHUNK);
         let mut tap = self.tap.lock();
         tap.chunk.resize(room, 0);
-        match read(&mut tap.chunk) {
+        match read(&self.stream, &mut tap.chunk) {
             Ok(0) if room > 0 => {
                 tap.end(IN, FIN);
                 Ok(0)
@@ -210,73 +205,23 @@ impl Captured {
         }
     }
 
-    /// Reads into the targets, for [`Stream::try_receive`](super::Stream::try_receive).
+    /// Copies the pieces, and writes the copy to the socket by `write`.
     ///
     /// # Errors
-    /// `WouldBlock`, and those of [`memory::receive`].
-    pub(super) fn try_receive(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
-        self.receive_by(targets, |bytes| self.stream.try_read(bytes))
-    }
-
-    /// Reads into the targets, for [`Stream::receive_now`](super::Stream::receive_now).
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::receive`].
-    pub(super) fn receive_now(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
-        let flags = MsgFlags::MSG_DONTWAIT;
-        self.receive_by(targets, |bytes| Ok(nix::sys::socket::recv(self.stream.as_raw_fd(), bytes, flags)?))
-    }
-
-    /// Copies the pieces, and writes the copy by `write`.
-    ///
-    /// # Errors
-    /// Those of [`memory::gather`], and of `write`.
-    fn send_by<'a>(
+    /// `WouldBlock`, and those of [`memory::gather`] and [`memory::send`].
+    pub(super) fn send<'a>(
         &self,
         pieces: impl Iterator<Item = memory::Piece<'a>>,
-        write: impl FnOnce(&[u8]) -> io::Result<usize>,
+        write: impl FnOnce(&TcpStream, &[u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let mut tap = self.tap.lock();
         tap.chunk.clear();
         memory::gather(pieces, CHUNK, &mut tap.chunk)?;
-        let length = write(&tap.chunk)?;
+        let length = write(&self.stream, &tap.chunk)?;
         if length > 0 {
             tap.add_chunk(OUT, length);
         }
         Ok(length)
-    }
-
-    /// Writes the pieces, for [`Stream::try_send`](super::Stream::try_send).
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::send`].
-    pub(super) fn try_send<'a>(&self, pieces: impl Iterator<Item = memory::Piece<'a>>) -> io::Result<usize> {
-        self.send_by(pieces, |bytes| {
-            let send = || memory::send(self.stream.as_fd(), [memory::Piece::Bytes(bytes)].into_iter());
-            self.stream.try_io(Interest::WRITABLE, send)
-        })
-    }
-
-    /// Writes the pieces, for [`Stream::send_pieces_now`](super::Stream::send_pieces_now).
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::send`].
-    pub(super) fn send_pieces_now<'a>(
-        &self,
-        pieces: impl Iterator<Item = memory::Piece<'a>>,
-    ) -> io::Result<usize> {
-        self.send_by(pieces, |bytes| {
-            memory::send(self.stream.as_fd(), [memory::Piece::Bytes(bytes)].into_iter())
-        })
-    }
-
-    /// Writes a buffer, for [`Stream::send_now`](super::Stream::send_now).
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of send(2).
-    pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        let piece = [memory::Piece::Bytes(bytes)].into_iter();
-        self.send_by(piece, |bytes| SockRef::from(&self.stream).send(bytes))
     }
 
     /// Ends the direction of this end in the capture.
@@ -287,30 +232,7 @@ impl Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        let aborting = matches!(SockRef::from(&self.stream).linger(), Ok(Some(Duration::ZERO)));
-        self.tap.get_mut().end(OUT, if aborting { RST } else { FIN });
-    }
-}
-
-impl AsyncWrite for Captured {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream.poll_write_ready(cx))?;
-            match self.try_send([memory::Piece::Bytes(bytes)].into_iter()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return Poll::Ready(outcome),
-            }
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        this.end();
-        Pin::new(&mut this.stream).poll_shutdown(cx)
+        self.tap.get_mut().end(OUT, if is_aborting(&self.stream) { RST } else { FIN });
     }
 }
 

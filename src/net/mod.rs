@@ -36,7 +36,32 @@ pub(crate) use host::{BoundListener, BoundSocket, Host, Listener, Monitor};
 #[cfg(feature = "soft")]
 pub(crate) use kernel::interfaces::Interface;
 #[cfg(feature = "soft")]
+use ports::PortLease;
+#[cfg(feature = "soft")]
 pub(crate) use stream::Stream;
+
+/// A connected stream of type `S`.
+#[cfg(feature = "soft")]
+#[derive(Debug)]
+pub(crate) struct Connected<S = Stream> {
+    /// The stream; see [`Stream::prepare`].
+    pub(crate) stream: S,
+    /// Its local address, now in full.
+    pub(crate) local: SocketAddr,
+    /// Keeps the port from the rest of the process; keep it as long as the stream.
+    pub(crate) lease: PortLease,
+}
+
+/// A connect that has failed from a socket of type `B`.
+#[cfg(feature = "soft")]
+#[derive(Debug)]
+pub(crate) struct ConnectFailure<B = BoundSocket> {
+    /// The kernel's error, `ETIMEDOUT` when the caller's time was up. See [`errors::connect_error`] for what it means;
+    /// `EADDRNOTAVAIL` in particular is worth another port.
+    pub(crate) error: io::Error,
+    /// The socket, still bound and good for another attempt; `None` in the rare case that it could not be saved.
+    pub(crate) bound: Option<B>,
+}
 
 /// Returns the same address with an IPv4-mapped IPv6 address written as IPv4.
 ///

@@ -4,13 +4,12 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nix::sys::socket::MsgFlags;
 use socket2::{Protocol, SockRef};
-use tokio::io::{AsyncWrite, Interest};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
 
@@ -21,8 +20,22 @@ use super::kernel;
 use super::kernel::options::{SocketError, SocketOptions};
 #[cfg(feature = "sim")]
 use super::sim;
-use crate::memory;
+use crate::memory::{self, Piece, Target};
 use crate::types::Role;
+
+/// Calls the socket of this machine, whether or not its bytes are captured, or the stream of a simulated network.
+macro_rules! dispatch {
+    ($self:expr, $stream:pat => $call:expr, $simulated:pat => $on_simulated:expr) => {
+        match $self {
+            Self::Kernel($stream) | Self::Captured(Captured { stream: $stream, .. }) => $call,
+            #[cfg(feature = "sim")]
+            Self::Sim($simulated) => $on_simulated,
+        }
+    };
+    ($self:expr, $stream:ident => $call:expr) => {
+        dispatch!($self, $stream => $call, $stream => $call)
+    };
+}
 
 /// A connected TCP stream.
 ///
@@ -62,51 +75,33 @@ impl Stream {
     /// # Errors
     /// Those of getsockname(2).
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.local_addr(),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.local_addr(),
-        }
+        dispatch!(self, stream => stream.local_addr())
     }
 
     /// Polls for the programs of the host to run.
     #[inline]
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "this machine asks nobody"))]
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
-        match self {
-            Self::Kernel(_) | Self::Captured(_) => Poll::Ready(()),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.poll_running(cx),
-        }
+        dispatch!(self, _ => Poll::Ready(()), stream => stream.poll_running(cx))
     }
 
     /// Takes a place among the sockets of the host that linger, if there is one.
     pub(crate) fn linger(&self) -> Option<Held> {
-        match self {
-            Self::Kernel(_) | Self::Captured(_) => Host::Kernel.descriptors().ended.try_hold(),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.host().descriptors().ended.try_hold(),
-        }
+        let descriptors =
+            dispatch!(self, _ => Host::Kernel.descriptors(), stream => &stream.host.descriptors);
+        descriptors.ended.try_hold()
     }
 
     /// Polls for readiness to read: bytes, the end, or an error. One task waits at a time.
     #[inline]
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.poll_read_ready(cx),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.poll_read_ready(cx),
-        }
+        dispatch!(self, stream => stream.poll_read_ready(cx))
     }
 
     /// Polls for readiness to write: room, or an error. One task waits at a time.
     #[inline]
     pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.poll_write_ready(cx),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.poll_write_ready(cx),
-        }
+        dispatch!(self, stream => stream.poll_write_ready(cx))
     }
 
     /// Waits until there may be something to read: bytes, the end, or an error. One task waits at a time.
@@ -126,7 +121,7 @@ impl Stream {
     /// Those of [`try_receive`](Self::try_receive).
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let asked = bytes.len();
-        self.try_receive(&mut [memory::Target::Bytes(bytes)], asked)
+        self.try_receive(&mut [Target::Bytes(bytes)], asked)
     }
 
     /// Reads to the end of the stream, or until it fails, and throws the bytes away.
@@ -153,21 +148,13 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
     #[inline]
-    pub(crate) fn try_receive(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
+    pub(crate) fn try_receive(&self, targets: &mut [Target<'_>], asked: usize) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => {
-                let mut short = None;
-                let outcome =
-                    stream.try_io(Interest::READABLE, || match memory::receive(stream.as_fd(), targets) {
-                        Ok(length) if length > 0 && length < asked => {
-                            short = Some(length);
-                            Err(io::ErrorKind::WouldBlock.into())
-                        }
-                        other => other,
-                    });
-                short.map_or(outcome, Ok)
+                let is_short = |length| length > 0 && length < asked;
+                try_whole(stream, Interest::READABLE, is_short, || memory::receive(stream.as_fd(), targets))
             }
-            Self::Captured(stream) => stream.try_receive(targets),
+            Self::Captured(captured) => captured.receive(targets, TcpStream::try_read),
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.receive(targets),
         }
@@ -178,10 +165,12 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, and those of [`memory::receive`].
     #[inline]
-    pub(crate) fn receive_now(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
+    pub(crate) fn receive_now(&self, targets: &mut [Target<'_>]) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => memory::receive(stream.as_fd(), targets),
-            Self::Captured(stream) => stream.receive_now(targets),
+            Self::Captured(captured) => captured.receive(targets, |stream, bytes| {
+                memory::receive(stream.as_fd(), &mut [Target::Bytes(bytes)])
+            }),
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.receive(targets),
         }
@@ -192,12 +181,12 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, and those of [`memory::send`].
     #[inline]
-    pub(crate) fn try_send<'a>(&self, pieces: impl Iterator<Item = memory::Piece<'a>>) -> io::Result<usize> {
+    pub(crate) fn try_send<'a>(&self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => {
                 stream.try_io(Interest::WRITABLE, || memory::send(stream.as_fd(), pieces))
             }
-            Self::Captured(stream) => stream.try_send(pieces),
+            Self::Captured(captured) => captured.send(pieces, TcpStream::try_write),
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.send(pieces),
         }
@@ -207,13 +196,12 @@ impl Stream {
     ///
     /// # Errors
     /// Those of [`try_send`](Self::try_send).
-    pub(crate) fn send_pieces_now<'a>(
-        &self,
-        pieces: impl Iterator<Item = memory::Piece<'a>>,
-    ) -> io::Result<usize> {
+    pub(crate) fn send_pieces_now<'a>(&self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => memory::send(stream.as_fd(), pieces),
-            Self::Captured(stream) => stream.send_pieces_now(pieces),
+            Self::Captured(captured) => captured.send(pieces, |stream, bytes| {
+                memory::send(stream.as_fd(), [Piece::Bytes(bytes)].into_iter())
+            }),
             #[cfg(feature = "sim")]
             Self::Sim(stream) => stream.send(pieces),
         }
@@ -227,21 +215,13 @@ impl Stream {
     #[inline]
     pub(crate) fn try_send_all<'a>(
         &self,
-        pieces: impl Iterator<Item = memory::Piece<'a>>,
+        pieces: impl Iterator<Item = Piece<'a>>,
         offered: usize,
     ) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => {
-                let mut short = None;
-                let outcome =
-                    stream.try_io(Interest::WRITABLE, || match memory::send(stream.as_fd(), pieces) {
-                        Ok(length) if length < offered => {
-                            short = Some(length);
-                            Err(io::ErrorKind::WouldBlock.into())
-                        }
-                        other => other,
-                    });
-                short.map_or(outcome, Ok)
+                let is_short = |length| length < offered;
+                try_whole(stream, Interest::WRITABLE, is_short, || memory::send(stream.as_fd(), pieces))
             }
             _ => self.try_send(pieces),
         }
@@ -253,10 +233,8 @@ impl Stream {
     /// `WouldBlock`, and those of recv(2).
     pub(crate) fn read_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Kernel(stream) => receive_now(stream, bytes, MsgFlags::empty()),
-            Self::Captured(stream) => stream.receive_now(&mut [memory::Target::Bytes(bytes)]),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.read(bytes),
+            Self::Kernel(stream) => read_now(stream, bytes, MsgFlags::empty()),
+            _ => self.receive_now(&mut [Target::Bytes(bytes)]),
         }
     }
 
@@ -265,13 +243,7 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, and those of recv(2).
     pub(crate) fn peek_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                receive_now(stream, bytes, MsgFlags::MSG_PEEK)
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.peek(bytes),
-        }
+        dispatch!(self, stream => read_now(stream, bytes, MsgFlags::MSG_PEEK), stream => stream.peek(bytes))
     }
 
     /// Writes a buffer without asking the runtime. Returns how many bytes the socket took.
@@ -279,12 +251,26 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, and those of send(2).
     pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Kernel(stream) => SockRef::from(stream).send(bytes),
-            Self::Captured(stream) => stream.send_now(bytes),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.send([memory::Piece::Bytes(bytes)].into_iter()),
+        self.send_pieces_now([Piece::Bytes(bytes)].into_iter())
+    }
+
+    /// Writes a buffer to its end.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    ///
+    /// # Cancel safety
+    /// A part of the buffer may have been written.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            poll_fn(|cx| self.poll_write_ready(cx)).await?;
+            match self.try_send_all([Piece::Bytes(bytes)].into_iter(), bytes.len()) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 
     /// Ends one direction of the stream or both.
@@ -292,17 +278,12 @@ impl Stream {
     /// # Errors
     /// Those of shutdown(2).
     pub(crate) fn shut_down(&self, how: Shutdown) -> io::Result<()> {
-        match self {
-            Self::Kernel(stream) => SockRef::from(stream).shutdown(how),
-            Self::Captured(captured) => {
-                if how != Shutdown::Read {
-                    captured.end();
-                }
-                SockRef::from(&captured.stream).shutdown(how)
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.shut_down(how),
+        if let Self::Captured(captured) = self
+            && how != Shutdown::Read
+        {
+            captured.end();
         }
+        dispatch!(self, stream => SockRef::from(stream).shutdown(how), stream => stream.shut_down(how))
     }
 
     /// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data.
@@ -310,37 +291,25 @@ impl Stream {
     /// # Errors
     /// Those of setsockopt(2); the drop is then an ordinary close.
     pub(crate) fn abort(&self) -> io::Result<()> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => kernel::options::abort(stream),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => {
-                stream.set_aborting(true);
-                Ok(())
-            }
-        }
+        dispatch!(self, stream => kernel::options::abort(stream), stream => {
+            stream.set_aborting(true);
+            Ok(())
+        })
     }
 
     /// Makes the drop of this stream an orderly end again, after a call of [`abort`](Self::abort).
     pub(crate) fn clear_abort(&self) {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                // It can only fail on what is not a socket.
-                let _ = SockRef::from(stream).set_linger(None);
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.set_aborting(false),
-        }
+        // The call of the kernel can only fail on what is not a socket.
+        dispatch!(
+            self,
+            stream => drop(SockRef::from(stream).set_linger(None)),
+            stream => stream.set_aborting(false)
+        );
     }
 
     /// Returns whether the drop of this stream sends a reset.
     pub(crate) fn is_aborting(&self) -> bool {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                matches!(SockRef::from(stream).linger(), Ok(Some(Duration::ZERO)))
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.is_aborting(),
-        }
+        dispatch!(self, stream => kernel::options::is_aborting(stream), stream => stream.is_aborting())
     }
 
     /// Takes the error that the stream has met since the last call, if there is one.
@@ -348,11 +317,7 @@ impl Stream {
     /// # Errors
     /// Those of getsockopt(2).
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => stream.take_error(),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Ok(stream.take_error()),
-        }
+        dispatch!(self, stream => stream.take_error(), stream => Ok(stream.take_error()))
     }
 
     /// Returns the number of bytes that were written and not acknowledged by the host of the peer.
@@ -360,13 +325,11 @@ impl Stream {
     /// # Errors
     /// Those of [`memory::unacknowledged`].
     pub(crate) fn unacknowledged(&self) -> io::Result<usize> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                memory::unacknowledged(stream.as_fd())
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Ok(stream.unacknowledged()),
-        }
+        dispatch!(
+            self,
+            stream => memory::unacknowledged(stream.as_fd()),
+            stream => Ok(stream.unacknowledged())
+        )
     }
 
     /// Returns the time since the last packet of the peer's host, if what was sent since is repeated. Of several paths
@@ -375,18 +338,14 @@ impl Stream {
     /// # Errors
     /// Those of getsockopt(2).
     pub(crate) fn unanswered(&self) -> io::Result<Option<Duration>> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. })
-                if SockRef::from(stream).protocol()? == Some(Protocol::MPTCP) =>
-            {
-                Ok(None)
-            }
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                memory::unanswered(stream.as_fd())
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Ok(stream.unanswered()),
-        }
+        dispatch!(
+            self,
+            stream => match SockRef::from(stream).protocol()? {
+                Some(Protocol::MPTCP) => Ok(None),
+                _ => memory::unanswered(stream.as_fd()),
+            },
+            stream => Ok(stream.unanswered())
+        )
     }
 
     /// Sets up a stream that has just been connected: see [`kernel::options::prepare`].
@@ -394,56 +353,37 @@ impl Stream {
     /// # Errors
     /// `NotSupported("path timeout")` when there is no keepalive on this kind of socket. Otherwise setsockopt(2)'s error.
     pub(crate) fn prepare(&self, options: &SocketOptions) -> Result<(), SocketError> {
-        match self {
-            Self::Kernel(stream) | Self::Captured(Captured { stream, .. }) => {
-                kernel::options::prepare(stream, options)
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => {
-                stream.prepare(options);
-                Ok(())
-            }
-        }
+        dispatch!(self, stream => kernel::options::prepare(stream, options), stream => {
+            stream.prepare(options);
+            Ok(())
+        })
     }
 
     /// Sets up a stream that has just been accepted. One of the kernel has the options of its listener.
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "they are those of the listener"))]
     pub(crate) fn prepare_accepted(&self, options: &SocketOptions) {
-        match self {
-            Self::Kernel(_) | Self::Captured(_) => {}
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => stream.prepare(options),
-        }
+        dispatch!(self, _ => {}, stream => stream.prepare(options));
     }
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Kernel(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Captured(stream) => Pin::new(stream).poll_write(cx, bytes),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Pin::new(stream).poll_write(cx, bytes),
+/// Does `io` if the runtime has seen an event of the socket. That it came back short is reported to the runtime, which waits
+/// for the next event then.
+#[inline]
+fn try_whole(
+    stream: &TcpStream,
+    interest: Interest,
+    is_short: impl FnOnce(usize) -> bool,
+    io: impl FnOnce() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut short = None;
+    let outcome = stream.try_io(interest, || match io() {
+        Ok(length) if is_short(length) => {
+            short = Some(length);
+            Err(io::ErrorKind::WouldBlock.into())
         }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Kernel(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Captured(stream) => Pin::new(stream).poll_flush(cx),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Kernel(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Captured(stream) => Pin::new(stream).poll_shutdown(cx),
-            #[cfg(feature = "sim")]
-            Self::Sim(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
+        other => other,
+    });
+    short.map_or(outcome, Ok)
 }
 
 /// Asks the socket for what has arrived. If the socket is readable for tokio, as each one is that was just accepted,
@@ -451,7 +391,7 @@ impl AsyncWrite for Stream {
 ///
 /// # Errors
 /// `WouldBlock`, and those of recv(2).
-fn receive_now(stream: &TcpStream, bytes: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
+fn read_now(stream: &TcpStream, bytes: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
     let flags = flags | MsgFlags::MSG_DONTWAIT;
     let mut receive = || Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?);
     let mut asked = false;

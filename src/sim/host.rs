@@ -31,7 +31,7 @@ impl Host {
 
     /// Returns the address with which the host was made.
     pub fn address(&self) -> IpAddr {
-        self.host.address()
+        self.host.address
     }
 
     /// Adds an address of the other family. Adapters that are open have it, too.

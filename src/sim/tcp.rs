@@ -12,7 +12,7 @@ use crate::error::ConnectError;
 use crate::memory::Piece;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::{PortLease, PortRange};
-use crate::net::{canonical, sim};
+use crate::net::{Connected, canonical, sim};
 
 impl Host {
     /// Connects a plain byte stream, from a port that the network chooses. A test plays a peer with it that violates the
@@ -29,7 +29,8 @@ impl Host {
         let (local, options) = (SocketAddr::new(self.address(), 0), SocketOptions::default());
         let bound = self.net().bind_connector(local, PortRange::EPHEMERAL, &options);
         let bound = bound.map_err(ConnectError::from)?;
-        let (stream, local, lease) = bound.connect(address, None).await.map_err(|(error, _bound)| error)?;
+        let connected = bound.connect(address, None).await.map_err(|failure| failure.error)?;
+        let Connected { stream, local, lease } = connected;
         Ok(TcpStream { stream, local, peer: canonical(address), _lease: Some(lease) })
     }
 

@@ -4,13 +4,12 @@
 //! lists.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -520,7 +519,7 @@ impl LingeringClose {
     }
 
     /// Sends a few last bytes and closes once the peer has ended its half, or has had the time to.
-    pub(crate) fn close_after(&self, mut stream: Stream, last_words: Bytes) {
+    pub(crate) fn close_after(&self, stream: Stream, last_words: Bytes) {
         // At once, so that they are sent even when the runtime is shutting down; a fresh socket has room for
         // them.
         let sent = stream.send_now(&last_words).unwrap_or(0);
@@ -531,7 +530,7 @@ impl LingeringClose {
         self.runtime.spawn(async move {
             let close = async {
                 stream.write_all(&rest).await?;
-                stream.shutdown().await?;
+                stream.shut_down(Shutdown::Write)?;
                 // Closing with unread bytes would send a reset, which may overtake the last words.
                 stream.discard().await;
                 std::io::Result::Ok(())

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
@@ -16,9 +15,8 @@ use super::queue_pair::QueuePair;
 use super::receiver::Receiver;
 use super::send_queue::SendQueue;
 use crate::error::{BindError, ConnectError, Reason, StateError};
-use crate::net::host::{ConnectFailure, Connected};
 use crate::net::kernel::options::SocketError;
-use crate::net::{self, BoundSocket, Stream};
+use crate::net::{self, BoundSocket, ConnectFailure, Connected, Stream};
 use crate::proto::connector::{Input, Op, State, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
@@ -303,7 +301,7 @@ impl Connector {
 
     async fn shake_hands(
         &self,
-        mut stream: Stream,
+        stream: Stream,
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<Dialled, DialError> {

@@ -19,7 +19,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -298,7 +297,7 @@ impl Connector {
 
     /// Sends the reply and passes the socket to its driver.
     async fn reply(self: &Arc<Self>, queue_pair: &Arc<QueuePair>, agreed: ReadLimits, private_data: &[u8]) {
-        let Some(PendingHandshake::Passive { mut stream, mut responder, .. }) = self.lock().handshake.take()
+        let Some(PendingHandshake::Passive { stream, mut responder, .. }) = self.lock().handshake.take()
         else {
             return;
         };

@@ -11,31 +11,7 @@ use tokio::net::TcpStream;
 
 use super::bind::BoundSocket;
 use super::options::abort;
-use crate::net::ports::PortLease;
-use crate::net::{canonical, errno, require_runtime};
-
-/// A connected stream.
-#[derive(Debug)]
-pub(crate) struct Connected {
-    /// The stream; see [`prepare`](super::options::prepare).
-    pub(crate) stream: TcpStream,
-    /// Its local address, now in full.
-    pub(crate) local: SocketAddr,
-    /// Keeps the port from the rest of the process; keep it as long as the stream.
-    pub(crate) lease: PortLease,
-}
-
-/// A connect that has failed.
-#[derive(Debug)]
-pub(crate) struct ConnectFailure {
-    /// The kernel's error, `ETIMEDOUT` when the caller's time was up. See
-    /// [`connect_error`](crate::net::errors::connect_error) for what it means; `EADDRNOTAVAIL` in particular is
-    /// worth another port.
-    pub(crate) error: io::Error,
-    /// The socket, still bound and good for another attempt; `None` in the rare case that it could not be
-    /// saved.
-    pub(crate) bound: Option<BoundSocket>,
-}
+use crate::net::{ConnectFailure, Connected, canonical, errno, require_runtime};
 
 /// Connects to `peer`, giving up after `timeout` if there is one, and else when the kernel does
 /// (`tcp_syn_retries`, tcp(7)).
@@ -59,7 +35,7 @@ pub(crate) async fn connect(
     bound: BoundSocket,
     peer: SocketAddr,
     timeout: Option<Duration>,
-) -> Result<Connected, ConnectFailure> {
+) -> Result<Connected<TcpStream>, ConnectFailure<BoundSocket>> {
     let fail = |error, bound| Err(ConnectFailure { error, bound });
     let peer = canonical(peer);
     if peer == bound.local {
@@ -178,7 +154,7 @@ mod tests {
         bind_connector(address(local), PortRange::EPHEMERAL, &SocketOptions::default()).expect("bound")
     }
 
-    fn status(failure: &ConnectFailure, peer: &str) -> Status {
+    fn status(failure: &ConnectFailure<BoundSocket>, peer: &str) -> Status {
         connect_error(&failure.error, address(peer)).status()
     }
 

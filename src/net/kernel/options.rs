@@ -157,6 +157,11 @@ pub(crate) fn abort(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
+/// Returns whether the drop of this stream sends a reset.
+pub(in crate::net) fn is_aborting(stream: &TcpStream) -> bool {
+    matches!(SockRef::from(stream).linger(), Ok(Some(Duration::ZERO)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;

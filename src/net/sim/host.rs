@@ -26,13 +26,14 @@ pub(crate) struct Host(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) world: Arc<World>,
     pub(crate) number: usize,
-    address: IpAddr,
-    pub(super) namespace: Namespace,
+    pub(crate) address: IpAddr,
+    pub(crate) namespace: Namespace,
     /// The ports that it holds are those of its namespace.
     pub(super) ports: Resource,
     pub(super) sockets: Arc<Resource>,
     pub(super) memory: Arc<Resource>,
-    descriptors: Descriptors,
+    /// The budgets of the descriptors that peers hold.
+    pub(crate) descriptors: Descriptors,
 }
 
 impl Deref for Host {
@@ -79,10 +80,6 @@ impl Host {
         })))
     }
 
-    pub(crate) fn address(&self) -> IpAddr {
-        self.address
-    }
-
     /// Adds an address of the other family. Returns whether it could: the host has one of each family at most, and the network
     /// has each address once.
     pub(crate) fn add_address(&self, address: IpAddr) -> bool {
@@ -110,10 +107,6 @@ impl Host {
         self.addresses().into_iter().find(|ip| ip.is_ipv4() == other.is_ipv4())
     }
 
-    pub(crate) fn namespace(&self) -> Namespace {
-        self.namespace
-    }
-
     /// Returns a random number for a key.
     pub(crate) fn random(&self) -> u32 {
         // The high half.
@@ -124,11 +117,6 @@ impl Host {
     pub(crate) fn charge(&self, memory: Owned) -> Option<Owned> {
         let claim = self.memory.claim(memory.len())?;
         memory.attach(|_, _| Ok::<_, Infallible>(Arc::new(claim) as Arc<dyn Attachment>)).ok()
-    }
-
-    /// Returns the budgets of the descriptors that peers hold.
-    pub(crate) fn descriptors(&self) -> &Descriptors {
-        &self.descriptors
     }
 
     /// Polls for the programs of the host to run.

@@ -17,13 +17,13 @@ use super::world::State;
 use crate::memory;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::PortLease;
-use crate::net::{canonical, errno};
+use crate::net::{ConnectFailure, Connected, canonical, errno};
 
 /// A socket that holds a port, and may connect.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     pub(super) host: Host,
-    pub(super) local: SocketAddr,
+    pub(crate) local: SocketAddr,
     pub(super) lease: PortLease,
     pub(super) options: SocketOptions,
     /// Shared with the stream that comes of it.
@@ -31,14 +31,7 @@ pub(crate) struct BoundSocket {
 }
 
 impl BoundSocket {
-    pub(crate) fn local(&self) -> SocketAddr {
-        self.local
-    }
-
     /// Connects like [`kernel::connect::connect`](crate::net::kernel::connect::connect).
-    ///
-    /// # Errors
-    /// The error, and the socket for another attempt.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt.
@@ -46,22 +39,23 @@ impl BoundSocket {
         self,
         peer: SocketAddr,
         timeout: Option<Duration>,
-    ) -> Result<(Stream, SocketAddr, PortLease), (io::Error, Self)> {
-        let stream = match self.begin(canonical(peer)) {
-            Ok(stream) => stream,
-            Err(error) => return Err((error, self)),
+    ) -> Result<Connected<Stream>, ConnectFailure<Self>> {
+        let attempt = async {
+            let stream = self.begin(canonical(peer))?;
+            let established = poll_fn(|cx| stream.poll_established(cx));
+            match timeout {
+                None => established.await?,
+                Some(limit) => match tokio::time::timeout(limit, established).await {
+                    Ok(outcome) => outcome?,
+                    Err(_elapsed) => return Err(errno(libc::ETIMEDOUT)),
+                },
+            }
+            let local = stream.local_addr()?;
+            Ok((stream, local))
         };
-        let established = poll_fn(|cx| stream.poll_established(cx));
-        let outcome = match timeout {
-            None => established.await,
-            Some(limit) => match tokio::time::timeout(limit, established).await {
-                Ok(outcome) => outcome,
-                Err(_elapsed) => Err(errno(libc::ETIMEDOUT)),
-            },
-        };
-        match outcome.and_then(|()| stream.local_addr()) {
-            Ok(local) => Ok((stream, local, self.lease)),
-            Err(error) => Err((error, self)),
+        match attempt.await {
+            Ok((stream, local)) => Ok(Connected { stream, local, lease: self.lease }),
+            Err(error) => Err(ConnectFailure { error, bound: Some(self) }),
         }
     }
 
@@ -107,7 +101,7 @@ impl BoundSocket {
 /// A connected stream. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    host: Host,
+    pub(crate) host: Host,
     id: u64,
     _descriptor: Arc<Claim>,
 }
@@ -120,10 +114,6 @@ impl Stream {
     /// Polls for the programs of the host to run.
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
         self.host.poll_running(cx)
-    }
-
-    pub(crate) fn host(&self) -> &Host {
-        &self.host
     }
 
     /// Returns the local address.

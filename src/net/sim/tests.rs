@@ -21,17 +21,16 @@ fn hosts(world: &Arc<World>) -> [Host; 2] {
 }
 
 fn listen(host: &Host) -> (Listener, SocketAddr) {
-    let mut bound = host.bind_listener(&[host.address()], 7, PortRange::EPHEMERAL).expect("bound");
-    (bound.listen().expect("listening"), (host.address(), 7).into())
+    let mut bound = host.bind_listener(&[host.address], 7, PortRange::EPHEMERAL).expect("bound");
+    (bound.listen().expect("listening"), (host.address, 7).into())
 }
 
 async fn connect(host: &Host, peer: SocketAddr, limit: Duration) -> std::io::Result<(Stream, PortLease)> {
     let options = SocketOptions::default();
-    let bound =
-        host.bind_connector((host.address(), 0).into(), PortRange::EPHEMERAL, &options).expect("bound");
+    let bound = host.bind_connector((host.address, 0).into(), PortRange::EPHEMERAL, &options).expect("bound");
     match bound.connect(peer, Some(limit)).await {
-        Ok((stream, _, lease)) => Ok((stream, lease)),
-        Err((error, _)) => Err(error),
+        Ok(connected) => Ok((connected.stream, connected.lease)),
+        Err(failure) => Err(failure.error),
     }
 }
 
@@ -131,23 +130,23 @@ async fn a_host_has_an_address_of_each_family() {
     assert!(!server.add_address(other), "it has one of this family");
     assert!(!client.add_address(v6), "the address is taken");
     assert!(!client.add_address("10.0.0.3".parse().expect("an address")), "it has one of this family");
-    assert_eq!(server.interfaces()[0].addresses, [server.address(), v6]);
+    assert_eq!(server.interfaces()[0].addresses, [server.address, v6]);
     // A host without an address of the family has no way to it.
     assert_eq!(client.source_for(v6).expect_err("no way").raw_os_error(), Some(libc::ENETUNREACH));
     assert_eq!(server.source_for(v6).expect("itself"), v6);
-    assert_eq!(server.source_for(client.address()).expect("a way"), server.address());
+    assert_eq!(server.source_for(client.address).expect("a way"), server.address);
     assert!(client.add_address(other));
     assert_eq!(client.source_for(v6).expect("a way"), other);
     let (ends, options) = ((v6, 7).into(), SocketOptions::default());
     let mut bound = server.bind_listener(&[v6], 7, PortRange::EPHEMERAL).expect("bound");
     let listener = bound.listen().expect("listening");
     // Both families have the port.
-    let _other = server.bind_listener(&[server.address()], 7, PortRange::EPHEMERAL).expect("bound");
+    let _other = server.bind_listener(&[server.address], 7, PortRange::EPHEMERAL).expect("bound");
     let any = client.bind_connector((Ipv6Addr::UNSPECIFIED, 0).into(), PortRange::EPHEMERAL, &options);
     let (accepted, connected) =
         tokio::join!(listener.accept(), any.expect("bound").connect(ends, Some(SECOND)));
-    let (Ok((_, peer)), Ok((_, local, _lease))) = (accepted, connected) else { panic!("a connection") };
-    assert_eq!((peer, peer.ip()), (local, other));
+    let (Ok((_, peer)), Ok(connected)) = (accepted, connected) else { panic!("a connection") };
+    assert_eq!((peer, peer.ip()), (connected.local, other));
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn a_type_of_service_leaves_congestion_control_alone() {
     let [host, _] = hosts(&World::new(1));
     for (tos, works) in [(0xB8, true), (0xB9, false), (0xBA, false)] {
         let options = SocketOptions { tos: Some(tos), ..SocketOptions::default() };
-        let bound = host.bind_connector((host.address(), 0).into(), PortRange::EPHEMERAL, &options);
+        let bound = host.bind_connector((host.address, 0).into(), PortRange::EPHEMERAL, &options);
         assert_eq!(bound.is_ok(), works, "{tos:#x}: {bound:?}");
     }
 }
