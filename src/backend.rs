@@ -31,27 +31,33 @@ use crate::{net::Host, soft};
 #[cfg(feature = "verbs")]
 use crate::{net::kernel, verbs};
 
+/// Matches with an arm for each provider, of which those that are compiled in remain.
+macro_rules! by_provider {
+    ($self:expr, $soft:pat => $on_soft:expr, $verbs:pat => $on_verbs:expr $(,)?) => {
+        match $self {
+            #[cfg(feature = "soft")]
+            $soft => $on_soft,
+            #[cfg(feature = "verbs")]
+            $verbs => $on_verbs,
+        }
+    };
+}
+
 /// Calls the object of either provider by the same name.
 macro_rules! dispatch {
     ($self:expr, $object:ident => $call:expr) => {
-        match $self {
-            #[cfg(feature = "soft")]
-            Self::Soft($object) => $call,
-            #[cfg(feature = "verbs")]
-            Self::Verbs($object) => $call,
-        }
+        by_provider!($self, Self::Soft($object) => $call, Self::Verbs($object) => $call)
     };
 }
 
 /// Makes an object of the same provider.
 macro_rules! make {
-    ($self:expr, $made:ident, $object:pat => $soft:expr, $other:pat => $verbs:expr) => {
-        match $self {
-            #[cfg(feature = "soft")]
+    ($self:expr, $made:ident, $object:pat => $soft:expr, $other:pat => $verbs:expr $(,)?) => {
+        by_provider!(
+            $self,
             Self::Soft($object) => $made::Soft($soft),
-            #[cfg(feature = "verbs")]
-            Self::Verbs($other) => $made::Verbs($verbs),
-        }
+            Self::Verbs($other) => $made::Verbs($verbs)
+        )
     };
 }
 
@@ -72,29 +78,24 @@ macro_rules! dispatch_all {
 /// Calls the object of the soft provider. With a device the result is `$device`.
 macro_rules! only_soft {
     ($self:expr, $object:pat => $call:expr, $device:expr) => {
-        match $self {
-            #[cfg(feature = "soft")]
-            Self::Soft($object) => $call,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(_) => $device,
-        }
+        by_provider!($self, Self::Soft($object) => $call, Self::Verbs(_) => $device)
     };
 }
 
-/// Takes the object of one provider out of its enum: `None` if it belongs to the other.
-macro_rules! own {
-    ($variant:path, $object:expr) => {
-        match $object {
-            $variant(object) => Some(object),
-            #[cfg(all(feature = "soft", feature = "verbs"))]
-            _ => None,
+/// Declares enums with a variant for each provider, of which those that are compiled in remain.
+macro_rules! by_provider_enums {
+    ($($(#[$meta:meta])* pub(crate) enum $name:ident { Soft($soft:ty), Verbs($verbs:ty) $(,)? })+) => {$(
+        $(#[$meta])*
+        pub(crate) enum $name {
+            #[cfg(feature = "soft")]
+            Soft($soft),
+            #[cfg(feature = "verbs")]
+            Verbs($verbs),
         }
-    };
+    )+};
 }
 
 mod connection;
-
-pub(crate) use connection::{Connector, Listener};
 
 /// A provider, with the settings for the adapters that it opens.
 #[derive(Clone, Debug)]
@@ -105,66 +106,56 @@ pub(crate) enum Provider {
     Verbs(verbs::config::VerbsConfig),
 }
 
-/// An opened adapter: what it is, and all that is made from it. Objects that are made from it keep it open.
-#[derive(Clone)]
-pub(crate) enum Adapter {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::adapter::Adapter>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::adapter::Adapter>),
-}
+by_provider_enums! {
+    /// An opened adapter: what it is, and all that is made from it. Objects that are made from it keep it open.
+    #[derive(Clone)]
+    pub(crate) enum Adapter { Soft(Arc<soft::adapter::Adapter>), Verbs(Arc<verbs::adapter::Adapter>) }
 
-/// An adapter that stays open only as long as there are other handles and objects.
-pub(crate) enum WeakAdapter {
-    #[cfg(feature = "soft")]
-    Soft(Weak<soft::adapter::Adapter>),
-    #[cfg(feature = "verbs")]
-    Verbs(Weak<verbs::adapter::Adapter>),
-}
+    /// An adapter that stays open only as long as there are other handles and objects.
+    pub(crate) enum WeakAdapter { Soft(Weak<soft::adapter::Adapter>), Verbs(Weak<verbs::adapter::Adapter>) }
 
-/// Registered memory. Its key is good until it is taken back; the memory stays.
-#[derive(Clone)]
-pub(crate) enum Registration {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::memory::Registration>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::memory::Registration>),
-}
+    /// Registered memory. Its key is good until it is taken back; the memory stays.
+    #[derive(Clone)]
+    pub(crate) enum Registration {
+        Soft(Arc<soft::memory::Registration>),
+        Verbs(Arc<verbs::memory::Registration>),
+    }
 
-/// A memory window: a part of a registration under a key of its own.
-#[derive(Clone)]
-pub(crate) enum Window {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::memory::Window>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::memory::Window>),
-}
+    /// A memory window: a part of a registration under a key of its own.
+    #[derive(Clone)]
+    pub(crate) enum Window { Soft(Arc<soft::memory::Window>), Verbs(Arc<verbs::memory::Window>) }
 
-/// The completion queue of a provider. The soft provider completes requests in the program's own queue, and has one only for the
-/// sockets that a poll looks at: not for requests that complete through futures.
-#[derive(Clone)]
-pub(crate) enum CompletionQueue {
-    #[cfg(feature = "soft")]
-    Soft(Option<Arc<soft::completion_queue::CompletionQueue>>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::completion_queue::CompletionGroup>),
-}
+    /// The completion queue of a provider. The soft provider completes requests in the program's own queue, and has one only for
+    /// the sockets that a poll looks at: not for requests that complete through futures.
+    #[derive(Clone)]
+    pub(crate) enum CompletionQueue {
+        Soft(Option<Arc<soft::completion_queue::CompletionQueue>>),
+        Verbs(Arc<verbs::completion_queue::CompletionGroup>),
+    }
 
-/// A receive queue of several queue pairs.
-#[derive(Clone)]
-pub(crate) enum SharedReceives {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::receive_queue::SharedReceives>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::receive_queue::SharedReceives>),
-}
+    /// A receive queue of several queue pairs.
+    #[derive(Clone)]
+    pub(crate) enum SharedReceives {
+        Soft(Arc<soft::receive_queue::SharedReceives>),
+        Verbs(Arc<verbs::receive_queue::SharedReceives>),
+    }
 
-/// A queue pair. Each posted request finishes exactly once, in post order within its queue, through the sink of its queue.
-pub(crate) enum QueuePair {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::queue_pair::QueuePair>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::queue_pair::QueuePair>),
+    /// A queue pair. Each posted request finishes exactly once, in post order within its queue, through the sink of its queue.
+    pub(crate) enum QueuePair {
+        Soft(Arc<soft::queue_pair::QueuePair>),
+        Verbs(Arc<verbs::queue_pair::QueuePair>),
+    }
+
+    /// A connector, from Bind to the end of its connection.
+    #[derive(Clone)]
+    pub(crate) enum Connector {
+        Soft(Arc<soft::connector::Connector>),
+        Verbs(Arc<verbs::connector::Connector>),
+    }
+
+    /// A listener.
+    #[derive(Clone)]
+    pub(crate) enum Listener { Soft(Arc<soft::listener::Listener>), Verbs(Arc<verbs::listener::Listener>) }
 }
 
 /// The queues that a new queue pair uses.
@@ -173,106 +164,80 @@ pub(crate) type Queues = params::Queues<SharedReceives, CompletionQueue>;
 impl Provider {
     /// Returns the kind of the provider.
     pub(crate) fn kind(&self) -> ProviderKind {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(..) => ProviderKind::Soft,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(_) => ProviderKind::Verbs,
-        }
+        by_provider!(self, Self::Soft(..) => ProviderKind::Soft, Self::Verbs(_) => ProviderKind::Verbs)
     }
 
     /// Returns the adapter that has this address, whose port does not matter.
     pub(crate) fn resolve(&self, address: SocketAddr) -> Result<AdapterId, OpenError> {
-        match self {
-            #[cfg(feature = "soft")]
+        by_provider!(
+            self,
             Self::Soft(host, _) => soft::adapter::resolve(host, address.ip()),
-            #[cfg(feature = "verbs")]
             Self::Verbs(config) => verbs::devices::resolve(config, address),
-        }
+        )
     }
 
     /// Lists every address that its adapters have.
     pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
-        match self {
-            #[cfg(feature = "soft")]
+        by_provider!(
+            self,
             Self::Soft(host, _) => soft::adapter::addresses(host),
-            #[cfg(feature = "verbs")]
             Self::Verbs(config) => verbs::devices::addresses(config),
-        }
+        )
     }
 
     /// Returns the address from which one of its adapters reaches a peer, with any port.
     pub(crate) fn local_for(&self, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(host, _) => {
-                soft::adapter::local_for(host, remote.ip()).map(|ip| SocketAddr::new(ip, 0))
-            }
-            #[cfg(feature = "verbs")]
+        by_provider!(
+            self,
+            Self::Soft(host, _) => Ok(SocketAddr::new(soft::adapter::local_for(host, remote.ip())?, 0)),
             Self::Verbs(config) => verbs::devices::local_for(config, remote),
-        }
+        )
     }
 
     /// Returns whether one of its adapters could use this address right now.
     pub(crate) fn is_usable(&self, address: IpAddr) -> bool {
-        let usable = match self {
-            #[cfg(feature = "soft")]
+        let usable = by_provider!(
+            self,
             Self::Soft(host, _) => host.is_usable(address),
-            #[cfg(feature = "verbs")]
             Self::Verbs(_) => kernel::interfaces::is_usable(address),
-        };
+        );
         usable.unwrap_or(false) && self.resolve(SocketAddr::new(address, 0)).is_ok()
     }
 
     /// Opens the adapter of a listener at every address of this machine, with and without an interface. `None` if the provider
     /// listens at each address by itself, as devices and simulated hosts do.
     pub(crate) fn everywhere(&self) -> Option<Result<Adapter, OpenError>> {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(Host::Kernel, config) => {
-                Some(soft::adapter::Adapter::everywhere(config.clone()).map(Adapter::Soft))
-            }
-            #[cfg(feature = "sim")]
-            Self::Soft(Host::Sim(_), _) => None,
-            #[cfg(feature = "verbs")]
+        by_provider!(
+            self,
+            Self::Soft(host, config) => {
+                let open = || soft::adapter::Adapter::everywhere(config.clone()).map(Adapter::Soft);
+                host.is_this_machine().then(open)
+            },
             Self::Verbs(_) => None,
-        }
+        )
     }
 
     /// Returns whether addresses can be added to this machine that the provider serves.
     pub(crate) fn is_of_machine(&self) -> bool {
-        match self {
-            #[cfg(feature = "sim")]
-            Self::Soft(Host::Sim(_), _) => false,
-            #[cfg(feature = "soft")]
-            Self::Soft(Host::Kernel, _) => true,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(_) => true,
-        }
+        by_provider!(self, Self::Soft(host, _) => host.is_this_machine(), Self::Verbs(_) => true)
     }
 
     /// Opens an adapter.
     pub(crate) fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
-        Ok(match self {
-            #[cfg(feature = "soft")]
+        Ok(by_provider!(
+            self,
             Self::Soft(host, config) => {
                 Adapter::Soft(soft::adapter::Adapter::open(host.clone(), id, config.clone())?)
-            }
-            #[cfg(feature = "verbs")]
+            },
             Self::Verbs(config) => Adapter::Verbs(verbs::adapter::Adapter::open(id, config.clone())?),
-        })
+        ))
     }
 }
 
 impl WeakAdapter {
     /// Returns the adapter if it is open.
     pub(crate) fn upgrade(&self) -> Option<Adapter> {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(adapter) => adapter.upgrade().map(Adapter::Soft),
-            #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => adapter.upgrade().map(Adapter::Verbs),
-        }
+        Some(make!(self, Adapter, adapter => adapter.upgrade()?, adapter => adapter.upgrade()?))
     }
 
     /// Returns whether the adapter is open.
@@ -293,8 +258,7 @@ impl Adapter {
         dispatch!(self, adapter => adapter.domain())
     }
 
-    /// Returns its properties, limits and abilities, which do not change while it is open, but for the addresses: these are those
-    /// that it had when it was opened.
+    /// Returns its properties, limits and abilities, with the addresses that it had when it was opened.
     #[inline]
     pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
         dispatch!(self, adapter => adapter.info())
@@ -329,8 +293,7 @@ impl Adapter {
         only_soft!(self, adapter => adapter.has_listed(ip), false)
     }
 
-    /// Returns whether the number of the adapter means the same adapter to the calling thread, which may be in another network
-    /// namespace.
+    /// Returns whether the number of the adapter means the same adapter in the network namespace of the calling thread.
     pub(crate) fn is_of_this_thread(&self) -> bool {
         only_soft!(self, adapter => adapter.is_of_this_thread(), true)
     }
@@ -338,38 +301,47 @@ impl Adapter {
     /// Makes a queue pair.
     pub(crate) fn queue_pair(&self, parts: QueuePairParts, queues: Queues) -> Result<QueuePair, OpenError> {
         // Every queue belongs to the adapter that it was made from, which the caller has checked.
-        const FOREIGN: OpenError = OpenError::Unsupported("a queue belongs to another provider");
+        macro_rules! own {
+            ($variant:path, $object:expr) => {
+                match $object {
+                    $variant(object) => Ok::<_, OpenError>(object),
+                    #[cfg(all(feature = "soft", feature = "verbs"))]
+                    _ => Err(OpenError::Unsupported("a queue belongs to another provider")),
+                }
+            };
+        }
         macro_rules! own_queues {
-            ($provider:ident, $variant:ident) => {
-                $provider::queue_pair::Queues {
-                    shared: queues
-                        .shared
-                        .map(|shared| own!(SharedReceives::$variant, shared).ok_or(FOREIGN))
-                        .transpose()?,
-                    sends: own!(CompletionQueue::$variant, queues.sends).ok_or(FOREIGN)?,
-                    receives: own!(CompletionQueue::$variant, queues.receives).ok_or(FOREIGN)?,
+            ($variant:ident) => {
+                params::Queues {
+                    shared: queues.shared.map(|shared| own!(SharedReceives::$variant, shared)).transpose()?,
+                    sends: own!(CompletionQueue::$variant, queues.sends)?,
+                    receives: own!(CompletionQueue::$variant, queues.receives)?,
                 }
             };
         }
         Ok(make!(
             self,
             QueuePair,
-            adapter => soft::queue_pair::QueuePair::new(adapter.clone(), parts, own_queues!(soft, Soft)),
-            adapter => verbs::queue_pair::QueuePair::new(adapter.context().clone(), parts, own_queues!(verbs, Verbs))?
+            adapter => soft::queue_pair::QueuePair::new(adapter.clone(), parts, own_queues!(Soft)),
+            adapter => {
+                verbs::queue_pair::QueuePair::new(adapter.context().clone(), parts, own_queues!(Verbs))?
+            },
         ))
     }
 
-    /// Makes a completion queue of the program, of this depth, for the processor. `polled` says that the program polls it all the
-    /// time.
+    /// Makes a completion queue of the program for the processor. `polled` says that the program polls it all the time.
     pub(crate) fn completion_queue(
         &self,
         depth: usize,
         processor: Option<usize>,
         polled: bool,
     ) -> Result<CompletionQueue, OpenError> {
-        Ok(
-            make!(self, CompletionQueue, _ => Some(Arc::default()), adapter => adapter.completion_queue(depth, processor, polled)?),
-        )
+        Ok(make!(
+            self,
+            CompletionQueue,
+            _ => Some(Arc::default()),
+            adapter => adapter.completion_queue(depth, processor, polled)?,
+        ))
     }
 
     /// Returns a completion queue that others complete in, too: for requests that complete through futures.
@@ -415,9 +387,12 @@ impl Adapter {
 
     /// Makes a memory window that is not bound.
     pub(crate) fn window(&self) -> Result<Window, RegisterError> {
-        Ok(
-            make!(self, Window, adapter => soft::memory::Window::new(&adapter.keys)?, adapter => verbs::memory::Window::new(adapter)?),
-        )
+        Ok(make!(
+            self,
+            Window,
+            adapter => soft::memory::Window::new(&adapter.keys)?,
+            adapter => verbs::memory::Window::new(adapter)?,
+        ))
     }
 
     /// Allocates memory that work requests can use, and no peer.
@@ -432,19 +407,13 @@ impl Adapter {
         memory: Owned,
         access: Access,
     ) -> Result<(Registration, Shared), RegisterError> {
-        Ok(match self {
-            #[cfg(feature = "soft")]
+        by_provider!(
+            self,
             Self::Soft(adapter) => {
-                let (registration, memory) = adapter.register(memory, access)?;
-                (Registration::Soft(registration), memory)
-            }
-            #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => {
-                let registration = adapter.register(memory, access)?;
-                let memory = registration.memory().clone();
-                (Registration::Verbs(Arc::new(registration)), memory)
-            }
-        })
+                adapter.register(memory, access).map(|(own, memory)| (Registration::Soft(own), memory))
+            },
+            Self::Verbs(adapter) => adapter.register(memory, access).map(of_device),
+        )
     }
 
     /// Puts this memory of a registration that was ended under a new key.
@@ -456,10 +425,7 @@ impl Adapter {
     ) -> Result<Registration, RegisterError> {
         match (self, old) {
             #[cfg(feature = "soft")]
-            (Self::Soft(adapter), Registration::Soft(old)) => {
-                if old.is_valid() {
-                    return Err(RegisterError::Busy);
-                }
+            (Self::Soft(adapter), Registration::Soft(old)) if !old.is_valid() => {
                 Ok(Registration::Soft(adapter.keys.register(memory.clone(), access)?))
             }
             // The registration has kept the memory.
@@ -467,32 +433,25 @@ impl Adapter {
             (Self::Verbs(adapter), Registration::Verbs(old)) => {
                 Ok(Registration::Verbs(Arc::new(adapter.register_again(old, access)?)))
             }
-            // A registration is kept together with its adapter.
-            #[cfg(all(feature = "soft", feature = "verbs"))]
+            // One that has not ended. A registration is kept together with its adapter.
+            #[cfg(feature = "soft")]
             _ => Err(RegisterError::Busy),
         }
     }
 
-    /// Puts memory of another device under a key: `offset`, `length` and the address of its first byte. Returns a handle to the
-    /// memory, too.
+    /// Registers memory of another device: `offset`, `length` and the address of its first byte.
     pub(crate) fn register_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,
         part: (u64, usize, u64),
         access: Access,
     ) -> Result<(Registration, Shared), RegisterError> {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(_) => {
-                Err(RegisterError::NotSupported("memory of another device with the soft provider"))
-            }
-            #[cfg(feature = "verbs")]
-            Self::Verbs(adapter) => {
-                let registration = adapter.register_dmabuf(dmabuf, part, access)?;
-                let memory = registration.memory().clone();
-                Ok((Registration::Verbs(Arc::new(registration)), memory))
-            }
-        }
+        let none = RegisterError::NotSupported("memory of another device with the soft provider");
+        by_provider!(
+            self,
+            Self::Soft(_) => Err(none),
+            Self::Verbs(adapter) => adapter.register_dmabuf(dmabuf, part, access).map(of_device),
+        )
     }
 
     /// Takes the key back.
@@ -518,6 +477,13 @@ impl Adapter {
             _ => {}
         }
     }
+}
+
+/// Returns a registration of a device as that of a provider, with a handle to its memory.
+#[cfg(feature = "verbs")]
+fn of_device(registration: verbs::memory::Registration) -> (Registration, Shared) {
+    let memory = registration.memory().clone();
+    (Registration::Verbs(Arc::new(registration)), memory)
 }
 
 impl Registration {
@@ -556,14 +522,11 @@ impl Window {
 impl CompletionQueue {
     /// Takes what the device has completed, for who polls and does not wait for the reactor.
     pub(crate) fn progress(&self) {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(Some(queue)) => queue.progress(|| false),
-            #[cfg(feature = "verbs")]
+        by_provider!(
+            self,
+            Self::Soft(queue) => queue.iter().for_each(|queue| queue.progress(|| false)),
             Self::Verbs(group) => group.progress(),
-            #[cfg(feature = "soft")]
-            Self::Soft(None) => {}
-        }
+        );
     }
 
     /// Takes what the device has completed as [`progress`](Self::progress) does, for who polls this queue.
@@ -579,24 +542,16 @@ impl CompletionQueue {
 
     /// Notes that somebody waits for completions from now on, until [`end_wait`](Self::end_wait).
     pub(crate) fn begin_wait(&self) {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(Some(queue)) => queue.begin_wait(),
-            #[cfg(feature = "verbs")]
+        by_provider!(
+            self,
+            Self::Soft(queue) => queue.iter().for_each(|queue| queue.begin_wait()),
             Self::Verbs(group) => group.begin_wait(),
-            #[cfg(feature = "soft")]
-            Self::Soft(None) => {}
-        }
+        );
     }
 
     /// Notes that somebody waits no more.
     pub(crate) fn end_wait(&self) {
-        match self {
-            #[cfg(feature = "soft")]
-            Self::Soft(_) => {}
-            #[cfg(feature = "verbs")]
-            Self::Verbs(group) => group.end_wait(),
-        }
+        by_provider!(self, Self::Soft(_) => {}, Self::Verbs(group) => group.end_wait());
     }
 }
 

@@ -1,11 +1,10 @@
 //! Connectors and listeners of either provider.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::{Adapter, QueuePair};
+use super::{Adapter, Connector, Listener, QueuePair};
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
 use crate::net::descriptors::{Descriptors, Held};
 use crate::provider::accept_queue::AcceptQueue;
@@ -13,29 +12,7 @@ use crate::provider::connector::ConnectorDriver;
 use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::provider::runtime::WithRuntime;
-#[cfg(feature = "soft")]
-use crate::soft;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
-#[cfg(feature = "verbs")]
-use crate::verbs;
-
-/// A connector, from Bind to the end of its connection.
-#[derive(Clone)]
-pub(crate) enum Connector {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::connector::Connector>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::connector::Connector>),
-}
-
-/// A listener.
-#[derive(Clone)]
-pub(crate) enum Listener {
-    #[cfg(feature = "soft")]
-    Soft(Arc<soft::listener::Listener>),
-    #[cfg(feature = "verbs")]
-    Verbs(Arc<verbs::listener::Listener>),
-}
 
 impl Connector {
     /// Returns the provider of its adapter.
@@ -45,37 +22,37 @@ impl Connector {
 
     /// Returns its number in `tracing` output.
     pub(crate) fn id(&self) -> ConnectionId {
-        dispatch!(self, cm => cm.id())
+        dispatch!(self, connector => connector.id())
     }
 
     /// Returns the adapter of a request, if its listener serves several: `None` with a device, whose listeners serve one.
     pub(crate) fn adapter(&self) -> Option<Adapter> {
-        only_soft!(self, cm => Some(Adapter::Soft(cm.adapter.clone())), None)
+        only_soft!(self, connector => Some(Adapter::Soft(connector.adapter.clone())), None)
     }
 
     /// Takes the descriptor of a request, which counts until it is dropped. Connections of devices have none.
     pub(crate) fn take_descriptor(&self) -> Option<Held> {
-        only_soft!(self, cm => cm.take_descriptor(), None)
+        only_soft!(self, connector => connector.take_descriptor(), None)
     }
 
     /// Sets the descriptor of a request. It counts until the socket is closed, unless it is released.
     pub(crate) fn set_descriptor(&self, descriptor: Held) {
-        only_soft!(self, cm => cm.set_descriptor(descriptor), ());
+        only_soft!(self, connector => connector.set_descriptor(descriptor), ());
     }
 
     /// Returns the budgets of the descriptors of its host, if its connection has one.
     pub(crate) fn descriptors(&self) -> Option<&Descriptors> {
-        only_soft!(self, cm => Some(cm.adapter.host.descriptors()), None)
+        only_soft!(self, connector => Some(connector.adapter.host.descriptors()), None)
     }
 
     /// Returns the runtime of its adapter.
     fn runtime(&self) -> Handle {
-        dispatch!(self, cm => cm.adapter.runtime.clone())
+        dispatch!(self, connector => connector.adapter.runtime.clone())
     }
 
     /// Binds it to an address of the adapter.
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        dispatch!(self, cm => cm.bind(address))
+        dispatch!(self, connector => connector.bind(address))
     }
 
     /// Asks the peer; ready when it has accepted.
@@ -88,7 +65,7 @@ impl Connector {
         let connect = async {
             dispatch_all!(
                 self, queue_pair, QueuePair;
-                (cm, queue_pair) => cm.connect(queue_pair, peer, params).await,
+                (connector, queue_pair) => connector.connect(queue_pair, peer, params).await,
                 Err(ConnectError::ForeignQueuePair)
             )
         };
@@ -98,19 +75,18 @@ impl Connector {
     /// Completes what the peer has accepted.
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
         let complete = async {
-            match self {
-                #[cfg(feature = "soft")]
-                Self::Soft(cm) => cm.complete(),
-                #[cfg(feature = "verbs")]
-                Self::Verbs(cm) => cm.complete().await,
-            }
+            by_provider!(
+                self,
+                Self::Soft(connector) => connector.complete(),
+                Self::Verbs(connector) => connector.complete().await
+            )
         };
         WithRuntime::new(self.runtime(), complete).await
     }
 
     /// Refuses what the peer has accepted.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
-        dispatch!(self, cm => cm.reject_reply(data))
+        dispatch!(self, connector => connector.reject_reply(data))
     }
 
     /// Accepts a request; ready when the connection is established.
@@ -122,7 +98,7 @@ impl Connector {
         let accept = async {
             dispatch_all!(
                 self, queue_pair, QueuePair;
-                (cm, queue_pair) => cm.accept(queue_pair, params).await,
+                (connector, queue_pair) => connector.accept(queue_pair, params).await,
                 Err(AcceptError::ForeignQueuePair)
             )
         };
@@ -131,62 +107,62 @@ impl Connector {
 
     /// Refuses a request.
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        dispatch!(self, cm => cm.reject_request(data))
+        dispatch!(self, connector => connector.reject_request(data))
     }
 
     /// Returns whether a request may still be accepted or rejected.
     pub(crate) fn is_pending(&self) -> bool {
-        dispatch!(self, cm => cm.is_pending())
+        dispatch!(self, connector => connector.is_pending())
     }
 
     /// Returns the bound address, or that of the connection.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        dispatch!(self, cm => cm.local_addr().or_else(|_| cm.bound_addr()))
+        dispatch!(self, connector => connector.local_addr().or_else(|_| connector.bound_addr()))
     }
 
     /// Returns the peer's address.
     pub(crate) fn peer_addr(&self) -> Result<SocketAddr, StateError> {
-        dispatch!(self, cm => cm.peer_addr())
+        dispatch!(self, connector => connector.peer_addr())
     }
 
     /// Returns the read limits that the peer offers, or that were agreed on.
     pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError> {
-        dispatch!(self, cm => cm.read_limits())
+        dispatch!(self, connector => connector.read_limits())
     }
 
     /// Returns the read limits of an accept that asks for `asked` and is offered `offered`.
     pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
-        dispatch!(self, cm => cm.agreed(asked, offered))
+        dispatch!(self, connector => connector.agreed(asked, offered))
     }
 
     /// Returns the private data of the peer's last message.
     pub(crate) fn private_data(&self) -> Result<PrivateData, StateError> {
-        dispatch!(self, cm => cm.private_data())
+        dispatch!(self, connector => connector.private_data())
     }
 
     /// Returns whether the connection is established.
     pub(crate) fn is_connected(&self) -> bool {
-        dispatch!(self, cm => cm.is_connected())
+        dispatch!(self, connector => connector.is_connected())
     }
 
     /// Waits until the connection is over.
     pub(crate) async fn disconnected(&self) -> DisconnectReason {
-        dispatch!(self, cm => cm.disconnected().await)
+        dispatch!(self, connector => connector.disconnected().await)
     }
 
     /// Ends the connection, and waits until no memory of its queue pair is in use.
     pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
-        dispatch!(self, cm => cm.disconnect().await)
+        dispatch!(self, connector => connector.disconnect().await)
     }
 
     /// Ends what is under way with `CANCELED`.
     pub(crate) fn cancel(&self) {
-        dispatch!(self, cm => cm.cancel());
+        dispatch!(self, connector => connector.cancel());
     }
 
     /// Ends it, because the user has dropped the last handle.
     pub(crate) fn release(&self) {
-        dispatch!(self, cm => cm.release());
+        dispatch!(self, connector => connector.release());
     }
 }
 
@@ -210,9 +186,12 @@ impl Listener {
     pub(crate) fn request(&self) -> impl Future<Output = Result<Connector, AcceptError>> + Send + use<> {
         let listener = self.clone();
         async move {
-            Ok(
-                make!(&listener, Connector, listener => listener.request().await?, listener => listener.request().await?),
-            )
+            Ok(make!(
+                &listener,
+                Connector,
+                listener => listener.request().await?,
+                listener => listener.request().await?,
+            ))
         }
     }
 

@@ -5,7 +5,6 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::sync::LazyLock;
 use std::task::ready;
 use std::time::Duration;
@@ -46,6 +45,11 @@ pub(crate) enum Host {
 }
 
 impl Host {
+    /// Returns whether it is this machine.
+    pub(crate) fn is_this_machine(&self) -> bool {
+        matches!(self, Self::Kernel)
+    }
+
     /// Returns the namespace of the host's ports, for sockets that the calling thread makes.
     pub(crate) fn namespace(&self) -> Namespace {
         by_network!(self, Self::Kernel => Namespace::of_thread(), Self::Sim(host) => host.namespace)
@@ -73,7 +77,7 @@ impl Host {
     /// That of the task.
     pub(crate) async fn run<F: Future>(self, task: F) -> F::Output {
         by_network!(self, Self::Kernel => task.await, Self::Sim(host) => {
-            let mut task = pin!(task);
+            let mut task = std::pin::pin!(task);
             poll_fn(|cx| {
                 ready!(host.poll_running(cx));
                 task.as_mut().poll(cx)
