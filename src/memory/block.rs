@@ -165,9 +165,6 @@ pub(super) mod pages {
     use super::*;
 
     /// Maps zeroed pages, private and of no file. `kind` has further flags of mmap(2).
-    ///
-    /// # Errors
-    /// Those of mmap(2).
     pub(in crate::memory) fn map(length: usize, kind: c_int) -> io::Result<NonNull<u8>> {
         // A slice is never longer.
         isize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -211,9 +208,6 @@ pub(super) mod pages {
 
     /// Gives child processes zeroes in place of these pages (`MADV_WIPEONFORK`). The pages stay in place there, so that the
     /// child can drop its copy of their owner.
-    ///
-    /// # Errors
-    /// Those of madvise(2).
     pub(in crate::memory) fn wipe_on_fork(start: NonNull<u8>, length: usize) -> io::Result<()> {
         // SAFETY: the advice changes nothing in this process.
         let outcome = unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_WIPEONFORK) };

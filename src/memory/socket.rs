@@ -7,9 +7,6 @@ use std::time::Duration;
 
 /// Returns the number of bytes that were written to this TCP socket and not acknowledged by the peer's kernel
 /// (`SIOCOUTQ`, tcp(7)). An end of the stream that was sent and not acknowledged counts as one byte.
-///
-/// # Errors
-/// The error of ioctl(2).
 pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut queued: libc::c_int = 0;
     // SAFETY: the request writes one `int` to the address, which is valid for the call, and the descriptor is open
@@ -23,9 +20,6 @@ pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
 
 /// Returns the time since the last acknowledgement or data from the peer's kernel on this TCP socket; `None` unless
 /// this kernel repeats what it sent since: segments, or the probes of a peer that has no room (`TCP_INFO`, tcp(7)).
-///
-/// # Errors
-/// The error of getsockopt(2).
 pub(crate) fn unanswered(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;

@@ -40,9 +40,6 @@ pub(crate) enum Piece<'a> {
 }
 
 /// Checks that every target may be written.
-///
-/// # Errors
-/// `PermissionDenied`.
 fn check(targets: &[Target<'_>]) -> io::Result<()> {
     let forbidden = |target: &Target<'_>| match target {
         Target::Memory(slice) => !slice.is_writable() || !slice.is_host_mapped(),

@@ -173,9 +173,6 @@ impl Captured {
     }
 
     /// Reads into the targets by `read`, which gets the socket and a buffer.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::receive`].
     pub(super) fn receive(
         &self,
         targets: &mut [memory::Target<'_>],
@@ -206,9 +203,6 @@ impl Captured {
     }
 
     /// Copies the pieces, and writes the copy to the socket by `write`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::gather`] and [`memory::send`].
     pub(super) fn send<'a>(
         &self,
         pieces: impl Iterator<Item = memory::Piece<'a>>,

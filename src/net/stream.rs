@@ -40,7 +40,7 @@ macro_rules! dispatch {
 /// A connected TCP stream.
 ///
 /// The methods without `poll` and `async` never wait: they fail with `WouldBlock`. Those whose names end in `now` ask
-/// the socket itself, the others only if the runtime has seen an event of it.
+/// the socket itself, the others only if the runtime has seen an event of it. The errors are those of the system calls.
 #[derive(Debug)]
 pub(crate) enum Stream {
     /// A socket of this machine.
@@ -71,9 +71,6 @@ impl Stream {
     }
 
     /// Returns the local address.
-    ///
-    /// # Errors
-    /// Those of getsockname(2).
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         dispatch!(self, stream => stream.local_addr())
     }
@@ -106,9 +103,6 @@ impl Stream {
 
     /// Waits until there may be something to read: bytes, the end, or an error. One task waits at a time.
     ///
-    /// # Errors
-    /// The runtime is gone.
-    ///
     /// # Cancel safety
     /// Nothing is lost.
     pub(crate) async fn readable(&self) -> io::Result<()> {
@@ -116,9 +110,6 @@ impl Stream {
     }
 
     /// Reads into a buffer, as [`try_receive`](Self::try_receive) does; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// Those of [`try_receive`](Self::try_receive).
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let asked = bytes.len();
         self.try_receive(&mut [Target::Bytes(bytes)], asked)
@@ -144,9 +135,6 @@ impl Stream {
     /// Reads into the targets, which have room for `asked` bytes; 0 is the end of the stream. A read that comes back
     /// short has emptied the socket: that is reported to tokio, which waits for the next event without another system
     /// call.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::receive`].
     #[inline]
     pub(crate) fn try_receive(&self, targets: &mut [Target<'_>], asked: usize) -> io::Result<usize> {
         match self {
@@ -161,9 +149,6 @@ impl Stream {
     }
 
     /// Reads into the targets, without asking the runtime and without a report to it.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::receive`].
     #[inline]
     pub(crate) fn receive_now(&self, targets: &mut [Target<'_>]) -> io::Result<usize> {
         match self {
@@ -177,9 +162,6 @@ impl Stream {
     }
 
     /// Writes the pieces, in order. Returns how many bytes the socket took.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`memory::send`].
     #[inline]
     pub(crate) fn try_send<'a>(&self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
         match self {
@@ -193,9 +175,6 @@ impl Stream {
     }
 
     /// Writes the pieces, as [`try_send`](Self::try_send) does, without asking the runtime and without a report to it.
-    ///
-    /// # Errors
-    /// Those of [`try_send`](Self::try_send).
     pub(crate) fn send_pieces_now<'a>(&self, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => memory::send(stream.as_fd(), pieces),
@@ -209,9 +188,6 @@ impl Stream {
 
     /// Writes pieces of `offered` bytes, as [`try_send`](Self::try_send) does. A write that comes back short has filled
     /// the socket: that is reported to tokio, which waits for the next event without another system call.
-    ///
-    /// # Errors
-    /// Those of [`try_send`](Self::try_send).
     #[inline]
     pub(crate) fn try_send_all<'a>(
         &self,
@@ -228,9 +204,6 @@ impl Stream {
     }
 
     /// Reads what has arrived, without asking the runtime, which has only seen the last event.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of recv(2).
     pub(crate) fn read_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => read_now(stream, bytes, MsgFlags::empty()),
@@ -239,25 +212,16 @@ impl Stream {
     }
 
     /// Reads what has arrived like [`read_now`](Self::read_now), without taking it.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of recv(2).
     pub(crate) fn peek_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         dispatch!(self, stream => read_now(stream, bytes, MsgFlags::MSG_PEEK), stream => stream.peek(bytes))
     }
 
     /// Writes a buffer without asking the runtime. Returns how many bytes the socket took.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of send(2).
     pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         self.send_pieces_now([Piece::Bytes(bytes)].into_iter())
     }
 
     /// Writes a buffer to its end.
-    ///
-    /// # Errors
-    /// Those of send(2).
     ///
     /// # Cancel safety
     /// A part of the buffer may have been written.
@@ -274,9 +238,6 @@ impl Stream {
     }
 
     /// Ends one direction of the stream or both.
-    ///
-    /// # Errors
-    /// Those of shutdown(2).
     pub(crate) fn shut_down(&self, how: Shutdown) -> io::Result<()> {
         if let Self::Captured(captured) = self
             && how != Shutdown::Read
@@ -313,17 +274,11 @@ impl Stream {
     }
 
     /// Takes the error that the stream has met since the last call, if there is one.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         dispatch!(self, stream => stream.take_error(), stream => Ok(stream.take_error()))
     }
 
     /// Returns the number of bytes that were written and not acknowledged by the host of the peer.
-    ///
-    /// # Errors
-    /// Those of [`memory::unacknowledged`].
     pub(crate) fn unacknowledged(&self) -> io::Result<usize> {
         dispatch!(
             self,
@@ -334,9 +289,6 @@ impl Stream {
 
     /// Returns the time since the last packet of the peer's host, if what was sent since is repeated. Of several paths
     /// the kernel reports only the first, so `None` with MPTCP.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
     pub(crate) fn unanswered(&self) -> io::Result<Option<Duration>> {
         dispatch!(
             self,
@@ -388,9 +340,6 @@ fn try_whole(
 
 /// Asks the socket for what has arrived. If the socket is readable for tokio, as each one is that was just accepted,
 /// and has nothing, tokio then waits for the next event.
-///
-/// # Errors
-/// `WouldBlock`, and those of recv(2).
 fn read_now(stream: &TcpStream, bytes: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
     let flags = flags | MsgFlags::MSG_DONTWAIT;
     let mut receive = || Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?);

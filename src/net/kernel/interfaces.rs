@@ -55,9 +55,6 @@ std::thread_local! {
 ///
 /// An IPv6 address that is still being checked for duplicates is in the list though it cannot be bound yet:
 /// [`is_usable`] returns `false` for it. Source: getifaddrs(3), netdevice(7).
-///
-/// # Errors
-/// The errors of getifaddrs(3): no memory, or no netlink socket.
 pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
     #[cfg(test)]
     LISTED.set(LISTED.get() + 1);
@@ -66,9 +63,6 @@ pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
 }
 
 /// Returns the interfaces that these entries are about.
-///
-/// # Errors
-/// Those of if_nametoindex(3).
 fn interfaces_of(entries: &[InterfaceAddress]) -> io::Result<Vec<Interface>> {
     let mut found = Vec::new();
     let mut places = HashMap::new();
@@ -117,9 +111,6 @@ fn bindable(address: &SockaddrStorage) -> Option<IpAddr> {
 
 /// Lists the addresses of the interfaces that are up, with port 0. Those that are link-local are the last, each with
 /// the number of its interface as the scope: several interfaces may have the same one.
-///
-/// # Errors
-/// Those of [`interfaces`].
 #[cfg(feature = "verbs")]
 pub(crate) fn addresses() -> io::Result<Vec<SocketAddr>> {
     let entries: Vec<InterfaceAddress> = getifaddrs()?.collect();
@@ -156,9 +147,6 @@ fn place_of(places: &HashMap<String, usize>, label: &str) -> Option<usize> {
 ///
 /// An IPv4-mapped IPv6 address is looked up as IPv4. All of `127.0.0.0/8` belongs to the loopback interface
 /// while that has an address of that network (ip(7)), though only `127.0.0.1` is in its list.
-///
-/// # Errors
-/// Those of [`interfaces`].
 pub(crate) fn interface_of(ip: IpAddr) -> io::Result<Option<Interface>> {
     let ip = ip.to_canonical();
     let mut all = interfaces()?;
@@ -190,9 +178,6 @@ pub(crate) fn source_for(remote: IpAddr) -> io::Result<IpAddr> {
 
 /// Returns the local address like [`source_for`], for a peer whose address may be link-local and then has a scope. Then
 /// the local address has one, too. Its port is 0.
-///
-/// # Errors
-/// Those of [`source_for`].
 #[cfg(feature = "verbs")]
 pub(crate) fn scoped_source_for(remote: SocketAddr) -> io::Result<SocketAddr> {
     match remote {
@@ -221,9 +206,6 @@ fn route_source(mut peer: SocketAddr) -> io::Result<SocketAddr> {
 /// It must be an address of an interface that is up, and the kernel must let a socket bind it, which it does
 /// not while an IPv6 address is tentative. Binding alone is no test: the kernel also allows broadcast
 /// addresses, and an IPv4 address that was given to an interface before that was first switched on.
-///
-/// # Errors
-/// Those of [`interfaces`], and of socket(2).
 pub(crate) fn is_usable(ip: IpAddr) -> io::Result<bool> {
     let ip = ip.to_canonical();
     if !interface_of(ip)?.is_some_and(|interface| interface.up) {

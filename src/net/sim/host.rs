@@ -181,9 +181,6 @@ impl Host {
     }
 
     /// Watches the interface from now on.
-    ///
-    /// # Errors
-    /// Those of a new socket: the kernel has one for this.
     pub(crate) fn monitor(&self) -> io::Result<Monitor> {
         let descriptor = self.descriptor()?;
         let seen = self.world.with(|state| state.places.get(self.number).map_or(0, |place| place.version));

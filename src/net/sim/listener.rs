@@ -37,9 +37,6 @@ impl BoundListener {
     }
 
     /// Starts to listen.
-    ///
-    /// # Errors
-    /// `InvalidState` if it does.
     pub(crate) fn listen(&mut self) -> Result<Listener, BindError> {
         if std::mem::replace(&mut self.listens, true) {
             return Err(BindError::InvalidState("the listener listens already"));
@@ -137,9 +134,6 @@ impl Drop for Listener {
 
 impl BoundSocket {
     /// Sets other options, as [`kernel::bind::BoundSocket::renew`](crate::net::kernel::bind::BoundSocket::renew).
-    ///
-    /// # Errors
-    /// `NotSupported`, as for [`Host::bind_connector`].
     pub(crate) fn renew(&mut self, options: &SocketOptions) -> Result<(), SocketError> {
         check_options(options)?;
         self.options = *options;
@@ -176,9 +170,6 @@ impl Host {
 
     /// Takes one port on each address, as
     /// [`kernel::listen::bind_listener`](crate::net::kernel::listen::bind_listener).
-    ///
-    /// # Errors
-    /// Those of [`bind_connector`](Self::bind_connector).
     pub(crate) fn bind_listener(
         &self,
         addresses: &[IpAddr],

@@ -117,9 +117,6 @@ impl Stream {
     }
 
     /// Returns the local address.
-    ///
-    /// # Errors
-    /// None: a socket is there as long as its handle.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.with(|state, _| state.sockets.get(&self.id).map(|socket| socket.local))
             .ok_or_else(|| errno(libc::ENOTCONN))
@@ -182,33 +179,21 @@ impl Stream {
     }
 
     /// Reads into the targets.
-    ///
-    /// # Errors
-    /// `WouldBlock`, how the connection ended, and those of [`memory::scatter`].
     pub(crate) fn receive(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
         self.take(|bytes| memory::scatter(bytes, targets))
     }
 
     /// Reads into a buffer.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and how the connection ended.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.receive(&mut [memory::Target::Bytes(buffer)])
     }
 
     /// Reads into a buffer like [`read`](Self::read), without taking the bytes.
-    ///
-    /// # Errors
-    /// Those of [`read`](Self::read).
     pub(crate) fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.try_with(|socket| memory::scatter(socket.readable()?, &mut [memory::Target::Bytes(buffer)]))
     }
 
     /// Writes the pieces.
-    ///
-    /// # Errors
-    /// `WouldBlock`, how the connection ended, and those of [`memory::gather`].
     pub(crate) fn send<'a>(&self, pieces: impl Iterator<Item = memory::Piece<'a>>) -> io::Result<usize> {
         let length = self.try_with(|socket| {
             let room = socket.room()?;
