@@ -92,7 +92,7 @@ impl Host {
     /// Limits the local ports in use. While there are as many or more, a bind to port 0 and a connect without a bind fail with
     /// `TooManyAddresses`; the program may still bind to a port that it names. `None` lifts the limit.
     pub fn limit_ports(&self, ports: Option<usize>) {
-        self.host.limit_ports(ports);
+        self.host.limit(&self.host.ports, "ports", ports);
     }
 
     /// Limits the sockets in use, as the limit of descriptors does on a real host: each adapter, bound connector, bound
@@ -100,7 +100,7 @@ impl Host {
     /// `INSUFFICIENT_RESOURCES`. Listeners go on to listen: a peer that connects waits until its connection can be accepted.
     /// `None` lifts the limit.
     pub fn limit_sockets(&self, sockets: Option<usize>) {
-        self.host.limit_sockets(sockets);
+        self.host.limit(&self.host.sockets, "sockets", sockets);
     }
 
     /// Limits the memory in use: the bytes of the buffers, pools and regions of the adapters. Beyond the limit, further ones
@@ -108,7 +108,7 @@ impl Host {
     /// [`limit_sockets`](Self::limit_sockets). The buffers of the sockets themselves are not counted:
     /// [`Network::buffers`](super::Network::buffers) sets their sizes. `None` lifts the limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
-        self.host.limit_memory(bytes);
+        self.host.limit(&self.host.memory, "bytes", bytes);
     }
 
     /// Takes the interface away, and with it the address. The adapters of the host are removed.

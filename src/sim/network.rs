@@ -33,12 +33,12 @@ impl Network {
 
     /// Returns the seed.
     pub fn seed(&self) -> u64 {
-        self.world.seed()
+        self.world.seed
     }
 
     /// Returns the time since the network was created.
     pub fn elapsed(&self) -> Duration {
-        self.world.elapsed()
+        self.world.start.elapsed()
     }
 
     /// Adds a host.
@@ -134,23 +134,23 @@ impl Network {
     /// Returns a hash over everything that has happened: each segment with its bytes and its time, each fault. Two runs with
     /// the same hash were the same.
     pub fn trace_hash(&self) -> u64 {
-        self.world.trace_hash()
+        self.world.with_trace(|trace| trace.hash())
     }
 
     /// Captures the segments that arrive from now on, for [`pcap`](Self::pcap). An earlier capture is dropped.
     pub fn capture(&self) {
-        self.world.capture();
+        self.world.with_trace(|trace| trace.capture());
     }
 
     /// Returns what was captured since [`capture`](Self::capture) as a file for Wireshark, whose iWARP dissector reads it. Empty
     /// if nothing was captured.
     pub fn pcap(&self) -> Vec<u8> {
-        self.world.pcap().unwrap_or_default()
+        self.world.with_trace(|trace| trace.pcap()).unwrap_or_default()
     }
 
     /// Returns the last 4096 events as text, a line each.
     pub fn trace(&self) -> String {
-        self.world.trace()
+        self.world.with_trace(|trace| trace.text())
     }
 }
 

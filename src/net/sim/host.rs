@@ -28,10 +28,12 @@ pub(crate) struct Inner {
     pub(crate) number: usize,
     pub(crate) address: IpAddr,
     pub(crate) namespace: Namespace,
-    /// The ports that it holds are those of its namespace.
-    pub(super) ports: Resource,
-    pub(super) sockets: Arc<Resource>,
-    pub(super) memory: Arc<Resource>,
+    /// The limit of the ports that may be held when another one is chosen. Those that it holds are those of its namespace.
+    pub(crate) ports: Resource,
+    /// The descriptors.
+    pub(crate) sockets: Arc<Resource>,
+    /// The bytes that programs have allocated.
+    pub(crate) memory: Arc<Resource>,
     /// The budgets of the descriptors that peers hold.
     pub(crate) descriptors: Descriptors,
 }
@@ -218,22 +220,8 @@ impl Monitor {
 }
 
 impl Host {
-    /// Limits the ports that may be held when another one is chosen.
-    pub(crate) fn limit_ports(&self, limit: Option<usize>) {
-        self.limit(&self.ports, "ports", limit);
-    }
-
-    /// Limits the descriptors.
-    pub(crate) fn limit_sockets(&self, limit: Option<usize>) {
-        self.limit(&self.sockets, "sockets", limit);
-    }
-
-    /// Limits the bytes that programs have allocated.
-    pub(crate) fn limit_memory(&self, limit: Option<usize>) {
-        self.limit(&self.memory, "bytes", limit);
-    }
-
-    fn limit(&self, resource: &Resource, what: &str, limit: Option<usize>) {
+    /// Limits one of its resources, which the trace calls `what`.
+    pub(crate) fn limit(&self, resource: &Resource, what: &str, limit: Option<usize>) {
         resource.set_limit(limit);
         let text = limit.map_or_else(|| format!("any number of {what}"), |limit| format!("{limit} {what}"));
         self.world.with(|state| state.note(self.number, &text));

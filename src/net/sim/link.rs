@@ -27,7 +27,7 @@ impl Default for Settings {
 }
 
 /// A link, one direction of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Link {
     pub(super) settings: Settings,
     /// The time at which the last segment has left the host.
@@ -39,11 +39,6 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(settings: Settings) -> Self {
-        let zero = Duration::ZERO;
-        Self { settings, free_at: zero, cut_until: zero, stalled_until: zero }
-    }
-
     /// Returns when a segment of this length that is sent now arrives, and when it would without the rest of the stall.
     pub(super) fn carry(&mut self, now: Duration, length: usize, rng: &mut Rng) -> (Duration, Duration) {
         let start = now.max(self.free_at).max(self.stalled_until);
@@ -66,14 +61,10 @@ impl Link {
 }
 
 /// A generator (SplitMix64): the same numbers from the same seed.
-#[derive(Debug)]
-pub(super) struct Rng(u64);
+#[derive(Debug, Default)]
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// Returns the next number.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -104,7 +95,7 @@ mod tests {
     fn a_link_takes_its_time() {
         let (second, zero) = (Duration::from_secs(1), Duration::ZERO);
         let settings = Settings { latency: second..=second, bandwidth: Some(1000), ..Settings::default() };
-        let (mut link, mut rng) = (Link::new(settings), Rng::new(1));
+        let (mut link, mut rng) = (Link { settings, ..Link::default() }, Rng(1));
         let (first, next) = (Duration::from_millis(1500), Duration::from_millis(2000));
         assert_eq!(link.carry(zero, 500, &mut rng), (first, first));
         // The second waits for the first.
@@ -116,7 +107,7 @@ mod tests {
     #[test]
     fn numbers_are_of_the_range_and_of_the_seed() {
         let draw = |seed| {
-            let mut rng = Rng::new(seed);
+            let mut rng = Rng(seed);
             (0..100).map(|_| rng.within(&(3..=5))).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), draw(1));
@@ -125,7 +116,7 @@ mod tests {
             assert!(draw(1).contains(&number));
         }
         assert!(draw(1).iter().all(|number| (3..=5).contains(number)));
-        let mut rng = Rng::new(7);
+        let mut rng = Rng(7);
         assert_eq!(rng.within(&(9..=9)), 9);
         assert!((0..1000).map(|_| rng.within(&(0..=u64::MAX))).any(|number| number > u64::MAX / 2));
     }

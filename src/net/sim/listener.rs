@@ -15,9 +15,6 @@ use crate::net::errno;
 use crate::net::kernel::options::{SocketError, SocketOptions};
 use crate::net::ports::{PortLease, PortRange, lease};
 
-/// The most connections that wait for [`Listener::accept`]: Linux's `net.core.somaxconn`.
-const BACKLOG: usize = 4096;
-
 /// A port that may listen.
 #[derive(Debug)]
 pub(crate) struct BoundListener {
@@ -28,10 +25,6 @@ pub(crate) struct BoundListener {
 }
 
 impl BoundListener {
-    pub(super) fn new(host: Host, lease: PortLease, descriptor: Claim) -> Self {
-        Self { host, lease, listens: false, _descriptor: descriptor }
-    }
-
     pub(crate) fn port(&self) -> u16 {
         self.lease.port()
     }
@@ -45,13 +38,7 @@ impl BoundListener {
         let id = self.host.world.with(|state| {
             let id = state.number();
             state.trace.note(state.now, format!("{local} listens"));
-            let listening = Listening {
-                id,
-                host: self.host.number,
-                backlog: BACKLOG,
-                queue: Default::default(),
-                waiters: Vec::new(),
-            };
+            let listening = Listening { id, host: self.host.number, ..Listening::default() };
             state.listening.insert(local, listening);
             id
         });
@@ -180,8 +167,8 @@ impl Host {
         let first = addresses.first().copied();
         let first = first.ok_or(BindError::InvalidAddress(Ipv4Addr::UNSPECIFIED.into()))?;
         let lease = self.take_port(first.to_canonical(), port, range)?;
-        let descriptor = self.descriptor().map_err(|error| SocketError::os("socket", error))?;
-        Ok(BoundListener::new(self.clone(), lease, descriptor))
+        let _descriptor = self.descriptor().map_err(|error| SocketError::os("socket", error))?;
+        Ok(BoundListener { host: self.clone(), lease, listens: false, _descriptor })
     }
 
     fn take_port(&self, ip: IpAddr, port: u16, range: PortRange) -> Result<PortLease, BindError> {

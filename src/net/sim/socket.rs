@@ -106,20 +106,14 @@ pub(super) struct Times {
     pub(super) expiry: Option<Duration>,
 }
 
-/// The parts that make a new end.
-pub(super) struct SocketParts {
-    pub(super) host: usize,
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-    pub(super) connection: u64,
-    pub(super) phase: Phase,
-    pub(super) limits: (usize, usize),
-    pub(super) now: Duration,
-}
-
 impl Socket {
-    pub(super) fn new(parts: SocketParts) -> Self {
-        let SocketParts { host, local, remote, connection, phase, limits, now } = parts;
+    /// Creates an end of a connection: its own address, and that of the peer.
+    pub(super) fn new(
+        host: usize,
+        (local, remote): (SocketAddr, SocketAddr),
+        connection: u64,
+        phase: Phase,
+    ) -> Self {
         Self {
             host,
             local,
@@ -128,7 +122,7 @@ impl Socket {
             phase,
             error: None,
             output: BytesMut::new(),
-            output_limit: limits.0,
+            output_limit: 0,
             acknowledged: 0,
             sent: 0,
             edge: 0,
@@ -137,14 +131,14 @@ impl Socket {
             end_acknowledged: false,
             arrival: Duration::ZERO,
             expected: Duration::ZERO,
-            passed: now,
+            passed: Duration::ZERO,
             input: BytesMut::new(),
-            input_limit: limits.1,
+            input_limit: 0,
             received: 0,
             advertised: 0,
             ended: false,
             deaf: false,
-            times: Times { heard: now, ..Times::default() },
+            times: Times::default(),
             aborting: false,
             orphan: false,
             readers: Vec::new(),

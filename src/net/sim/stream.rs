@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::host::{Claim, Host};
-use super::socket::{Kind, Phase, Socket, SocketParts};
+use super::socket::{Kind, Phase, Socket};
 use super::world::State;
 use crate::memory;
 use crate::net::kernel::options::SocketOptions;
@@ -80,19 +80,8 @@ impl BoundSocket {
             let asked = format!("{local} connects to {peer}, tos {tos:?}, multipath {multipath}");
             state.trace.note(state.now, asked);
             let (id, connection) = (state.number(), state.number());
-            let socket = Socket::new(SocketParts {
-                host: host.number,
-                local,
-                remote: peer,
-                connection,
-                phase: Phase::Connecting,
-                limits: state.buffers,
-                now: state.now,
-            });
-            state.pairs.insert((local, peer), id);
-            state.sockets.insert(id, socket);
-            state.emit(id, Kind::Syn, Bytes::new(), false);
-            state.set_clock(id);
+            let socket = Socket::new(host.number, (local, peer), connection, Phase::Connecting);
+            state.add_socket(id, socket, Kind::Syn);
             Ok(Stream::new(host.clone(), id, descriptor.clone()))
         })
     }
@@ -118,8 +107,7 @@ impl Stream {
 
     /// Returns the local address.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.with(|state, _| state.sockets.get(&self.id).map(|socket| socket.local))
-            .ok_or_else(|| errno(libc::ENOTCONN))
+        self.with_socket(|socket| socket.local).ok_or_else(|| errno(libc::ENOTCONN))
     }
 
     /// Runs `act` on the state of the network, with whether the programs of the host are stopped.
@@ -141,26 +129,31 @@ impl Stream {
         })
     }
 
-    fn poll_established(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    /// Runs `act` on the socket, unless it is gone.
+    fn with_socket<R>(&self, act: impl FnOnce(&mut Socket) -> R) -> Option<R> {
+        self.with(|state, _| state.sockets.get_mut(&self.id).map(act))
+    }
+
+    /// Polls the socket, for which the poll has whether the programs of the host are stopped.
+    fn poll<R>(&self, poll: impl FnOnce(&mut Socket, bool) -> Poll<R>) -> Poll<R> {
         self.with(|state, frozen| {
-            let Some(socket) = state.sockets.get_mut(&self.id) else { return Poll::Pending };
+            state.sockets.get_mut(&self.id).map_or(Poll::Pending, |socket| poll(socket, frozen))
+        })
+    }
+
+    fn poll_established(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.poll(|socket, frozen| {
             ready!(socket.poll_writable(frozen, cx));
             Poll::Ready(socket.error.take().map_or(Ok(()), |error| Err(errno(error))))
         })
     }
 
     pub(crate) fn poll_read_ready(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|state, frozen| match state.sockets.get_mut(&self.id) {
-            Some(socket) => socket.poll_readable(frozen, cx).map(Ok),
-            None => Poll::Pending,
-        })
+        self.poll(|socket, frozen| socket.poll_readable(frozen, cx)).map(Ok)
     }
 
     pub(crate) fn poll_write_ready(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|state, frozen| match state.sockets.get_mut(&self.id) {
-            Some(socket) => socket.poll_writable(frozen, cx).map(Ok),
-            None => Poll::Pending,
-        })
+        self.poll(|socket, frozen| socket.poll_writable(frozen, cx)).map(Ok)
     }
 
     /// Takes bytes that have arrived, and lets the peer send more if there is room again.
@@ -218,23 +211,19 @@ impl Stream {
     }
 
     pub(crate) fn set_aborting(&self, aborting: bool) {
-        self.with(|state, _| {
-            if let Some(socket) = state.sockets.get_mut(&self.id) {
-                socket.aborting = aborting;
-            }
-        });
+        self.with_socket(|socket| socket.aborting = aborting);
     }
 
     pub(crate) fn is_aborting(&self) -> bool {
-        self.with(|state, _| state.sockets.get(&self.id).is_some_and(|socket| socket.aborting))
+        self.with_socket(|socket| socket.aborting).unwrap_or(false)
     }
 
     pub(crate) fn take_error(&self) -> Option<io::Error> {
-        self.with(|state, _| state.sockets.get_mut(&self.id)?.error.take().map(errno))
+        self.with_socket(|socket| socket.error.take().map(errno))?
     }
 
     pub(crate) fn unacknowledged(&self) -> usize {
-        self.with(|state, _| state.sockets.get(&self.id).map_or(0, Socket::unacknowledged))
+        self.with_socket(|socket| socket.unacknowledged()).unwrap_or(0)
     }
 
     /// Returns the time since the last segment of the peer, if what was sent since, or the probe of a peer without

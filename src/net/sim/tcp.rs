@@ -1,11 +1,12 @@
 //! Sends the segments of sockets, handles those that arrive, and does the work that is due: bytes are sent again, peers
 //! are probed, and peers are given up.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::socket::{Kind, Phase, Segment, Socket, SocketParts};
+use super::socket::{Kind, Phase, Segment, Socket};
 use super::world::{Event, Place, State};
 use crate::net::kernel::options::KEEPALIVE_RETRIES;
 
@@ -23,26 +24,31 @@ const ORPHAN_PATIENCE: Duration = Duration::from_secs(100);
 /// The time for which the end of the peer's stream is awaited once the handle was dropped.
 const FIN_WAIT: Duration = Duration::from_secs(60);
 
+/// The most connections that wait for an accept: Linux's `net.core.somaxconn`.
+const BACKLOG: usize = 4096;
+
 impl State {
     /// Sends a segment, unless the way is cut. Returns when it arrives, and when it would without the rest of a stall.
     fn transmit(&mut self, segment: Segment, not_before: Duration) -> Option<(Duration, Duration)> {
-        let hosts = (self.addresses.get(&segment.from.ip()), self.addresses.get(&segment.to.ip()));
-        let (Some(&from), Some(&to)) = hosts else {
-            self.trace.segment(self.now, &segment, true);
-            return None;
-        };
-        let on_line = self.places.get(from).is_some_and(Place::is_on_line);
         let now = self.now;
-        if !on_line || self.link(from, to).cut_until > now {
+        let hosts = self.hosts(&segment).filter(|(from, to)| {
+            self.places.get(*from).is_some_and(Place::is_on_line) && self.link(*from, *to).cut_until <= now
+        });
+        let Some((from, to)) = hosts else {
             self.trace.segment(now, &segment, true);
             return None;
-        }
-        self.link(from, to);
-        let link = self.links.get_mut(&(from, to))?;
-        let (arrival, expected) = link.carry(now, segment.bytes.len(), &mut self.rng);
+        };
+        let (link, rng) = self.link_and_rng(from, to);
+        let (arrival, expected) = link.carry(now, segment.bytes.len(), rng);
         let arrival = arrival.max(not_before);
         self.schedule(arrival, Event::Arrival(segment));
         Some((arrival, expected))
+    }
+
+    /// Returns the hosts of the two addresses of a segment, if there are both.
+    fn hosts(&self, segment: &Segment) -> Option<(usize, usize)> {
+        let host = |address: SocketAddr| self.addresses.get(&address.ip()).copied();
+        Some((host(segment.from)?, host(segment.to)?))
     }
 
     /// Sends a segment of a socket.
@@ -113,9 +119,8 @@ impl State {
                 break;
             }
             let Some(&to) = self.addresses.get(&remote) else { break };
-            self.link(host, to);
-            let Some(link) = self.links.get(&(host, to)) else { break };
-            let length = link.segment(&mut self.rng).min(sendable);
+            let (link, rng) = self.link_and_rng(host, to);
+            let length = link.segment(rng).min(sendable);
             let Some(socket) = self.sockets.get_mut(&id) else { return };
             let start = socket.in_flight();
             let bytes = Bytes::copy_from_slice(&socket.output[start..start + length]);
@@ -223,8 +228,7 @@ impl State {
 impl State {
     /// Handles a segment that reaches its host.
     pub(super) fn arrive(&mut self, segment: Segment) {
-        let hosts = (self.addresses.get(&segment.from.ip()), self.addresses.get(&segment.to.ip()));
-        let (Some(&from), Some(&to)) = hosts else { return };
+        let Some((from, to)) = self.hosts(&segment) else { return };
         let now = self.now;
         let lost = self.link(from, to).cut_until > now || !self.places.get(to).is_some_and(Place::is_on_line);
         self.trace.segment(now, &segment, lost);
@@ -250,23 +254,22 @@ impl State {
     /// Handles a request for a connection: grants it if a socket listens and its queue has room.
     fn offer(&mut self, segment: &Segment, host: usize) {
         let Some(listener) = self.listening.get(&segment.to) else { return self.refuse(segment) };
-        if listener.queue.len() >= listener.backlog {
+        if listener.queue.len() >= BACKLOG {
             // As Linux does it: the peer asks again.
             return;
         }
         let id = self.number();
-        let socket = Socket::new(SocketParts {
-            host,
-            local: segment.to,
-            remote: segment.from,
-            connection: segment.connection,
-            phase: Phase::Accepting,
-            limits: self.buffers,
-            now: self.now,
-        });
+        let ends = (segment.to, segment.from);
+        self.add_socket(id, Socket::new(host, ends, segment.connection, Phase::Accepting), Kind::SynAck);
+    }
+
+    /// Adds a socket, and sends its first segment.
+    pub(super) fn add_socket(&mut self, id: u64, mut socket: Socket, first: Kind) {
+        (socket.output_limit, socket.input_limit) = self.buffers;
+        (socket.passed, socket.times.heard) = (self.now, self.now);
         self.pairs.insert((socket.local, socket.remote), id);
         self.sockets.insert(id, socket);
-        self.emit(id, Kind::SynAck, Bytes::new(), false);
+        self.emit(id, first, Bytes::new(), false);
         self.set_clock(id);
     }
 

@@ -16,6 +16,12 @@ const KEPT: usize = 4096;
 #[derive(Debug)]
 struct Digest(u64);
 
+impl Default for Digest {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
 impl Hasher for Digest {
     fn finish(&self) -> u64 {
         self.0
@@ -57,30 +63,26 @@ enum Event {
 }
 
 /// The events of a network.
-#[derive(Debug)]
-pub(super) struct Trace {
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
     hash: Digest,
     kept: VecDeque<(Duration, Event)>,
     capture: Option<File>,
 }
 
 impl Trace {
-    pub(super) fn new() -> Self {
-        Self { hash: Digest(1), kept: VecDeque::new(), capture: None }
-    }
-
     /// Captures the segments that arrive from now on.
-    pub(super) fn capture(&mut self) {
+    pub(crate) fn capture(&mut self) {
         self.capture = Some(File::new());
     }
 
     /// Returns the file of the capture, if there is one.
-    pub(super) fn pcap(&self) -> Option<Vec<u8>> {
+    pub(crate) fn pcap(&self) -> Option<Vec<u8>> {
         self.capture.as_ref().map(|capture| capture.bytes().to_vec())
     }
 
     /// Returns the hash over all events so far.
-    pub(super) fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash.finish()
     }
 
@@ -109,7 +111,7 @@ impl Trace {
     }
 
     /// Returns the last events, a line each.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for (at, event) in &self.kept {
             // Writing to a string does not fail.

@@ -21,8 +21,8 @@ const BUFFER: usize = 128 * 1024;
 
 /// A simulated network.
 pub(crate) struct World {
-    seed: u64,
-    start: Instant,
+    pub(crate) seed: u64,
+    pub(crate) start: Instant,
     state: Mutex<State>,
 }
 
@@ -66,18 +66,17 @@ impl Place {
 }
 
 /// A socket that listens.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Listening {
     pub(super) id: u64,
     pub(super) host: usize,
-    pub(super) backlog: usize,
     /// Connections that were not accepted.
     pub(super) queue: VecDeque<u64>,
     pub(super) waiters: Vec<Waker>,
 }
 
 /// The state of a network, under its lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     /// The time of the event that is carried out, since the start.
     pub(super) now: Duration,
@@ -118,13 +117,19 @@ impl State {
 
     /// Returns the link from one host to another.
     pub(super) fn link(&mut self, from: usize, to: usize) -> &mut Link {
-        self.links.entry((from, to)).or_insert_with(|| {
-            let mut settings = Settings::default();
+        self.link_and_rng(from, to).0
+    }
+
+    /// Returns the link from one host to another, and what it draws its numbers from.
+    pub(super) fn link_and_rng(&mut self, from: usize, to: usize) -> (&mut Link, &mut Rng) {
+        let link = self.links.entry((from, to)).or_insert_with(|| {
+            let mut link = Link::default();
             if from == to {
-                settings.latency = Duration::ZERO..=Duration::ZERO;
+                link.settings.latency = Duration::ZERO..=Duration::ZERO;
             }
-            Link::new(settings)
-        })
+            link
+        });
+        (link, &mut self.rng)
     }
 
     /// Returns whether the programs of a host are stopped.
@@ -154,38 +159,12 @@ impl World {
     /// # Panics
     /// Outside of a tokio runtime.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
-        let mut rng = Rng::new(seed);
-        let choices = Rng::new(rng.next());
-        let state = State {
-            now: Duration::ZERO,
-            rng,
-            choices,
-            trace: Trace::new(),
-            places: Vec::new(),
-            addresses: BTreeMap::new(),
-            links: BTreeMap::new(),
-            sockets: BTreeMap::new(),
-            pairs: BTreeMap::new(),
-            listening: BTreeMap::new(),
-            buffers: (BUFFER, BUFFER),
-            events: BTreeMap::new(),
-            next: 0,
-            driver: None,
-            asleep_until: None,
-            wakes: Vec::new(),
-        };
+        let mut rng = Rng(seed);
+        let choices = Rng(rng.next());
+        let state = State { rng, choices, buffers: (BUFFER, BUFFER), ..State::default() };
         let world = Arc::new(Self { seed, start: Instant::now(), state: Mutex::new(state) });
         tokio::spawn(drive(Arc::downgrade(&world), world.start));
         world
-    }
-
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Returns the time since the network was made.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.start.elapsed()
     }
 
     /// Changes the state at this time, and then wakes the tasks that the change concerns, without the lock.
@@ -219,24 +198,9 @@ impl World {
         self.with(|state| state.buffers = (output.max(1), input.max(1)));
     }
 
-    /// Returns the hash over all that has happened.
-    pub(crate) fn trace_hash(&self) -> u64 {
-        self.with(|state| state.trace.hash())
-    }
-
-    /// Returns the last events, a line each.
-    pub(crate) fn trace(&self) -> String {
-        self.with(|state| state.trace.text())
-    }
-
-    /// Captures the segments that arrive from now on.
-    pub(crate) fn capture(&self) {
-        self.with(|state| state.trace.capture());
-    }
-
-    /// Returns the file of the capture, if there is one.
-    pub(crate) fn pcap(&self) -> Option<Vec<u8>> {
-        self.with(|state| state.trace.pcap())
+    /// Uses the trace, which has all that has happened until now.
+    pub(crate) fn with_trace<R>(&self, act: impl FnOnce(&mut Trace) -> R) -> R {
+        self.with(|state| act(&mut state.trace))
     }
 
     /// Carries out what is due, and sleeps until the next event.
