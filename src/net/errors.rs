@@ -83,20 +83,14 @@ pub(crate) fn connect_error(error: &io::Error, peer: SocketAddr) -> ConnectError
 /// The errors of a route that refuses are those of [`connect_error`]. All others say that the system could not look it up, as
 /// without a free descriptor.
 pub(crate) fn route_error(error: io::Error, remote: IpAddr) -> OpenError {
-    match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => OpenError::InvalidAddress(remote),
-        Some(
-            libc::ENETUNREACH
-            | libc::ENETDOWN
-            | libc::EHOSTUNREACH
-            | libc::EHOSTDOWN
-            | libc::ENONET
-            | libc::EACCES
-            | libc::EPERM
-            | libc::EINVAL
-            // The system has no IPv6.
-            | libc::EAFNOSUPPORT,
-        ) => OpenError::Unreachable(remote),
+    if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) {
+        return OpenError::InvalidAddress(remote);
+    }
+    match connect_error(&error, SocketAddr::new(remote, 0)) {
+        // The last one: the system has no IPv6.
+        ConnectError::NetworkUnreachable { .. }
+        | ConnectError::HostUnreachable { .. }
+        | ConnectError::InvalidAddress(_) => OpenError::Unreachable(remote),
         _ => OpenError::Os { call: "socket", source: error.into() },
     }
 }
@@ -135,6 +129,7 @@ mod tests {
             (libc::EHOSTUNREACH, Status::NETWORK_UNREACHABLE),
             (libc::EACCES, Status::NETWORK_UNREACHABLE),
             (libc::EINVAL, Status::NETWORK_UNREACHABLE),
+            (libc::EAFNOSUPPORT, Status::NETWORK_UNREACHABLE),
             (libc::EADDRNOTAVAIL, Status::INVALID_ADDRESS),
             (libc::EMFILE, Status::INSUFFICIENT_RESOURCES),
             (libc::ENFILE, Status::INSUFFICIENT_RESOURCES),

@@ -31,9 +31,8 @@ impl BoundSocket {
     /// Those of [`bind_again`]. The socket is as it was.
     pub(crate) fn renew(&mut self, options: &SocketOptions) -> Result<(), SocketError> {
         let socket = new_socket(self.local.ip(), options)?;
-        for socket in [&self.socket, &socket] {
-            socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
-        }
+        share(&self.socket)?;
+        share(&socket)?;
         socket.bind(&SockAddr::from(self.local)).map_err(|error| bind_error(error, self.local))?;
         self.socket = socket;
         Ok(())
@@ -47,12 +46,24 @@ impl BoundSocket {
 /// # Errors
 /// Those of [`bind_connector`] but `TooManyAddresses`.
 pub(crate) fn bind_again(local: SocketAddr, options: &SocketOptions) -> Result<BoundSocket, SocketError> {
-    let lease =
-        lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation(local))?;
+    bind_to(local, true, options)
+}
+
+/// Binds a socket to this very address and port, perhaps with `SO_REUSEADDR`.
+fn bind_to(local: SocketAddr, reuse: bool, options: &SocketOptions) -> Result<BoundSocket, SocketError> {
+    let lease = lease(options.namespace, local.ip(), local.port());
+    let lease = lease.ok_or(BindError::SharingViolation(local))?;
     let socket = new_socket(local.ip(), options)?;
-    socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
+    if reuse {
+        share(&socket)?;
+    }
     socket.bind(&SockAddr::from(local)).map_err(|error| bind_error(error, local))?;
     Ok(BoundSocket { socket, local, lease })
+}
+
+/// Sets `SO_REUSEADDR`.
+pub(super) fn share(socket: &Socket) -> Result<(), SocketError> {
+    socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))
 }
 
 /// Binds a socket for a connection to come.
@@ -75,14 +86,10 @@ pub(crate) fn bind_connector(
     let local = canonical(local);
     check_source(local.ip())?;
     if local.port() != 0 {
-        let lease =
-            lease(options.namespace, local.ip(), local.port()).ok_or(BindError::SharingViolation(local))?;
-        let socket = new_socket(local.ip(), options)?;
-        socket.bind(&SockAddr::from(local)).map_err(|error| bind_error(error, local))?;
-        return Ok(BoundSocket { socket, local, lease });
+        return bind_to(local, false, options);
     }
     let socket = new_socket(local.ip(), options)?;
-    socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
+    share(&socket)?;
     for port in candidates(range) {
         let Some(lease) = lease(options.namespace, local.ip(), port) else { continue };
         let mut local = local;

@@ -139,7 +139,7 @@ mod tests {
     use super::super::bind::bind_connector;
     use super::super::listen::bind_listener;
     use super::super::options::{SocketError, SocketOptions, prepare};
-    use super::super::testing::{block_on, eventually, in_namespace, ip, nft};
+    use super::super::testing::{eventually, in_namespace_async, ip, nft, veth};
     use super::*;
     use crate::error::ConnectError;
     use crate::net::errors::connect_error;
@@ -227,12 +227,8 @@ mod tests {
 
     #[test]
     fn routes_that_refuse() {
-        in_namespace(|| {
-            ip("link add left type veth peer name right");
-            ip("address add 10.9.0.1/24 dev left");
-            ip("address add fd09::1/64 dev left nodad");
-            ip("link set right up");
-            ip("link set left up");
+        in_namespace_async(async {
+            veth(&["10.9.0.1/24", "fd09::1/64 nodad"]);
             for (kind, v4, v6) in [
                 ("unreachable", "10.11.0.0/16", "fd11::/16"),
                 ("prohibit", "10.12.0.0/16", "fd12::/16"),
@@ -241,107 +237,92 @@ mod tests {
                 ip(&format!("route add {kind} {v4}"));
                 ip(&format!("-6 route add {kind} {v6}"));
             }
-            block_on(async {
-                let mut sockets = [bound("10.9.0.1:0"), bound("[fd09::1]:0")];
-                let cases = [
-                    (["10.10.0.1:7", "[fd10::1]:7"], libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
-                    (["10.11.0.1:7", "[fd11::1]:7"], libc::EHOSTUNREACH, Status::HOST_UNREACHABLE),
-                    (["10.12.0.1:7", "[fd12::1]:7"], libc::EACCES, Status::HOST_UNREACHABLE),
-                    (["10.13.0.1:7", "[fd13::1]:7"], libc::EINVAL, Status::NETWORK_UNREACHABLE),
-                    // The second time around; and the subnet's broadcast address.
-                    (["10.9.0.255:7", "[fd10::1]:7"], libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
-                ];
-                for (peers, code, expected) in cases {
-                    let mut tried = Vec::new();
-                    for (socket, peer) in sockets.into_iter().zip(peers) {
-                        let failure = connect(socket, address(peer), None).await.expect_err(peer);
-                        assert_eq!(failure.error.raw_os_error(), Some(code), "{peer}: {}", failure.error);
-                        assert_eq!(status(&failure, peer), expected, "{peer}");
-                        tried.push(failure.bound.expect("still bound"));
-                    }
-                    sockets = tried.try_into().expect("two sockets");
+            let mut sockets = [bound("10.9.0.1:0"), bound("[fd09::1]:0")];
+            let cases = [
+                (["10.10.0.1:7", "[fd10::1]:7"], libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
+                (["10.11.0.1:7", "[fd11::1]:7"], libc::EHOSTUNREACH, Status::HOST_UNREACHABLE),
+                (["10.12.0.1:7", "[fd12::1]:7"], libc::EACCES, Status::HOST_UNREACHABLE),
+                (["10.13.0.1:7", "[fd13::1]:7"], libc::EINVAL, Status::NETWORK_UNREACHABLE),
+                // The second time around; and the subnet's broadcast address.
+                (["10.9.0.255:7", "[fd10::1]:7"], libc::ENETUNREACH, Status::NETWORK_UNREACHABLE),
+            ];
+            for (peers, code, expected) in cases {
+                let mut tried = Vec::new();
+                for (socket, peer) in sockets.into_iter().zip(peers) {
+                    let failure = connect(socket, address(peer), None).await.expect_err(peer);
+                    assert_eq!(failure.error.raw_os_error(), Some(code), "{peer}: {}", failure.error);
+                    assert_eq!(status(&failure, peer), expected, "{peer}");
+                    tried.push(failure.bound.expect("still bound"));
                 }
-            });
+                sockets = tried.try_into().expect("two sockets");
+            }
         });
     }
 
     #[test]
     fn a_host_that_is_not_there_is_unreachable() {
-        in_namespace(|| {
-            ip("link add left type veth peer name right");
-            ip("address add 10.9.0.1/24 dev left");
-            ip("link set right up");
-            ip("link set left up");
+        in_namespace_async(async {
+            veth(&["10.9.0.1/24"]);
             // One question instead of three, so that the test need not wait.
             std::fs::write("/proc/sys/net/ipv4/neigh/left/mcast_solicit", "1").expect("sysctl");
             std::fs::write("/proc/sys/net/ipv4/neigh/left/retrans_time_ms", "50").expect("sysctl");
-            block_on(async {
-                let failure =
-                    connect(bound("10.9.0.1:0"), address("10.9.0.2:7"), None).await.expect_err("no host");
-                assert_eq!(failure.error.raw_os_error(), Some(libc::EHOSTUNREACH));
-                assert!(failure.bound.is_some());
-            });
+            let failure =
+                connect(bound("10.9.0.1:0"), address("10.9.0.2:7"), None).await.expect_err("no host");
+            assert_eq!(failure.error.raw_os_error(), Some(libc::EHOSTUNREACH));
+            assert!(failure.bound.is_some());
         });
     }
 
     #[test]
     fn no_answer_is_a_timeout_and_the_socket_survives() {
-        in_namespace(|| {
+        in_namespace_async(async {
             nft("table inet t { chain c { type filter hook input priority 0; tcp dport 6000 drop; }; }");
-            block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");
-                let socket = bound("127.0.0.1:0");
-                let local = socket.local;
-                let limit = Some(Duration::from_millis(50));
-                let failure = connect(socket, address("127.0.0.1:6000"), limit).await.expect_err("dropped");
-                assert_eq!(status(&failure, "127.0.0.1:6000"), Status::IO_TIMEOUT);
-                nft("flush ruleset");
-                let socket = failure.bound.expect("still bound");
-                let connected = connect(socket, address("127.0.0.1:6000"), limit).await.expect("connected");
-                assert_eq!(connected.local, local);
-                assert_eq!(listener.accept().await.expect("accepted").1, local);
-            });
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");
+            let socket = bound("127.0.0.1:0");
+            let local = socket.local;
+            let limit = Some(Duration::from_millis(50));
+            let failure = connect(socket, address("127.0.0.1:6000"), limit).await.expect_err("dropped");
+            assert_eq!(status(&failure, "127.0.0.1:6000"), Status::IO_TIMEOUT);
+            nft("flush ruleset");
+            let socket = failure.bound.expect("still bound");
+            let connected = connect(socket, address("127.0.0.1:6000"), limit).await.expect("connected");
+            assert_eq!(connected.local, local);
+            assert_eq!(listener.accept().await.expect("accepted").1, local);
         });
     }
 
     #[test]
     fn dropping_the_future_frees_the_port() {
-        in_namespace(|| {
+        in_namespace_async(async {
             nft("table inet t { chain c { type filter hook input priority 0; tcp dport 6000 drop; }; }");
-            block_on(async {
-                let socket = bound("127.0.0.1:7001");
-                let attempt = connect(socket, address("127.0.0.1:6000"), None);
-                tokio::time::timeout(Duration::from_millis(50), attempt).await.expect_err("cancelled");
-                let bind = || {
-                    bind_connector(address("127.0.0.1:7001"), PortRange::EPHEMERAL, &SocketOptions::default())
-                };
-                drop(eventually(bind));
-            });
+            let socket = bound("127.0.0.1:7001");
+            let attempt = connect(socket, address("127.0.0.1:6000"), None);
+            tokio::time::timeout(Duration::from_millis(50), attempt).await.expect_err("cancelled");
+            let bind =
+                || bind_connector(address("127.0.0.1:7001"), PortRange::EPHEMERAL, &SocketOptions::default());
+            drop(eventually(bind));
         });
     }
 
     #[test]
     fn a_connection_that_exists_is_told_apart() {
-        in_namespace(|| {
-            block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");
-                let range = PortRange::new(7001, 7001).expect("range");
-                let options = SocketOptions::default();
-                let first = bind_connector(address("127.0.0.1:0"), range, &options).expect("bound");
-                let Connected { stream, lease, .. } =
-                    connect(first, address("127.0.0.1:6000"), None).await.expect("connected");
-                let _passive = listener.accept().await.expect("accepted");
-                // Without the lease this stands for another process.
-                drop(lease);
-                let second = bind_connector(address("127.0.0.1:0"), range, &options).expect("bound");
-                let failure =
-                    connect(second, address("127.0.0.1:6000"), None).await.expect_err("the same four");
-                assert_eq!(failure.error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
-                let error = connect_error(&failure.error, address("127.0.0.1:6000"));
-                assert!(matches!(error, ConnectError::AddressAlreadyExists { .. }), "{error:?}");
-                assert!(failure.bound.is_some());
-                drop(stream);
-            });
+        in_namespace_async(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");
+            let range = PortRange::new(7001, 7001).expect("range");
+            let options = SocketOptions::default();
+            let first = bind_connector(address("127.0.0.1:0"), range, &options).expect("bound");
+            let Connected { stream, lease, .. } =
+                connect(first, address("127.0.0.1:6000"), None).await.expect("connected");
+            let _passive = listener.accept().await.expect("accepted");
+            // Without the lease this stands for another process.
+            drop(lease);
+            let second = bind_connector(address("127.0.0.1:0"), range, &options).expect("bound");
+            let failure = connect(second, address("127.0.0.1:6000"), None).await.expect_err("the same four");
+            assert_eq!(failure.error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+            let error = connect_error(&failure.error, address("127.0.0.1:6000"));
+            assert!(matches!(error, ConnectError::AddressAlreadyExists { .. }), "{error:?}");
+            assert!(failure.bound.is_some());
+            drop(stream);
         });
     }
 

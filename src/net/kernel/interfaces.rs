@@ -293,7 +293,7 @@ mod tests {
     use socket2::SockRef;
     use tokio::time::timeout;
 
-    use super::super::testing::{block_on, eventually, in_namespace, ip};
+    use super::super::testing::{eventually, in_namespace, in_namespace_async, ip};
     use super::*;
 
     fn address(text: &str) -> IpAddr {
@@ -433,66 +433,58 @@ mod tests {
 
     #[test]
     fn announces_links_and_addresses_once() {
-        in_namespace(|| {
-            block_on(async {
-                let monitor = AddressMonitor::open().expect("monitor");
-                timeout(QUIET, monitor.changed()).await.expect_err("nothing happened yet");
-                let steps = [
-                    "link add spare type veth peer name other",
-                    "address add 10.9.0.1/24 dev spare",
-                    "address add fd09::1/64 dev spare nodad",
-                    "link set spare up",
-                    "link delete spare",
-                ];
-                for step in steps {
-                    ip(step);
-                    timeout(SOON, monitor.changed()).await.expect(step).expect(step);
-                    // IPv6 goes on in the background: a link-local address appears, routes settle.
-                    while timeout(QUIET, monitor.changed()).await.is_ok() {}
-                }
-            });
+        in_namespace_async(async {
+            let monitor = AddressMonitor::open().expect("monitor");
+            timeout(QUIET, monitor.changed()).await.expect_err("nothing happened yet");
+            let steps = [
+                "link add spare type veth peer name other",
+                "address add 10.9.0.1/24 dev spare",
+                "address add fd09::1/64 dev spare nodad",
+                "link set spare up",
+                "link delete spare",
+            ];
+            for step in steps {
+                ip(step);
+                timeout(SOON, monitor.changed()).await.expect(step).expect(step);
+                // IPv6 goes on in the background: a link-local address appears, routes settle.
+                while timeout(QUIET, monitor.changed()).await.is_ok() {}
+            }
         });
     }
 
     #[test]
     fn wakes_a_waiter_and_survives_cancellation() {
-        in_namespace(|| {
-            block_on(async {
-                let monitor = AddressMonitor::open().expect("monitor");
-                timeout(QUIET, monitor.changed()).await.expect_err("cancelled");
-                let (waited, ()) = tokio::join!(timeout(SOON, monitor.changed()), async {
-                    tokio::task::yield_now().await;
-                    ip("address add 10.9.0.1/32 dev lo");
-                });
-                waited.expect("in time").expect("changed");
-                assert!(interface_of([10, 9, 0, 1].into()).expect("interfaces").is_some());
+        in_namespace_async(async {
+            let monitor = AddressMonitor::open().expect("monitor");
+            timeout(QUIET, monitor.changed()).await.expect_err("cancelled");
+            let (waited, ()) = tokio::join!(timeout(SOON, monitor.changed()), async {
+                tokio::task::yield_now().await;
+                ip("address add 10.9.0.1/32 dev lo");
             });
+            waited.expect("in time").expect("changed");
+            assert!(interface_of([10, 9, 0, 1].into()).expect("interfaces").is_some());
         });
     }
 
     #[test]
     fn lost_messages_are_a_change() {
-        in_namespace(|| {
-            block_on(async {
-                let monitor = AddressMonitor::open().expect("monitor");
-                SockRef::from(monitor.socket.get_ref()).set_recv_buffer_size(1).expect("buffer size");
-                for host in 1..=40 {
-                    ip(&format!("address add 10.9.0.{host}/32 dev lo"));
-                }
-                timeout(SOON, monitor.changed()).await.expect("in time").expect("changed");
-                timeout(QUIET, monitor.changed()).await.expect_err("drained");
-            });
+        in_namespace_async(async {
+            let monitor = AddressMonitor::open().expect("monitor");
+            SockRef::from(monitor.socket.get_ref()).set_recv_buffer_size(1).expect("buffer size");
+            for host in 1..=40 {
+                ip(&format!("address add 10.9.0.{host}/32 dev lo"));
+            }
+            timeout(SOON, monitor.changed()).await.expect("in time").expect("changed");
+            timeout(QUIET, monitor.changed()).await.expect_err("drained");
         });
     }
 
     #[test]
     fn listens_in_the_namespace_of_the_opening_thread() {
-        in_namespace(|| {
-            block_on(async {
-                let outer = AddressMonitor::open().expect("monitor");
-                in_namespace(|| ip("address add 10.9.0.1/32 dev lo"));
-                timeout(QUIET, outer.changed()).await.expect_err("another namespace");
-            });
+        in_namespace_async(async {
+            let outer = AddressMonitor::open().expect("monitor");
+            in_namespace(|| ip("address add 10.9.0.1/32 dev lo"));
+            timeout(QUIET, outer.changed()).await.expect_err("another namespace");
         });
     }
 

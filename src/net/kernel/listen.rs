@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use socket2::{SockAddr, Socket};
 use tokio::net::TcpListener;
 
-use super::bind::{bind_error, check_source};
+use super::bind::{bind_error, check_source, share};
 use super::options::{SocketError, SocketOptions, new_socket, prepare};
 use crate::error::{BindError, Reason};
 use crate::net::ports::{PortLease, PortRange, candidates, lease};
@@ -76,7 +76,7 @@ fn bind_all(addresses: &[IpAddr], port: u16, options: &SocketOptions) -> Result<
     let mut sockets = Vec::with_capacity(addresses.len());
     for ip in addresses {
         let socket = new_socket(*ip, options)?;
-        socket.set_reuse_address(true).map_err(|error| SocketError::os("setsockopt", error))?;
+        share(&socket)?;
         let local = SocketAddr::new(*ip, port);
         // With several paths the kernel may not have all of it.
         if !options.multipath {
@@ -154,7 +154,7 @@ fn listen_error(error: io::Error, local: SocketAddr) -> BindError {
 mod tests {
     use std::net::TcpStream;
 
-    use super::super::testing::{block_on, eventually, in_namespace, ip};
+    use super::super::testing::{block_on, eventually, in_namespace, in_namespace_async, veth};
     use super::*;
 
     fn addresses(list: &[&str]) -> Vec<IpAddr> {
@@ -213,24 +213,17 @@ mod tests {
 
     #[test]
     fn conflicts() {
-        in_namespace(|| {
-            block_on(async {
-                let bound = bind(&["127.0.0.1", "127.0.0.2"], 7001).expect("bound");
-                for list in [["127.0.0.1", "127.0.0.3"], ["127.0.0.3", "0.0.0.0"]] {
-                    assert!(matches!(bind(&list, 7001), Err(BindError::SharingViolation(_))), "{list:?}");
-                }
-                drop(
-                    bind(&["127.0.0.3", "::1"], 7001).expect("other addresses, and nothing was left behind"),
-                );
-                drop(bound);
-                let other = std::net::TcpListener::bind("127.0.0.2:7001").expect("somebody else's");
-                assert!(matches!(
-                    bind(&["127.0.0.1", "127.0.0.2"], 7001),
-                    Err(BindError::SharingViolation(_))
-                ));
-                drop(other);
-                drop(eventually(|| bind(&["127.0.0.1", "127.0.0.2"], 7001)));
-            });
+        in_namespace_async(async {
+            let bound = bind(&["127.0.0.1", "127.0.0.2"], 7001).expect("bound");
+            for list in [["127.0.0.1", "127.0.0.3"], ["127.0.0.3", "0.0.0.0"]] {
+                assert!(matches!(bind(&list, 7001), Err(BindError::SharingViolation(_))), "{list:?}");
+            }
+            drop(bind(&["127.0.0.3", "::1"], 7001).expect("other addresses, and nothing was left behind"));
+            drop(bound);
+            let other = std::net::TcpListener::bind("127.0.0.2:7001").expect("somebody else's");
+            assert!(matches!(bind(&["127.0.0.1", "127.0.0.2"], 7001), Err(BindError::SharingViolation(_))));
+            drop(other);
+            drop(eventually(|| bind(&["127.0.0.1", "127.0.0.2"], 7001)));
         });
     }
 
@@ -250,23 +243,21 @@ mod tests {
 
     #[test]
     fn failed_listen_leaves_everything_bound() {
-        in_namespace(|| {
-            block_on(async {
-                let mut bound = bind(&["127.0.0.1", "127.0.0.2"], 7001).expect("bound");
-                // Another process may do this: bind the port while no socket listens, and be first to listen.
-                let rival = new_socket([127, 0, 0, 2].into(), &SocketOptions::default()).expect("socket");
-                rival.set_reuse_address(true).expect("option");
-                rival.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 2], 7001)))).expect("bound");
-                rival.listen(1).expect("listening");
-                assert!(matches!(bound.listen(), Err(BindError::SharingViolation(_))));
-                TcpStream::connect("127.0.0.1:7001").expect_err("not even the first listens");
-                std::net::TcpListener::bind("127.0.0.3:7001").map(drop).expect("another address");
-                drop(rival);
-                let listeners = eventually(|| bound.listen());
-                TcpStream::connect("127.0.0.1:7001").expect("connected");
-                TcpStream::connect("127.0.0.2:7001").expect("connected");
-                drop(listeners);
-            });
+        in_namespace_async(async {
+            let mut bound = bind(&["127.0.0.1", "127.0.0.2"], 7001).expect("bound");
+            // Another process may do this: bind the port while no socket listens, and be first to listen.
+            let rival = new_socket([127, 0, 0, 2].into(), &SocketOptions::default()).expect("socket");
+            rival.set_reuse_address(true).expect("option");
+            rival.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 2], 7001)))).expect("bound");
+            rival.listen(1).expect("listening");
+            assert!(matches!(bound.listen(), Err(BindError::SharingViolation(_))));
+            TcpStream::connect("127.0.0.1:7001").expect_err("not even the first listens");
+            std::net::TcpListener::bind("127.0.0.3:7001").map(drop).expect("another address");
+            drop(rival);
+            let listeners = eventually(|| bound.listen());
+            TcpStream::connect("127.0.0.1:7001").expect("connected");
+            TcpStream::connect("127.0.0.2:7001").expect("connected");
+            drop(listeners);
         });
     }
 
@@ -280,15 +271,13 @@ mod tests {
 
     #[test]
     fn a_listener_can_start_again_while_its_connections_live() {
-        in_namespace(|| {
-            block_on(async {
-                let mut bound = bind(&["127.0.0.1"], 7001).expect("bound");
-                let listeners = bound.listen().expect("listening");
-                let _active = TcpStream::connect("127.0.0.1:7001").expect("connected");
-                let _passive = listeners[0].accept().await.expect("accepted");
-                drop((listeners, bound));
-                eventually(|| bind(&["127.0.0.1"], 7001)?.listen());
-            });
+        in_namespace_async(async {
+            let mut bound = bind(&["127.0.0.1"], 7001).expect("bound");
+            let listeners = bound.listen().expect("listening");
+            let _active = TcpStream::connect("127.0.0.1:7001").expect("connected");
+            let _passive = listeners[0].accept().await.expect("accepted");
+            drop((listeners, bound));
+            eventually(|| bind(&["127.0.0.1"], 7001)?.listen());
         });
     }
 
@@ -302,20 +291,14 @@ mod tests {
 
     #[test]
     fn each_address_of_a_link_and_no_other() {
-        in_namespace(|| {
-            block_on(async {
-                ip("link add left type veth peer name right");
-                ip("address add 10.9.0.1/24 dev left");
-                ip("address add fd09::1/64 dev left nodad");
-                ip("link set right up");
-                ip("link set left up");
-                let mut bound = bind(&["10.9.0.1", "fd09::1"], 7001).expect("bound");
-                let _listeners = bound.listen().expect("listening");
-                TcpStream::connect("10.9.0.1:7001").expect("connected");
-                // The kernel adds the routes of an IPv6 address a little later.
-                eventually(|| TcpStream::connect("[fd09::1]:7001"));
-                TcpStream::connect("127.0.0.1:7001").expect_err("another interface");
-            });
+        in_namespace_async(async {
+            veth(&["10.9.0.1/24", "fd09::1/64 nodad"]);
+            let mut bound = bind(&["10.9.0.1", "fd09::1"], 7001).expect("bound");
+            let _listeners = bound.listen().expect("listening");
+            TcpStream::connect("10.9.0.1:7001").expect("connected");
+            // The kernel adds the routes of an IPv6 address a little later.
+            eventually(|| TcpStream::connect("[fd09::1]:7001"));
+            TcpStream::connect("127.0.0.1:7001").expect_err("another interface");
         });
     }
 }

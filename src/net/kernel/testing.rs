@@ -27,6 +27,19 @@ pub(in crate::net) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Runs a test as [`in_namespace`] does, on a tokio runtime of the fresh thread.
+pub(super) fn in_namespace_async(test: impl Future<Output = ()> + Send + 'static) {
+    in_namespace(|| block_on(test));
+}
+
+/// Makes two interfaces that are linked, `left` and `right`, of which the left one has these addresses.
+pub(super) fn veth(addresses: &[&str]) {
+    ip("link add left type veth peer name right");
+    addresses.iter().for_each(|address| ip(&format!("address add {address} dev left")));
+    ip("link set right up");
+    ip("link set left up");
+}
+
 /// Runs `ip` with these arguments, in the namespace of the calling thread.
 pub(super) fn ip(arguments: &str) {
     command("ip", &arguments.split(' ').collect::<Vec<_>>());
