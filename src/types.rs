@@ -227,12 +227,14 @@ impl fmt::Display for Access {
 /// The reason why a connection ended.
 ///
 /// `IND2Connector::NotifyDisconnect` reports only that a connection ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DisconnectReason {
     /// The peer disconnected.
+    #[error("the peer disconnected")]
     Peer,
     /// The connection was lost.
+    #[error("the connection was lost: {reason} ({status})")]
     Lost {
         /// The status of the oldest outstanding request of the send queue.
         status: Status,
@@ -240,10 +242,13 @@ pub enum DisconnectReason {
         reason: Reason,
     },
     /// This side disconnected.
+    #[error("this side disconnected")]
     Local,
     /// The adapter was removed.
+    #[error("the adapter was removed")]
     DeviceRemoved,
     /// The wait was cancelled. The connection may still be established.
+    #[error("the wait for the end of the connection was cancelled")]
     Canceled,
 }
 
@@ -258,20 +263,6 @@ impl DisconnectReason {
         }
     }
 }
-
-impl fmt::Display for DisconnectReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Peer => f.write_str("the peer disconnected"),
-            Self::Lost { status, reason } => write!(f, "the connection was lost: {reason} ({status})"),
-            Self::Local => f.write_str("this side disconnected"),
-            Self::DeviceRemoved => f.write_str("the adapter was removed"),
-            Self::Canceled => f.write_str("the wait for the end of the connection was cancelled"),
-        }
-    }
-}
-
-impl std::error::Error for DisconnectReason {}
 
 /// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -690,13 +690,17 @@ mod tests {
             Arc::new(Fake { gives_back, retired: Mutex::default(), asked: AtomicUsize::new(0) })
         }
 
+        /// Returns memory that is registered with a device.
+        fn attached(device: &Arc<Fake>) -> Owned {
+            let memory = Owned::zeroed(8).expect("memory");
+            memory.attach(|_, _| Ok::<_, ()>(device.clone() as Arc<_>)).expect("attached")
+        }
+
         // MR-01: where it takes long is up to the attachment, and the memory is freed only after.
         #[test]
         fn the_attachment_decides_where_memory_is_detached() {
             let device = fake(true);
-            let attached = device.clone();
-            let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
-            drop(memory);
+            drop(attached(&device));
             assert_eq!(device.asked.load(Ordering::SeqCst), 0, "not yet");
             let retired = std::mem::take(&mut *device.retired.lock());
             assert_eq!(retired.len(), 1);
@@ -707,9 +711,7 @@ mod tests {
         #[test]
         fn memory_at_home_stays_attached() {
             let (device, shelf) = (fake(true), Arc::new(Shelf::default()));
-            let attached = device.clone();
-            let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(attached as Arc<_>));
-            drop(memory.expect("attached").with_recycler(shelf.clone()));
+            drop(attached(&device).with_recycler(shelf.clone()));
             let back = shelf.back.lock().pop().expect("it came back");
             assert_eq!(back.share().whole().for_device().map(|(_, key)| key), Some(7));
             assert_eq!(device.asked.load(Ordering::SeqCst), 0);
@@ -718,8 +720,7 @@ mod tests {
         #[test]
         fn a_device_is_not_told_to_write_what_is_frozen() {
             let shelf = Arc::new(Shelf::default());
-            let memory = Owned::zeroed(8).expect("memory").attach(|_, _| Ok::<_, ()>(fake(true) as Arc<_>));
-            let memory = memory.expect("attached").with_recycler(shelf.clone());
+            let memory = attached(&fake(true)).with_recycler(shelf.clone());
             let start = memory.as_ptr().addr() as u64;
             let frozen = memory.freeze();
             let watched = shelf.frozen.lock().take().expect("it is told");

@@ -5,7 +5,6 @@
 //! process keeps a list.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
@@ -83,6 +82,7 @@ static HELD: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
 /// A local address and port that a connector, connection or listener of this process holds until this is
 /// dropped.
+#[derive(Debug)]
 #[must_use = "dropping it releases the port"]
 pub(crate) struct PortLease {
     namespace: Namespace,
@@ -99,12 +99,6 @@ impl PortLease {
     /// Returns the port.
     pub(crate) fn port(&self) -> u16 {
         self.port
-    }
-}
-
-impl fmt::Debug for PortLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PortLease({})", std::net::SocketAddr::new(self.ip, self.port))
     }
 }
 

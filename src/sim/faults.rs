@@ -156,17 +156,8 @@ impl Faults {
         let bandwidth = network.random(10_000..=1_000_000);
         let idle_limit = draw(Duration::from_secs(1)..=Duration::from_secs(20));
         let before = directions(&first, &second).map(|(from, to)| self.network.world.link_settings(from, to));
-        Drawn {
-            network: self.network.clone(),
-            kind,
-            first,
-            second,
-            begin,
-            length,
-            bandwidth,
-            idle_limit,
-            before,
-        }
+        let network = network.clone();
+        Drawn { network, kind, first, second, begin, length, bandwidth, idle_limit, before }
     }
 }
 

@@ -156,24 +156,17 @@ impl Stream {
         self.poll(|socket, frozen| socket.poll_writable(frozen, cx)).map(Ok)
     }
 
-    /// Takes bytes that have arrived, and lets the peer send more if there is room again.
-    fn take(&self, take: impl FnOnce(&[u8]) -> io::Result<usize>) -> io::Result<usize> {
-        self.with(|state, frozen| {
-            let Some(socket) = state.sockets.get_mut(&self.id).filter(|_| !frozen) else {
-                return Err(io::ErrorKind::WouldBlock.into());
-            };
-            let length = take(socket.readable()?)?;
-            socket.input.advance(length);
-            if socket.owes_window() {
-                state.acknowledge(self.id);
-            }
-            Ok(length)
-        })
-    }
-
-    /// Reads into the targets.
+    /// Reads into the targets, and lets the peer send more if there is room again.
     pub(crate) fn receive(&self, targets: &mut [memory::Target<'_>]) -> io::Result<usize> {
-        self.take(|bytes| memory::scatter(bytes, targets))
+        let (length, owes_window) = self.try_with(|socket| {
+            let length = memory::scatter(socket.readable()?, targets)?;
+            socket.input.advance(length);
+            Ok((length, socket.owes_window()))
+        })?;
+        if owes_window {
+            self.with(|state, _| state.acknowledge(self.id));
+        }
+        Ok(length)
     }
 
     /// Reads into a buffer.
