@@ -98,11 +98,8 @@ pub(crate) fn route_error(error: io::Error, remote: IpAddr) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::super::errno;
+    use super::super::kernel::testing::address as peer;
     use super::*;
-
-    fn peer(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
 
     #[test]
     fn destinations() {
@@ -113,10 +110,7 @@ mod tests {
             ["0.0.0.0:7", "[::]:7", "224.0.0.1:7", "[ff02::1]:7", "[ff02::1%2]:7", "255.255.255.255:7"];
         for text in invalid.into_iter().chain(["10.0.0.1:0", "[fe80::1]:7", "[::ffff:0.0.0.0]:7"]) {
             let error = validate_destination(peer(text)).expect_err(text);
-            assert!(
-                matches!(error, ConnectError::InvalidAddress(address) if address == peer(text)),
-                "{text}"
-            );
+            assert!(matches!(error, ConnectError::InvalidAddress(found) if found == peer(text)), "{text}");
         }
     }
 

@@ -247,10 +247,8 @@ impl Stream {
         dispatch!(self, stream => SockRef::from(stream).shutdown(how), stream => stream.shut_down(how))
     }
 
-    /// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2); the drop is then an ordinary close.
+    /// Makes the drop of this stream send a reset instead of an orderly end, and forget unsent data. After an error the drop
+    /// is an ordinary close.
     pub(crate) fn abort(&self) -> io::Result<()> {
         dispatch!(self, stream => kernel::options::abort(stream), stream => {
             stream.set_aborting(true);
@@ -301,9 +299,6 @@ impl Stream {
     }
 
     /// Sets up a stream that has just been connected: see [`kernel::options::prepare`].
-    ///
-    /// # Errors
-    /// `NotSupported("path timeout")` when there is no keepalive on this kind of socket. Otherwise setsockopt(2)'s error.
     pub(crate) fn prepare(&self, options: &SocketOptions) -> Result<(), SocketError> {
         dispatch!(self, stream => kernel::options::prepare(stream, options), stream => {
             stream.prepare(options);

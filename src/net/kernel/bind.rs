@@ -131,19 +131,11 @@ pub(super) fn bind_error(error: io::Error, local: SocketAddr) -> BindError {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::testing::{eventually, in_namespace, nft};
+    use super::super::testing::{address, bind_errors, eventually, in_namespace, nft};
     use super::*;
 
-    fn address(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
-
     fn bind(local: SocketAddr, range: PortRange) -> Result<BoundSocket, BindError> {
-        match bind_connector(local, range, &SocketOptions::default()) {
-            Ok(bound) => Ok(bound),
-            Err(SocketError::Bind(error)) => Err(error),
-            Err(error) => panic!("{error:?}"),
-        }
+        bind_connector(local, range, &SocketOptions::default()).map_err(bind_errors)
     }
 
     #[test]

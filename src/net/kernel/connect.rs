@@ -139,16 +139,12 @@ mod tests {
     use super::super::bind::bind_connector;
     use super::super::listen::bind_listener;
     use super::super::options::{SocketError, SocketOptions, prepare};
-    use super::super::testing::{eventually, in_namespace_async, ip, nft, veth};
+    use super::super::testing::{address, eventually, in_namespace_async, ip, nft, veth};
     use super::*;
     use crate::error::ConnectError;
     use crate::net::errors::connect_error;
     use crate::net::ports::PortRange;
     use crate::status::Status;
-
-    fn address(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
 
     fn bound(local: &str) -> BoundSocket {
         bind_connector(address(local), PortRange::EPHEMERAL, &SocketOptions::default()).expect("bound")

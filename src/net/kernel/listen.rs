@@ -154,7 +154,7 @@ fn listen_error(error: io::Error, local: SocketAddr) -> BindError {
 mod tests {
     use std::net::TcpStream;
 
-    use super::super::testing::{block_on, eventually, in_namespace, in_namespace_async, veth};
+    use super::super::testing::{bind_errors, block_on, eventually, in_namespace, in_namespace_async, veth};
     use super::*;
 
     fn addresses(list: &[&str]) -> Vec<IpAddr> {
@@ -162,11 +162,8 @@ mod tests {
     }
 
     fn bind(list: &[&str], port: u16) -> Result<BoundListener, BindError> {
-        match bind_listener(&addresses(list), port, PortRange::EPHEMERAL, &SocketOptions::default()) {
-            Ok(bound) => Ok(bound),
-            Err(SocketError::Bind(error)) => Err(error),
-            Err(error) => panic!("{error:?}"),
-        }
+        let options = SocketOptions::default();
+        bind_listener(&addresses(list), port, PortRange::EPHEMERAL, &options).map_err(bind_errors)
     }
 
     #[tokio::test]

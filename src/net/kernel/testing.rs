@@ -2,12 +2,18 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+
+#[cfg(feature = "soft")]
+use super::options::SocketError;
+#[cfg(feature = "soft")]
+use crate::error::BindError;
 
 /// Runs `test` on a fresh thread in a new network namespace, whose loopback interface is up.
 ///
@@ -38,6 +44,20 @@ pub(super) fn veth(addresses: &[&str]) {
     addresses.iter().for_each(|address| ip(&format!("address add {address} dev left")));
     ip("link set right up");
     ip("link set left up");
+}
+
+/// Reads an address with its port.
+pub(in crate::net) fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+/// Returns the error of a bind. There is no other, unless an option is not supported.
+#[cfg(feature = "soft")]
+pub(super) fn bind_errors(error: SocketError) -> BindError {
+    match error {
+        SocketError::Bind(error) => error,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Runs `ip` with these arguments, in the namespace of the calling thread.

@@ -138,10 +138,6 @@ fn check_options(options: &SocketOptions) -> Result<(), SocketError> {
 
 impl Host {
     /// Takes a port, as [`kernel::bind::bind_connector`](crate::net::kernel::bind::bind_connector).
-    ///
-    /// # Errors
-    /// `SharingViolation`, `TooManyAddresses`, `InvalidAddress`; `NotSupported` for a type of service with the bits that belong
-    /// to congestion notification (RFC 3168); those of a new socket.
     pub(crate) fn bind_connector(
         &self,
         local: SocketAddr,

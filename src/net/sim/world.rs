@@ -318,19 +318,19 @@ impl World {
 
     /// Loses all segments of one direction for so long; `Duration::ZERO` ends that.
     pub(crate) fn cut(&self, from: usize, to: usize, time: Duration) {
-        self.with(|state| {
-            let until = state.now + time.min(LONGEST);
-            state.link(from, to).cut_until = until;
-            state.note_pair((from, to), &format!("cut until {until:?}"));
-        });
+        self.disturb((from, to), time, "cut", |link, until| link.cut_until = until);
     }
 
     /// Holds all segments of one direction for so long.
     pub(crate) fn stall(&self, from: usize, to: usize, time: Duration) {
+        self.disturb((from, to), time, "stalled", |link, until| link.stalled_until = until);
+    }
+
+    fn disturb(&self, way: (usize, usize), time: Duration, what: &str, set: fn(&mut Link, Duration)) {
         self.with(|state| {
             let until = state.now + time.min(LONGEST);
-            state.link(from, to).stalled_until = until;
-            state.note_pair((from, to), &format!("stalled until {until:?}"));
+            set(state.link(way.0, way.1), until);
+            state.note_pair(way, &format!("{what} until {until:?}"));
         });
     }
 
