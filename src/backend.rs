@@ -50,6 +50,16 @@ macro_rules! dispatch {
     };
 }
 
+/// Declares methods that call the object of either provider by the same name.
+macro_rules! forward {
+    ($($(#[$meta:meta])* pub(crate) fn $name:ident(&self $(, $argument:ident: $kind:ty)*) $(-> $output:ty)?;)+) => {$(
+        $(#[$meta])*
+        pub(crate) fn $name(&self $(, $argument: $kind)*) $(-> $output)? {
+            dispatch!(self, object => object.$name($($argument),*))
+        }
+    )+};
+}
+
 /// Makes an object of the same provider.
 macro_rules! make {
     ($self:expr, $made:ident, $object:pat => $soft:expr, $other:pat => $verbs:expr $(,)?) => {
@@ -247,44 +257,38 @@ impl WeakAdapter {
 }
 
 impl Adapter {
+    forward! {
+        /// Returns the protection domain: unique in the process, one per open.
+        #[inline]
+        pub(crate) fn domain(&self) -> u64;
+
+        /// Returns its properties, limits and abilities, with the addresses that it had when it was opened.
+        #[inline]
+        pub(crate) fn info(&self) -> &Arc<AdapterInfo>;
+
+        /// Returns its properties, limits and abilities, with the addresses that it has now.
+        pub(crate) fn current_info(&self) -> AdapterInfo;
+
+        /// Returns whether it was removed.
+        #[inline]
+        pub(crate) fn is_removed(&self) -> bool;
+
+        /// Returns the objects that end with the adapter.
+        #[inline]
+        pub(crate) fn registry(&self) -> &Arc<Registry>;
+
+        /// Returns the runtime that has threads for registering and deregistering memory; `None` when it can be done right here.
+        #[inline]
+        pub(crate) fn blocking(&self) -> Option<&Handle>;
+
+        /// Allocates memory that work requests can use, and no peer.
+        #[inline]
+        pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError>;
+    }
+
     /// Returns a handle that does not keep the adapter open.
     pub(crate) fn downgrade(&self) -> WeakAdapter {
         make!(self, WeakAdapter, adapter => Arc::downgrade(adapter), adapter => Arc::downgrade(adapter))
-    }
-
-    /// Returns the protection domain: unique in the process, one per open.
-    #[inline]
-    pub(crate) fn domain(&self) -> u64 {
-        dispatch!(self, adapter => adapter.domain())
-    }
-
-    /// Returns its properties, limits and abilities, with the addresses that it had when it was opened.
-    #[inline]
-    pub(crate) fn info(&self) -> &Arc<AdapterInfo> {
-        dispatch!(self, adapter => adapter.info())
-    }
-
-    /// Returns its properties, limits and abilities, with the addresses that it has now.
-    pub(crate) fn current_info(&self) -> AdapterInfo {
-        dispatch!(self, adapter => adapter.current_info())
-    }
-
-    /// Returns whether it was removed.
-    #[inline]
-    pub(crate) fn is_removed(&self) -> bool {
-        dispatch!(self, adapter => adapter.is_removed())
-    }
-
-    /// Returns the objects that end with the adapter.
-    #[inline]
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        dispatch!(self, adapter => adapter.registry())
-    }
-
-    /// Returns the runtime that has threads for registering and deregistering memory; `None` when it can be done right here.
-    #[inline]
-    pub(crate) fn blocking(&self) -> Option<&Handle> {
-        dispatch!(self, adapter => adapter.blocking())
     }
 
     /// Returns whether the adapter has this local address, without a question to the system. A device may have lost it to
@@ -395,12 +399,6 @@ impl Adapter {
         ))
     }
 
-    /// Allocates memory that work requests can use, and no peer.
-    #[inline]
-    pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
-        dispatch!(self, adapter => adapter.allocate(length))
-    }
-
     /// Puts memory under a key. Returns a handle to the memory, too.
     pub(crate) fn register(
         &self,
@@ -487,28 +485,22 @@ fn of_device(registration: verbs::memory::Registration) -> (Registration, Shared
 }
 
 impl Registration {
-    /// Returns the key, also of one that was taken back.
-    #[inline]
-    pub(crate) fn key(&self) -> u32 {
-        dispatch!(self, registration => registration.key())
-    }
+    forward! {
+        /// Returns the key, also of one that was taken back.
+        #[inline]
+        pub(crate) fn key(&self) -> u32;
 
-    /// Returns the remote address of the first byte.
-    #[inline]
-    pub(crate) fn address(&self) -> u64 {
-        dispatch!(self, registration => registration.address())
-    }
+        /// Returns the remote address of the first byte.
+        #[inline]
+        pub(crate) fn address(&self) -> u64;
 
-    /// Returns the rights it was registered with.
-    #[inline]
-    pub(crate) fn access(&self) -> Access {
-        dispatch!(self, registration => registration.access())
-    }
+        /// Returns the rights it was registered with.
+        #[inline]
+        pub(crate) fn access(&self) -> Access;
 
-    /// Returns whether the key is good.
-    #[inline]
-    pub(crate) fn is_valid(&self) -> bool {
-        dispatch!(self, registration => registration.is_valid())
+        /// Returns whether the key is good.
+        #[inline]
+        pub(crate) fn is_valid(&self) -> bool;
     }
 }
 
@@ -556,20 +548,16 @@ impl CompletionQueue {
 }
 
 impl SharedReceives {
-    /// Posts a receive. There is room: the caller counts.
-    #[inline]
-    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        dispatch!(self, queue => queue.post_receive(ticket, payload))
-    }
+    forward! {
+        /// Posts a receive. There is room: the caller counts.
+        #[inline]
+        pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
-    /// Makes room for so many receives; there are not more.
-    pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
-        dispatch!(self, queue => queue.resize(depth))
-    }
+        /// Makes room for so many receives; there are not more.
+        pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError>;
 
-    /// Ends the queue, whose last handle the user has dropped, and which no queue pair uses.
-    pub(crate) fn released(&self) {
-        dispatch!(self, queue => queue.released());
+        /// Ends the queue, whose last handle the user has dropped, and which no queue pair uses.
+        pub(crate) fn released(&self);
     }
 }
 

@@ -15,14 +15,47 @@ use crate::provider::runtime::WithRuntime;
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 impl Connector {
+    forward! {
+        /// Returns its number in `tracing` output.
+        pub(crate) fn id(&self) -> ConnectionId;
+
+        /// Binds it to an address of the adapter.
+        pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError>;
+
+        /// Refuses what the peer has accepted.
+        pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError>;
+
+        /// Refuses a request.
+        pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError>;
+
+        /// Returns whether a request may still be accepted or rejected.
+        pub(crate) fn is_pending(&self) -> bool;
+
+        /// Returns the peer's address.
+        pub(crate) fn peer_addr(&self) -> Result<SocketAddr, StateError>;
+
+        /// Returns the read limits that the peer offers, or that were agreed on.
+        pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError>;
+
+        /// Returns the read limits of an accept that asks for `asked` and is offered `offered`.
+        pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits;
+
+        /// Returns the private data of the peer's last message.
+        pub(crate) fn private_data(&self) -> Result<PrivateData, StateError>;
+
+        /// Returns whether the connection is established.
+        pub(crate) fn is_connected(&self) -> bool;
+
+        /// Ends what is under way with `CANCELED`.
+        pub(crate) fn cancel(&self);
+
+        /// Ends it, because the user has dropped the last handle.
+        pub(crate) fn release(&self);
+    }
+
     /// Returns the provider of its adapter.
     pub(crate) fn kind(&self) -> ProviderKind {
         only_soft!(self, _ => ProviderKind::Soft, ProviderKind::Verbs)
-    }
-
-    /// Returns its number in `tracing` output.
-    pub(crate) fn id(&self) -> ConnectionId {
-        dispatch!(self, connector => connector.id())
     }
 
     /// Returns the adapter of a request, if its listener serves several: `None` with a device, whose listeners serve one.
@@ -48,11 +81,6 @@ impl Connector {
     /// Returns the runtime of its adapter.
     fn runtime(&self) -> Handle {
         dispatch!(self, connector => connector.adapter.runtime.clone())
-    }
-
-    /// Binds it to an address of the adapter.
-    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        dispatch!(self, connector => connector.bind(address))
     }
 
     /// Asks the peer; ready when it has accepted.
@@ -84,11 +112,6 @@ impl Connector {
         WithRuntime::new(self.runtime(), complete).await
     }
 
-    /// Refuses what the peer has accepted.
-    pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
-        dispatch!(self, connector => connector.reject_reply(data))
-    }
-
     /// Accepts a request; ready when the connection is established.
     pub(crate) async fn accept(
         &self,
@@ -105,44 +128,9 @@ impl Connector {
         WithRuntime::new(self.runtime(), accept).await
     }
 
-    /// Refuses a request.
-    pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        dispatch!(self, connector => connector.reject_request(data))
-    }
-
-    /// Returns whether a request may still be accepted or rejected.
-    pub(crate) fn is_pending(&self) -> bool {
-        dispatch!(self, connector => connector.is_pending())
-    }
-
     /// Returns the bound address, or that of the connection.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
         dispatch!(self, connector => connector.local_addr().or_else(|_| connector.bound_addr()))
-    }
-
-    /// Returns the peer's address.
-    pub(crate) fn peer_addr(&self) -> Result<SocketAddr, StateError> {
-        dispatch!(self, connector => connector.peer_addr())
-    }
-
-    /// Returns the read limits that the peer offers, or that were agreed on.
-    pub(crate) fn read_limits(&self) -> Result<ReadLimits, StateError> {
-        dispatch!(self, connector => connector.read_limits())
-    }
-
-    /// Returns the read limits of an accept that asks for `asked` and is offered `offered`.
-    pub(crate) fn agreed(&self, asked: ReadLimits, offered: ReadLimits) -> ReadLimits {
-        dispatch!(self, connector => connector.agreed(asked, offered))
-    }
-
-    /// Returns the private data of the peer's last message.
-    pub(crate) fn private_data(&self) -> Result<PrivateData, StateError> {
-        dispatch!(self, connector => connector.private_data())
-    }
-
-    /// Returns whether the connection is established.
-    pub(crate) fn is_connected(&self) -> bool {
-        dispatch!(self, connector => connector.is_connected())
     }
 
     /// Waits until the connection is over.
@@ -154,32 +142,24 @@ impl Connector {
     pub(crate) async fn disconnect(&self) -> Result<(), DisconnectError> {
         dispatch!(self, connector => connector.disconnect().await)
     }
-
-    /// Ends what is under way with `CANCELED`.
-    pub(crate) fn cancel(&self) {
-        dispatch!(self, connector => connector.cancel());
-    }
-
-    /// Ends it, because the user has dropped the last handle.
-    pub(crate) fn release(&self) {
-        dispatch!(self, connector => connector.release());
-    }
 }
 
 impl Listener {
-    /// Binds it to an address of the adapter.
-    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        dispatch!(self, listener => listener.bind(address))
-    }
+    forward! {
+        /// Binds it to an address of the adapter.
+        pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError>;
 
-    /// Takes requests from now on, so many of which may wait.
-    pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
-        dispatch!(self, listener => listener.listen(backlog))
-    }
+        /// Takes requests from now on, so many of which may wait.
+        pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError>;
 
-    /// Returns the bound address.
-    pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        dispatch!(self, listener => listener.local_addr())
+        /// Returns the bound address.
+        pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError>;
+
+        /// Ends the calls that wait for a request with `CANCELED`.
+        pub(crate) fn cancel(&self);
+
+        /// Ends it, and refuses the requests that nobody has taken.
+        pub(crate) fn close(&self);
     }
 
     /// Waits for a request and returns its connector. `'static`, so that it can be kept and polled.
@@ -193,15 +173,5 @@ impl Listener {
                 listener => listener.request().await?,
             ))
         }
-    }
-
-    /// Ends the calls that wait for a request with `CANCELED`.
-    pub(crate) fn cancel(&self) {
-        dispatch!(self, listener => listener.cancel());
-    }
-
-    /// Ends it, and refuses the requests that nobody has taken.
-    pub(crate) fn close(&self) {
-        dispatch!(self, listener => listener.close());
     }
 }
