@@ -155,8 +155,7 @@ pub(crate) struct Owned(Arc<Allocation>);
 impl Owned {
     /// Allocates zeroed memory. Returns `None` if there is not enough memory.
     pub(crate) fn zeroed(length: usize) -> Option<Self> {
-        let memory = Memory::of(Block::zeroed(length)?);
-        Some(Self(Arc::new(Allocation::of(memory))))
+        Some(Self::of(Block::zeroed(length)?))
     }
 
     /// Allocates memory with a copy of these bytes. Returns `None` if there is not enough memory.
@@ -188,7 +187,11 @@ impl Owned {
 
     /// Returns memory of length 0.
     pub(crate) fn empty() -> Self {
-        Self(Arc::new(Allocation::of(Memory::of(Block::empty()))))
+        Self::of(Block::empty())
+    }
+
+    fn of(block: Block) -> Self {
+        Self(Arc::new(Allocation::of(Memory::of(block))))
     }
 
     /// Registers the memory with a device. The device may access it after [`share`](Self::share). Memory of length 0 is
@@ -518,18 +521,6 @@ impl Slice {
     }
 }
 
-impl fmt::Debug for Owned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owned({} bytes)", self.len())
-    }
-}
-
-impl fmt::Debug for Frozen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frozen({} bytes)", self.len())
-    }
-}
-
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slice({}+{})", self.offset, self.length)
@@ -562,7 +553,7 @@ mod tests {
     fn ownership_returns_only_with_the_last_handle() {
         let shared = Owned::zeroed(8).expect("memory").share();
         let other = shared.clone();
-        let shared = shared.try_own().expect_err("another handle exists").whole();
+        let shared = shared.try_own().err().expect("another handle exists").whole();
         drop(other);
         let mut owned = shared.into_shared().try_own().ok().expect("the last handle");
         owned[0] = 7;

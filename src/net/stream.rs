@@ -52,12 +52,6 @@ pub(crate) enum Stream {
     Sim(sim::Stream),
 }
 
-impl From<TcpStream> for Stream {
-    fn from(stream: TcpStream) -> Self {
-        Self::Kernel(stream)
-    }
-}
-
 impl Stream {
     /// Captures the bytes of the stream from now on. A simulated network has its own capture.
     pub(crate) fn captured(self, capture: Option<&Capture>, peer: SocketAddr, role: Role) -> Self {

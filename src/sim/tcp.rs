@@ -43,7 +43,7 @@ impl Host {
         let bound = self.net().bind_listener(&[self.address()], port, PortRange::EPHEMERAL);
         let mut bound = bound.map_err(ConnectError::from)?;
         let listener = bound.listen()?;
-        Ok(TcpListener { listener, local: SocketAddr::new(self.address(), bound.port()), _bound: bound })
+        Ok(TcpListener { listener, _bound: bound })
     }
 }
 
@@ -122,7 +122,6 @@ impl AsyncWrite for TcpStream {
 #[derive(Debug)]
 pub struct TcpListener {
     listener: sim::Listener,
-    local: SocketAddr,
     /// Keeps the port.
     _bound: sim::BoundListener,
 }
@@ -130,7 +129,7 @@ pub struct TcpListener {
 impl TcpListener {
     /// Returns the address.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.listener.local_addr()
     }
 
     /// Accepts the next stream, with the address of its other end. Does not resolve while the host has crashed.
@@ -142,6 +141,6 @@ impl TcpListener {
     /// No stream is lost.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.listener.accept().await?;
-        Ok((TcpStream { stream, local: self.local, peer, _lease: None }, peer))
+        Ok((TcpStream { stream, local: self.local_addr(), peer, _lease: None }, peer))
     }
 }

@@ -48,10 +48,10 @@ pub(crate) async fn connect(
     if peer.is_ipv4() != bound.local.is_ipv4() {
         return fail(errno(libc::EAFNOSUPPORT), Some(bound));
     }
-    match bound.socket.connect(&peer.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return fail(error, Some(bound)),
+    if let Err(error) = bound.socket.connect(&peer.into())
+        && error.raw_os_error() != Some(libc::EINPROGRESS)
+    {
+        return fail(error, Some(bound));
     }
     // Only now: a socket that does not connect yet looks hung up to epoll.
     let BoundSocket { socket, local, lease } = bound;

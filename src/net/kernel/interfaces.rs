@@ -271,11 +271,9 @@ impl AddressMonitor {
                 });
                 match message {
                     Ok(Ok(_)) => seen = true,
-                    Ok(Err(error)) => match error.raw_os_error().map(Errno::from_raw) {
-                        Some(Errno::ENOBUFS) => seen = true,
-                        Some(Errno::EINTR) => {}
-                        _ => return Err(error),
-                    },
+                    Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => seen = true,
+                    Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(Err(error)) => return Err(error),
                     Err(_would_block) => break,
                 }
             }

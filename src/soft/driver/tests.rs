@@ -116,7 +116,7 @@ impl End {
         let address = listener.local_addr().expect("its address");
         let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (peer, socket) =
-            (peer.expect("connected"), Socket::new(accepted.expect("accepted").0.into(), None));
+            (peer.expect("connected"), Socket::new(Stream::Kernel(accepted.expect("accepted").0), None));
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_futures(table.clone());
         let mut queue = SendQueue::new(4, 1, false, sink.clone());
