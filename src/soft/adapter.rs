@@ -80,11 +80,7 @@ impl Adapter {
     /// # Errors
     /// No such interface, no runtime, or no netlink.
     pub(crate) fn open(host: Host, id: AdapterId, config: SoftConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime = match &host {
-            Host::Kernel => runtime::current()?,
-            #[cfg(feature = "sim")]
-            Host::Sim(_) => runtime::with_timers()?,
-        };
+        let runtime = if host.is_this_machine() { runtime::current()? } else { runtime::with_timers()? };
         let interface = list(&host)?
             .into_iter()
             .find(|interface| u64::from(interface.index) == id.0 && !interface.addresses.is_empty())
