@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
-use tokio::task::coop;
 
 use super::stream::RdmaStream;
 
@@ -84,11 +83,63 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
-/// Resolves at once: every write is sent at once, so there is nothing to flush.
-pub(super) fn poll_flush(cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-    ready!(coop::poll_proceed(cx)).made_progress();
-    Poll::Ready(Ok(()))
+/// Implements `AsyncRead` for a type that reads from a stream.
+macro_rules! async_read {
+    ($type:ty, |$this:ident| $stream:expr) => {
+        impl AsyncRead for $type {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                into: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                let $this = &*self;
+                $stream.end().poll_read(cx, into)
+            }
+        }
+    };
 }
+pub(super) use async_read;
+
+/// Implements `AsyncWrite` for a type that writes to a stream.
+macro_rules! async_write {
+    ($type:ty, |$this:ident| $stream:expr) => {
+        impl AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                let $this = &*self;
+                $stream.end().poll_write(cx, &[IoSlice::new(bytes)])
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                parts: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                let $this = &*self;
+                $stream.end().poll_write(cx, parts)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            /// Resolves at once: every write is sent at once, so there is nothing to flush.
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                ready!(tokio::task::coop::poll_proceed(cx)).made_progress();
+                Poll::Ready(Ok(()))
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                let $this = &*self;
+                $stream.shared().poll_shutdown(cx)
+            }
+        }
+    };
+}
+pub(super) use async_write;
 
 macro_rules! half {
     ($half:ty, |$this:ident| $stream:expr) => {
@@ -204,15 +255,7 @@ macro_rules! reads {
             }
         }
 
-        impl AsyncRead for $half {
-            fn poll_read(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                into: &mut ReadBuf<'_>,
-            ) -> Poll<io::Result<()>> {
-                self.stream().end().poll_read(cx, into)
-            }
-        }
+        async_read!($half, |half| half.stream());
     };
 }
 
@@ -247,35 +290,7 @@ macro_rules! writes {
             }
         }
 
-        impl AsyncWrite for $half {
-            fn poll_write(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                bytes: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                self.stream().end().poll_write(cx, &[IoSlice::new(bytes)])
-            }
-
-            fn poll_write_vectored(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                parts: &[IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                self.stream().end().poll_write(cx, parts)
-            }
-
-            fn is_write_vectored(&self) -> bool {
-                true
-            }
-
-            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                poll_flush(cx)
-            }
-
-            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.stream().shared().poll_shutdown(cx)
-            }
-        }
+        async_write!($half, |half| half.stream());
     };
 }
 

@@ -16,7 +16,7 @@ use super::close::Shared;
 use super::config::StreamConfig;
 use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
-use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, async_read, async_write};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, ProviderKind, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
@@ -331,37 +331,8 @@ impl RdmaStream {
     }
 }
 
-impl AsyncRead for RdmaStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.end().poll_read(cx, into)
-    }
-}
-
-impl AsyncWrite for RdmaStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.end().poll_write(cx, &[IoSlice::new(bytes)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.end().poll_write(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        split::poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.poll_shutdown(cx)
-    }
-}
+async_read!(RdmaStream, |this| this);
+async_write!(RdmaStream, |this| this);
 
 impl AsRef<Self> for RdmaStream {
     fn as_ref(&self) -> &Self {

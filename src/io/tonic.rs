@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures::{Stream, TryStreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -11,6 +11,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 use super::connector::RdmaConnector;
 use super::hyper::HttpConnector;
 use super::listener::RdmaListener;
+use super::split::{async_read, async_write};
 use super::stream::{ConnectionInfo, RdmaStream};
 
 impl RdmaConnector {
@@ -75,38 +76,5 @@ impl Connected for TonicStream {
     }
 }
 
-impl AsyncRead for TonicStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, into)
-    }
-}
-
-impl AsyncWrite for TonicStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
+async_read!(TonicStream, |this| this.0);
+async_write!(TonicStream, |this| this.0);
