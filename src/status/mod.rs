@@ -4,7 +4,6 @@
 //! are numbers of libibverbs. The module [`porting`] has the vocabularies of other interfaces. Every number type can hold
 //! numbers without a name, so that unexpected numbers of a provider reach the caller.
 
-use std::fmt;
 use std::io::ErrorKind;
 
 mod device;
@@ -14,10 +13,11 @@ pub mod porting;
 pub use device::{DeviceEvent, WcStatus};
 pub(crate) use errno::{ECONNREFUSED, status_of_errno};
 
-/// Defines a number type with named constants. The type can hold numbers without a name.
+/// Defines a number type with named constants. The type can hold numbers without a name. With `$unnamed`, the format of such a
+/// number, its `Display` text is the name.
 macro_rules! numbers {
     (
-        $(#[$type_doc:meta])* $type:ident;
+        $(#[$type_doc:meta])* $type:ident $(displays name or $unnamed:literal)?;
         $($(#[$doc:meta])* $name:ident = $code:literal;)*
     ) => {
         $(#[$type_doc])*
@@ -51,29 +51,31 @@ macro_rules! numbers {
                 std::fmt::Display::fmt(self, f)
             }
         }
+
+        $(impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, $unnamed, self.code()),
+                }
+            }
+        })?
     };
 }
 use numbers;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $nt:literal;)*) => {
-        /// A NetworkDirect status number.
-        ///
-        /// The number equals the NTSTATUS with the same meaning. A `Status` can hold numbers without a name.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct Status(u32);
+        numbers! {
+            /// A NetworkDirect status number.
+            ///
+            /// The number equals the NTSTATUS with the same meaning. A `Status` can hold numbers without a name. The names are those
+            /// of `ndstatus.mc` without their prefix `ND_`.
+            Status displays name or "{:#010X}";
+            $($(#[$doc])* $name = $code;)*
+        }
 
         impl Status {
-            $($(#[$doc])* pub const $name: Self = Self($code);)*
-
-            /// Every status that has a name, in numeric order.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
-
-            /// Returns the name in `ndstatus.mc` without its prefix `ND_`, `None` for a number without a name.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 { $($code => Some(stringify!($name)),)* _ => None }
-            }
-
             /// Returns the name of the NTSTATUS with the same number and meaning.
             pub const fn nt_name(self) -> Option<&'static str> {
                 match self.0 { $($code => Some($nt),)* _ => None }
@@ -202,16 +204,6 @@ pub enum StatusClass {
 }
 
 impl Status {
-    /// Creates the status with this number.
-    pub const fn from_code(code: u32) -> Self {
-        Self(code)
-    }
-
-    /// Returns the number.
-    pub const fn code(self) -> u32 {
-        self.0
-    }
-
     /// Creates the status with the number of an NTSTATUS. Windows declares the number signed.
     pub const fn from_ntstatus(ntstatus: i32) -> Self {
         Self(ntstatus.cast_unsigned())
@@ -296,20 +288,5 @@ impl From<Status> for u32 {
 impl From<u32> for Status {
     fn from(code: u32) -> Self {
         Self::from_code(code)
-    }
-}
-
-impl fmt::Debug for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "{:#010X}", self.0),
-        }
     }
 }

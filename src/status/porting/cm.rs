@@ -1,14 +1,12 @@
 //! The reports of rdma_cm: events with a status, and error numbers of calls.
 
-use std::fmt;
-
 use crate::status::numbers;
 
 numbers! {
     /// The number of an rdma_cm event, `rdma_cm_event_type` in `rdma_cma.h`.
     ///
     /// It is not an enum, because newer kernels add events.
-    CmEvent;
+    CmEvent displays name or "rdma_cm event {}";
     /// The destination address is resolved, and the id is bound to a device.
     ADDR_RESOLVED = 0;
     /// The destination address cannot be resolved.
@@ -43,18 +41,9 @@ numbers! {
     TIMEWAIT_EXIT = 15;
 }
 
-impl fmt::Display for CmEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "rdma_cm event {}", self.code()),
-        }
-    }
-}
-
 numbers! {
     /// The reason of a reject by an InfiniBand connection manager: the status of [`CmEvent::REJECTED`].
-    IbRejectReason;
+    IbRejectReason displays name or "reject reason {}";
     /// No queue pair is available.
     NO_QP = 1;
     /// Another resource is not available, for example room in the backlog.
@@ -104,15 +93,6 @@ impl IbRejectReason {
             Self::CONSUMER_DEFINED => "the application of the peer said no",
             Self::VENDOR_OPTION => "a vendor option was rejected",
             _ => "for a reason that is not known here",
-        }
-    }
-}
-
-impl fmt::Display for IbRejectReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "reject reason {}", self.code()),
         }
     }
 }

@@ -102,7 +102,7 @@ impl fmt::Display for DatReturn {
 
 numbers! {
     /// A `DAT_EVENT_NUMBER`.
-    DatEvent;
+    DatEvent displays name or "DAT event {:#x}";
     /// A work request completed.
     DTO_COMPLETION = 0x0_0001;
     /// A memory window was bound.
@@ -141,13 +141,4 @@ numbers! {
     HA_UP_TO_MULTI_PATH = 0x0_8102;
     /// The application posted the event.
     SOFTWARE = 0x1_0001;
-}
-
-impl fmt::Display for DatEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "DAT event {:#x}", self.code()),
-        }
-    }
 }
