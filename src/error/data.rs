@@ -149,6 +149,8 @@ impl PostErrorKind {
 }
 
 /// The error of a work request that was not posted, with its buffer.
+#[derive(thiserror::Error)]
+#[error("{kind}")]
 pub struct PostError<B> {
     /// The reason.
     pub kind: PostErrorKind,
@@ -166,18 +168,6 @@ impl<B> PostError<B> {
 impl<B> fmt::Debug for PostError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostError").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-impl<B> fmt::Display for PostError<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
-    }
-}
-
-impl<B> std::error::Error for PostError<B> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.kind.source()
     }
 }
 
@@ -371,6 +361,8 @@ pub enum RegisterError {
 }
 
 /// The error of registering an allocation of the program, or of getting it back, with the allocation or its region.
+#[derive(thiserror::Error)]
+#[error("{kind}")]
 pub struct RegisterFromError<T> {
     /// The reason.
     pub kind: RegisterError,
@@ -388,18 +380,6 @@ impl<T> RegisterFromError<T> {
 impl<T> fmt::Debug for RegisterFromError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegisterFromError").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-impl<T> fmt::Display for RegisterFromError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
-    }
-}
-
-impl<T> std::error::Error for RegisterFromError<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.kind.source()
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! The error of a call has a NetworkDirect [`Status`] and converts into [`std::io::Error`]. An error of a call that consumes a
 //! handle or a buffer returns it, see [`Retained`] and [`PostError`].
-
 //!
 //! # Texts
 //! The `Display` text of an error is complete: it contains the texts of its causes. So [`source`](std::error::Error::source)
@@ -20,6 +19,7 @@ mod stream;
 use std::fmt;
 use std::io;
 
+use crate::status::porting::Outcome;
 use crate::status::{Status, status_of_errno};
 use crate::types::TooShort;
 
@@ -42,7 +42,7 @@ macro_rules! through_io {
         })*
 
         // Each of them has an outcome, too.
-        $(const _: fn(&$error) -> crate::status::porting::Outcome = <$error>::outcome;)*
+        $(const _: fn(&$error) -> Outcome = <$error>::outcome;)*
 
         /// Returns the status of an error of this crate, `None` for any other error.
         fn status_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<Status> {
@@ -173,6 +173,11 @@ macro_rules! unwrap_retained {
             /// Returns the ND status.
             pub fn status(&self) -> Status {
                 self.error.status()
+            }
+
+            /// Returns the outcome, which has the values of the other interfaces.
+            pub fn outcome(&self) -> Outcome {
+                self.error.outcome()
             }
         }
     )*};

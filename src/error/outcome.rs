@@ -2,7 +2,7 @@
 
 use super::{
     AcceptError, BindError, CompletionError, ConnectError, DisconnectError, NotifyError, OpenError,
-    PostError, PostErrorKind, Reason, RegisterError, RegisterFromError, ResizeError, Retained, StateError,
+    PostError, PostErrorKind, Reason, RegisterError, RegisterFromError, ResizeError, StateError,
     StreamBroken, StreamError, WordError,
 };
 use crate::status::porting::{CmEvent, CmPhase, CmTransport, IbRejectReason, Outcome};
@@ -153,19 +153,6 @@ impl<T> RegisterFromError<T> {
         self.kind.outcome()
     }
 }
-
-macro_rules! of_retained {
-    ($($error:ty),*) => {$(
-        impl<H> Retained<$error, H> {
-            /// Returns the outcome, which has the values of the other interfaces.
-            pub fn outcome(&self) -> Outcome {
-                self.error.outcome()
-            }
-        }
-    )*};
-}
-
-of_retained!(ConnectError, AcceptError);
 
 #[cfg(test)]
 mod tests;

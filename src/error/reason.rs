@@ -7,19 +7,28 @@ use crate::status::porting::{CmEvent, IbRejectReason};
 use crate::status::{DeviceEvent, WcStatus};
 
 /// The cause of a failure, as the provider, the system or the peer reported it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
     /// An operating system error number.
+    #[error("{}", io::Error::from_raw_os_error(*.0))]
     Errno(i32),
     /// The peer rejected in its MPA reply (RFC 5044 section 7.1, the R bit).
+    #[error("the reply of MPA has the reject bit")]
     MpaReject,
     /// The peer closed the TCP connection before it responded.
+    #[error("the peer closed the connection before it responded")]
     PeerClosed,
     /// The peer cannot take the connection for now, or has not decided about it: this crate sends that over InfiniBand
     /// and RoCE in place of a reject of the application.
+    #[error("the peer cannot take the connection for now")]
     NotNow,
     /// An RDMAP Terminate message, received or sent (RFC 5040 section 4.8).
+    #[error(
+        "{} sent a Terminate: {} (layer {layer}, type {etype}, code {code})",
+        if *sent { "this side" } else { "the peer" },
+        meaning(*layer, *etype, *code)
+    )]
     Terminate {
         /// Whether this side sent it.
         sent: bool,
@@ -31,10 +40,13 @@ pub enum Reason {
         code: u8,
     },
     /// The peer violated the protocol before a Terminate could be sent.
+    #[error("the peer violated the protocol: {0}")]
     Protocol(DecodeError),
     /// Nothing was received from the peer for the path timeout.
+    #[error("nothing received from the peer within the path timeout")]
     PathTimeout,
     /// An event of rdma_cm (rdma_get_cm_event(3)).
+    #[error("{}", cm(*event, *status))]
     Cm {
         /// The kind of the event.
         event: CmEvent,
@@ -45,43 +57,26 @@ pub enum Reason {
     ///
     /// With [`WcStatus::WR_FLUSH_ERR`] the device moved the queue pair to the error state and said no more: most often it refused a
     /// request of the peer.
+    #[error("a work request failed with {0}")]
     Completion(WcError),
     /// An asynchronous event of the device about the queue pair or about one of its queues (ibv_get_async_event(3)).
+    #[error("the device reports {0}: {meaning}", meaning = .0.meaning())]
     Event(DeviceEvent),
     /// A local event, such as a flush of the queue pair.
+    #[error("{0}")]
     Local(&'static str),
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Errno(code) => io::Error::from_raw_os_error(*code).fmt(f),
-            Self::MpaReject => f.write_str("the reply of MPA has the reject bit"),
-            Self::PeerClosed => f.write_str("the peer closed the connection before it responded"),
-            Self::NotNow => f.write_str("the peer cannot take the connection for now"),
-            Self::Terminate { sent, layer, etype, code } => {
-                let sender = if *sent { "this side" } else { "the peer" };
-                let meaning = meaning(*layer, *etype, *code);
-                write!(f, "{sender} sent a Terminate: {meaning} (layer {layer}, type {etype}, code {code})")
-            }
-            Self::Protocol(error) => write!(f, "the peer violated the protocol: {error}"),
-            Self::PathTimeout => f.write_str("nothing received from the peer within the path timeout"),
-            Self::Cm { event: CmEvent::REJECTED, status } => match IbRejectReason::from_status(*status) {
-                Some(reason) => write!(f, "rejected: {} ({reason})", reason.meaning()),
-                None => write!(f, "rejected: {}", io::Error::from_raw_os_error(status.saturating_neg())),
-            },
-            Self::Cm { event, status: 0 } => event.fmt(f),
-            Self::Cm { event, status } => {
-                write!(f, "{event}: {}", io::Error::from_raw_os_error(status.saturating_neg()))
-            }
-            Self::Completion(error) => write!(f, "a work request failed with {error}"),
-            Self::Event(event) => write!(f, "the device reports {event}: {}", event.meaning()),
-            Self::Local(what) => f.write_str(what),
-        }
+/// Formats the text of [`Reason::Cm`].
+fn cm(event: CmEvent, status: i32) -> String {
+    let errno = || io::Error::from_raw_os_error(status.saturating_neg());
+    match IbRejectReason::from_status(status).filter(|_| event == CmEvent::REJECTED) {
+        Some(reason) => format!("rejected: {} ({reason})", reason.meaning()),
+        None if event == CmEvent::REJECTED => format!("rejected: {}", errno()),
+        None if status == 0 => event.to_string(),
+        None => format!("{event}: {}", errno()),
     }
 }
-
-impl std::error::Error for Reason {}
 
 /// The failure of a work request, as the device reported it (`ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,5 @@
 //! Errors of byte streams.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -172,31 +171,27 @@ pub enum ProtocolError {
 }
 
 /// The reason why a stream broke. Reads and writes fail with an [`io::Error`] that contains it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamBroken {
     /// The connection ended before the peer closed the stream.
+    #[error("{}", ended(.0))]
     Connection(DisconnectReason),
     /// The peer violated the protocol of the stream.
+    #[error("the peer violated the protocol of the stream: {0}")]
     Protocol(ProtocolError),
     /// A request could not be posted.
+    #[error("a request could not be posted: {0}")]
     Post(PostErrorKind),
 }
 
-impl fmt::Display for StreamBroken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connection(DisconnectReason::Peer) => {
-                f.write_str("the peer disconnected before it closed the stream")
-            }
-            Self::Connection(reason) => reason.fmt(f),
-            Self::Protocol(error) => write!(f, "the peer violated the protocol of the stream: {error}"),
-            Self::Post(error) => write!(f, "a request could not be posted: {error}"),
-        }
+/// Formats the text of [`StreamBroken::Connection`].
+fn ended(reason: &DisconnectReason) -> String {
+    match reason {
+        DisconnectReason::Peer => "the peer disconnected before it closed the stream".into(),
+        reason => reason.to_string(),
     }
 }
-
-impl std::error::Error for StreamBroken {}
 
 impl StreamBroken {
     /// Returns the ND status.

@@ -275,7 +275,7 @@ impl RdmaConnector {
 }
 
 /// Returns the error of the only attempt, or of all.
-fn one_or_all(mut failed: Vec<(SocketAddr, StreamError)>) -> StreamError {
+pub(super) fn one_or_all(mut failed: Vec<(SocketAddr, StreamError)>) -> StreamError {
     match failed.len() {
         0 => StreamError::NoAddress,
         1 => failed.remove(0).1,

@@ -14,6 +14,7 @@ use tracing::warn;
 
 use super::addresses::{Wanted, follow_addresses, has_device, list_places, open_listener, unspecified};
 use super::config::StreamConfig;
+use super::connector::one_or_all;
 use super::stream::RdmaStream;
 use crate::cm::{Acceptor, AcceptorParts, Adapter, AdapterInfo, Listener, Provider, Request, none_later};
 use crate::error::{BindError, OpenError, StreamError};
@@ -266,11 +267,7 @@ async fn bind_first(only: Option<&Provider>, address: impl ToSocketAddrs) -> Res
             Err(error) => failed.push((address, error)),
         }
     }
-    Err(match failed.len() {
-        0 => StreamError::NoAddress,
-        1 => failed.remove(0).1,
-        _ => StreamError::Attempts(failed),
-    })
+    Err(one_or_all(failed))
 }
 
 /// Binds the listeners of one address, like [`bind_first`].
