@@ -154,9 +154,6 @@ impl StreamConfig {
     }
 
     /// Checks the settings and reduces them to the limits of the adapter.
-    ///
-    /// # Errors
-    /// `OutOfRange`.
     pub(super) fn on(mut self, info: &AdapterInfo) -> Result<Self, StreamError> {
         let [send_buffer, receive_buffer] = self.buffers(info);
         for (what, value, least, most) in [

@@ -59,9 +59,6 @@ pub(super) struct Memory {
 
 impl StreamResources {
     /// Creates the queues and the memory, and posts all receives.
-    ///
-    /// # Errors
-    /// See [`StreamError`].
     pub(super) async fn new(adapter: &Adapter, config: &StreamConfig) -> Result<Self, StreamError> {
         let info = adapter.properties();
         let config = config.on(info)?;

@@ -26,9 +26,6 @@ pub struct Buffer {
 
 impl Buffer {
     /// Creates a buffer of `length` zeroes.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) fn zeroed(adapter: &Adapter, length: usize) -> Result<Self, RegisterError> {
         let memory = adapter.allocate(length)?;
         Ok(Self::of(memory, adapter.domain()))
@@ -141,11 +138,11 @@ impl SgEntry for Buffer {
     }
 
     fn lend(self) -> Lent<u64> {
-        Lent { slice: self.memory.share().whole(), state: self.domain }
+        Lent(self.memory.share().whole(), self.domain)
     }
 
-    fn reclaim(lent: Lent<u64>) -> Self {
-        Self { memory: reclaim(lent.slice.into_shared()), domain: lent.state }
+    fn reclaim(Lent(slice, domain): Lent<u64>) -> Self {
+        Self { memory: reclaim(slice.into_shared()), domain }
     }
 }
 
@@ -162,12 +159,11 @@ impl SgEntry for BufferPart {
 
     fn lend(self) -> Lent<Self::State> {
         let Self { buffer: Buffer { memory, domain }, range } = self;
-        Lent { slice: memory.share().whole().part(range.start, range.len()), state: (domain, range) }
+        Lent(memory.share().whole().part(range.start, range.len()), (domain, range))
     }
 
-    fn reclaim(lent: Lent<Self::State>) -> Self {
-        let (domain, range) = lent.state;
-        Self { buffer: Buffer::reclaim(Lent { slice: lent.slice, state: domain }), range }
+    fn reclaim(Lent(slice, (domain, range)): Lent<Self::State>) -> Self {
+        Self { buffer: Buffer::reclaim(Lent(slice, domain)), range }
     }
 }
 

@@ -72,15 +72,15 @@ macro_rules! forward {
             fn lend(self) -> Lent<EntryState> {
                 match self {
                     $(Self::$kind(entry) => {
-                        let Lent { slice, state } = entry.lend();
-                        Lent { slice, state: EntryState::$kind(state) }
+                        let Lent(slice, state) = entry.lend();
+                        Lent(slice, EntryState::$kind(state))
                     })*
                 }
             }
 
-            fn reclaim(Lent { slice, state }: Lent<EntryState>) -> Self {
+            fn reclaim(Lent(slice, state): Lent<EntryState>) -> Self {
                 match state {
-                    $(EntryState::$kind(state) => Self::$kind($kind::reclaim(Lent { slice, state })),)*
+                    $(EntryState::$kind(state) => Self::$kind($kind::reclaim(Lent(slice, state))),)*
                 }
             }
         }

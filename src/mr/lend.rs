@@ -24,11 +24,8 @@ pub trait SgEntry: Sized + Send + 'static {
     fn reclaim(lent: Lent<Self::State>) -> Self;
 }
 
-/// A [`SgEntry`] taken apart for its time with a provider.
-pub struct Lent<T> {
-    pub(super) slice: Slice,
-    pub(super) state: T,
-}
+/// The memory of an [`SgEntry`] for the provider, and the state that stays with the future.
+pub struct Lent<T>(pub(super) Slice, pub(super) T);
 
 /// Returns an empty slice, for each piece that is missing in a list that came back: a device that may still write to
 /// the memory keeps it.
@@ -48,13 +45,13 @@ impl<S: SgEntry> sealed::WorkBuffer for S {
     }
 
     fn lend(self) -> LentList<S::State> {
-        let Lent { slice, state } = SgEntry::lend(self);
+        let Lent(slice, state) = SgEntry::lend(self);
         LentList { payload: Payload::from_buf([slice]), state }
     }
 
     fn reclaim(mut list: LentList<S::State>) -> Self {
         let slice = list.payload.pop().unwrap_or_else(nothing);
-        SgEntry::reclaim(Lent { slice, state: list.state })
+        SgEntry::reclaim(Lent(slice, list.state))
     }
 }
 
@@ -73,14 +70,13 @@ impl<S: SgEntry> sealed::WorkBuffer for Vec<S> {
     }
 
     fn lend(self) -> LentList<States<S>> {
-        let (payload, state) =
-            self.into_iter().map(|entry| entry.lend()).map(|Lent { slice, state }| (slice, state)).unzip();
+        let (payload, state) = self.into_iter().map(S::lend).map(|Lent(slice, state)| (slice, state)).unzip();
         LentList { payload, state }
     }
 
     fn reclaim(list: LentList<States<S>>) -> Self {
         let slices = list.payload.into_iter().chain(std::iter::repeat_with(nothing));
-        list.state.into_iter().zip(slices).map(|(state, slice)| S::reclaim(Lent { slice, state })).collect()
+        list.state.into_iter().zip(slices).map(|(state, slice)| S::reclaim(Lent(slice, state))).collect()
     }
 }
 
@@ -98,7 +94,7 @@ impl<S: SgEntry, const N: usize> sealed::WorkBuffer for [S; N] {
     fn lend(self) -> LentList<[S::State; N]> {
         let mut payload = Payload::new();
         let state = self.map(|entry| {
-            let Lent { slice, state } = entry.lend();
+            let Lent(slice, state) = entry.lend();
             payload.push(slice);
             state
         });
@@ -107,10 +103,7 @@ impl<S: SgEntry, const N: usize> sealed::WorkBuffer for [S; N] {
 
     fn reclaim(list: LentList<[S::State; N]>) -> Self {
         let mut slices = list.payload.into_iter();
-        list.state.map(|state| {
-            let slice = slices.next().unwrap_or_else(nothing);
-            S::reclaim(Lent { slice, state })
-        })
+        list.state.map(|state| S::reclaim(Lent(slices.next().unwrap_or_else(nothing), state)))
     }
 }
 

@@ -201,9 +201,6 @@ impl Drop for Claim {
 
 impl Pool {
     /// Creates a pool without buffers.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) fn new(adapter: &Adapter, config: PoolConfig) -> Result<Self, RegisterError> {
         check_length(adapter, config.length)?;
         let PoolConfig { length, maximum } = config;
@@ -402,12 +399,11 @@ impl SgEntry for PoolBytes {
     }
 
     fn lend(self) -> Lent<Self::State> {
-        Lent { slice: self.slice, state: (self.bytes, self.domain) }
+        Lent(self.slice, (self.bytes, self.domain))
     }
 
-    fn reclaim(lent: Lent<Self::State>) -> Self {
-        let (bytes, domain) = lent.state;
-        Self { bytes, slice: lent.slice, domain }
+    fn reclaim(Lent(slice, (bytes, domain)): Lent<Self::State>) -> Self {
+        Self { bytes, slice, domain }
     }
 }
 

@@ -84,9 +84,6 @@ impl Drop for Inner {
 
 impl Region {
     /// Registers `length` zeroes.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) async fn register(
         adapter: &Adapter,
         length: usize,
@@ -99,9 +96,6 @@ impl Region {
     }
 
     /// Registers memory whose length was checked.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     async fn register_memory(
         adapter: &Adapter,
         memory: Owned,
@@ -397,11 +391,11 @@ impl SgEntry for RegionSlice {
         // It is in bounds.
         let slice = memory.slice(self.range.start, self.range.len());
         let slice = slice.unwrap_or_else(|| memory.clone().whole().part(0, 0));
-        Lent { slice, state: self }
+        Lent(slice, self)
     }
 
-    fn reclaim(lent: Lent<Self>) -> Self {
-        lent.state
+    fn reclaim(Lent(_slice, state): Lent<Self>) -> Self {
+        state
     }
 }
 
@@ -420,9 +414,6 @@ pub struct OwnedRegion<M> {
 
 impl<M: OwnedMemory> OwnedRegion<M> {
     /// Registers an allocation.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) async fn register(
         adapter: &Adapter,
         memory: M,
@@ -499,9 +490,6 @@ pub struct DmaBufRegion {
 
 impl DmaBufRegion {
     /// Registers memory of another device: offset, length, and the address of its first byte.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) async fn register(
         adapter: &Adapter,
         dmabuf: BorrowedFd<'_>,

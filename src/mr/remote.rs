@@ -132,9 +132,6 @@ pub struct MemoryWindow {
 
 impl MemoryWindow {
     /// Creates a window that is not bound.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) fn new(adapter: &Adapter) -> Result<Self, RegisterError> {
         Ok(Self { provider: adapter.window()?, domain: adapter.domain() })
     }

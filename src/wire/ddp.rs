@@ -137,9 +137,6 @@ impl Header {
     ///
     /// Reserved bits are ignored. Versions are checked when the whole header has arrived, so that the Terminate can
     /// contain it; the header is never longer than the announced ULPDU.
-    ///
-    /// # Errors
-    /// See [`HeaderError`].
     pub(crate) fn decode(fpdu: &[u8]) -> Result<(Self, usize, usize), HeaderError> {
         let length = array(fpdu, 0).map(u16::from_be_bytes).ok_or(HeaderError::Truncated)?;
         let length = usize::from(length);
