@@ -187,9 +187,9 @@ impl StreamEngine {
             traffic: Traffic::new("stream"),
             // One without timers could not limit the close.
             runtime: runtime::current().ok(),
-            received: wakers.for_receives(),
-            completed: wakers.for_completions(),
-            reading: wakers.for_reading(),
+            received: wakers.waker(Cause::Receive),
+            completed: wakers.waker(Cause::Completion),
+            reading: wakers.waker(Cause::Reading),
             wakers,
             state: Mutex::new(state),
         };
@@ -580,7 +580,7 @@ const BOTH: u8 = Side::Reader as u8 | Side::Writer as u8;
 /// the thread that has locked it, and a waker is foreign code. So the holder of the lock defers them, and wakes them when
 /// it has unlocked.
 #[derive(Debug, Default)]
-pub(super) struct Wakers {
+struct Wakers {
     deferred: AtomicBool,
     /// The sides whose tasks are to be woken, as bits.
     pending: AtomicU8,
@@ -609,11 +609,11 @@ impl Tasks {
 }
 
 /// A task that waits by a shared reference.
-pub(super) struct Waits<'a>(&'a Tasks);
+struct Waits<'a>(&'a Tasks);
 
 impl Waits<'_> {
     /// Resolves when the task is woken after this call.
-    pub(super) fn next(&self) -> Notified<'_> {
+    fn next(&self) -> Notified<'_> {
         self.0.notify.notified()
     }
 }
@@ -627,12 +627,12 @@ impl Drop for Waits<'_> {
 impl Wakers {
     /// Sets the waker of the task that waits in this direction. It must not be called while the state is
     /// locked.
-    pub(super) fn register(&self, side: Side, waker: &Waker) {
+    fn register(&self, side: Side, waker: &Waker) {
         self.tasks(side).poller.register(waker);
     }
 
     /// Counts a task that waits in this direction without [`register`](Self::register), until the result is dropped.
-    pub(super) fn waits(&self, side: Side) -> Waits<'_> {
+    fn waits(&self, side: Side) -> Waits<'_> {
         let tasks = self.tasks(side);
         tasks.others.fetch_add(1, Ordering::SeqCst);
         Waits(tasks)
@@ -646,17 +646,17 @@ impl Wakers {
     }
 
     /// Sets whether completions of this end's own requests wake the reader.
-    pub(super) fn set_eager(&self, eager: bool) {
+    fn set_eager(&self, eager: bool) {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
     /// Defers all wakes until [`release`](Self::release), because the state has been locked.
-    pub(super) fn defer(&self) {
+    fn defer(&self) {
         self.deferred.store(true, Ordering::SeqCst);
     }
 
     /// Ends the deferral, because the state is about to be unlocked. Call [`wake`](Self::wake) once it is.
-    pub(super) fn release(&self) {
+    fn release(&self) {
         self.deferred.store(false, Ordering::SeqCst);
     }
 
@@ -669,7 +669,7 @@ impl Wakers {
     }
 
     /// Wakes the tasks of the sides that are pending.
-    pub(super) fn wake(&self) {
+    fn wake(&self) {
         if self.pending.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -682,27 +682,20 @@ impl Wakers {
         }
     }
 
-    /// Returns the waker for the queue of receives: a message may concern both directions.
-    pub(super) fn for_receives(self: &Arc<Self>) -> Waker {
-        Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Receive }).into()
-    }
-
-    /// Returns the waker for the queue of requests, whose completions mostly concern the writer.
-    pub(super) fn for_completions(self: &Arc<Self>) -> Waker {
-        Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Completion }).into()
-    }
-
-    /// Returns the waker for data that the provider reads by itself for the reader.
-    pub(super) fn for_reading(self: &Arc<Self>) -> Waker {
-        Arc::new(QueueWaker { wakers: self.clone(), of: Cause::Reading }).into()
+    /// Returns the waker of a completion queue or of the provider.
+    fn waker(self: &Arc<Self>, of: Cause) -> Waker {
+        Arc::new(QueueWaker { wakers: self.clone(), of }).into()
     }
 }
 
 /// The reason for a wake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
+    /// A message of the peer, which may concern both directions.
     Receive,
+    /// A completion of a request, which mostly concerns the writer.
     Completion,
+    /// Data that the provider reads by itself for the reader.
     Reading,
 }
 

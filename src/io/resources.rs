@@ -125,10 +125,6 @@ impl StreamResources {
         Ok(Self { settings, config, memory, queues, queue_pair, inline, frames })
     }
 
-    pub(super) fn queue_pair(&self) -> &QueuePair {
-        &self.queue_pair
-    }
-
     /// Returns the private data that describes this end.
     pub(super) fn private_data(&self) -> [u8; Hello::LEN] {
         self.settings.hello().to_bytes()
@@ -151,9 +147,7 @@ impl Memory {
             Carrier::Immediate => queue_pair.receive_with((), context).map(drop).map_err(|error| error.kind),
             Carrier::Send => {
                 let place = self.incoming + slot * Message::LEN;
-                let Ok(slice) = self.own.slice(place..place + Message::LEN) else {
-                    return Err(NO_PLACE);
-                };
+                let slice = self.own.slice(place..place + Message::LEN).map_err(|_| NO_PLACE)?;
                 queue_pair.receive_with(slice, context).map(drop).map_err(|error| error.kind)
             }
         }

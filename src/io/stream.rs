@@ -182,7 +182,7 @@ impl RdmaStream {
             params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
         }
         let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
-        let reply = connector.connect(end.queue_pair(), peer, params).await?;
+        let reply = connector.connect(&end.queue_pair, peer, params).await?;
         let hello = match Hello::decode(reply.private_data()) {
             Ok(hello) => hello,
             Err(error) => {
@@ -228,7 +228,7 @@ impl RdmaStream {
             params = params.rnr_retry_count(RETRIES);
         }
         let params = config.options.accept(params);
-        let accepted = request.accept(end.queue_pair(), params).await;
+        let accepted = request.accept(&end.queue_pair, params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
         let end = StreamEngine::new(end, connection, hello, info.passive_sends_first);
         // Without a runtime there is no clock: then this end sends after the peer's first message.
