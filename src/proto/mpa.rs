@@ -24,7 +24,7 @@ use super::limits;
 use crate::error::DecodeError;
 use crate::types::{PrivateData, ReadLimits};
 use crate::wire::crc::{Crc, to_wire};
-use crate::wire::ddp::{Tagged, Untagged};
+use crate::wire::ddp::Tagged;
 use crate::wire::mpa::{CRC_SIZE, Enhanced, LENGTH_SIZE, StartFrame, StartKind, fpdu_length, pad_length};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
 
@@ -78,12 +78,7 @@ pub(crate) enum Parting {
     /// A reply frame with the R bit.
     Reply(Bytes),
     /// A Terminate and the FPDU that carries it.
-    Terminate {
-        /// The Terminate.
-        terminate: Terminate,
-        /// The FPDU with the Terminate.
-        fpdu: Bytes,
-    },
+    Terminate { terminate: Terminate, fpdu: Bytes },
 }
 
 /// The start-up failed, and the TCP stream is of no more use. Stays: later calls return the same.
@@ -119,21 +114,13 @@ impl From<DecodeError> for StartError {
     }
 }
 
-/// The reply of the responder.
+/// The reply of the responder, with the user's part of the private data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// Accepted: the connection is established once the RTR frame, if any, is sent.
-    Accepted {
-        /// The terms of the connection.
-        negotiated: Negotiated,
-        /// The user's part of the private data.
-        private_data: PrivateData,
-    },
+    Accepted { negotiated: Negotiated, private_data: PrivateData },
     /// The R bit: declined.
-    Rejected {
-        /// The user's part of the private data.
-        private_data: PrivateData,
-    },
+    Rejected { private_data: PrivateData },
 }
 
 /// The side that connects.
@@ -177,9 +164,6 @@ impl Initiator {
     ///
     /// Bytes behind the reply are kept for [`leftover`](Self::leftover): a responder that is not peer-to-peer
     /// may send at once. After `Some` the bytes of the stream belong to the FPDU parser instead.
-    ///
-    /// # Errors
-    /// The reply is none, or cannot be lived with.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Reply>, StartError> {
         match &self.outcome {
             Some(Err(error)) => return Err(error.clone()),
@@ -409,14 +393,7 @@ fn sayable(limits: ReadLimits) -> ReadLimits {
 /// Converts this side's limits to the parameters of a frame, without peer-to-peer.
 fn enhanced_limits(limits: ReadLimits) -> Enhanced {
     let word = |limit: u32| u16::try_from(limit).unwrap_or(u16::MAX);
-    Enhanced {
-        ird: word(limits.inbound),
-        ord: word(limits.outbound),
-        peer_to_peer: false,
-        rtr_send: false,
-        rtr_write: false,
-        rtr_read: false,
-    }
+    Enhanced { ird: word(limits.inbound), ord: word(limits.outbound), ..Enhanced::default() }
 }
 
 /// Returns the limits in the peer's frame, in this side's direction. "Not negotiated" is the highest number, so it
@@ -446,12 +423,10 @@ fn choose_rtr(request: &Enhanced) -> Rtr {
 
 /// Returns the RTR frame that a reply with the A bit asks for, if it is one of the two that we offer.
 fn chosen_rtr(reply: &Enhanced) -> Option<Rtr> {
-    if reply.rtr_write {
-        Some(Rtr::Write)
-    } else if reply.rtr_read {
-        Some(Rtr::Read)
-    } else {
-        None
+    match reply {
+        Enhanced { rtr_write: true, .. } => Some(Rtr::Write),
+        Enhanced { rtr_read: true, .. } => Some(Rtr::Read),
+        _ => None,
     }
 }
 
@@ -507,7 +482,7 @@ pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Bytes {
 
 /// Frames a Terminate as an FPDU.
 pub(crate) fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
-    let header: [u8; LENGTH_SIZE + Untagged::LEN] = Terminate::HEADER.encode(terminate.payload_len());
+    let header = Terminate::HEADER.encode(terminate.payload_len());
     let mut payload = BytesMut::with_capacity(terminate.payload_len());
     terminate.encode(&mut payload);
     fpdu(&header, &payload, crc)

@@ -58,10 +58,7 @@ impl Inbound {
         Self { send_msn: 1, sending: false, send_offset: 0, read_msn: 1, atomic_response_msn: 1 }
     }
 
-    /// Decides about the segment with this header and `length` bytes of payload.
-    ///
-    /// # Errors
-    /// The Terminate to send to the peer.
+    /// Decides about the segment with this header and `length` bytes of payload. The error is the Terminate to send to the peer.
     pub(crate) fn segment(&mut self, header: &Header, length: usize) -> Result<Segment, Terminate> {
         match header {
             Header::Tagged(header) => self.tagged(header),
@@ -159,6 +156,14 @@ fn whole(header: &Untagged, length: usize, msn: &mut u32, expected: usize) -> Re
     Ok(())
 }
 
+/// Takes the next message sequence number.
+#[inline]
+fn next(msn: &mut u32) -> u32 {
+    let taken = *msn;
+    *msn = taken.wrapping_add(1);
+    taken
+}
+
 /// The answer that a request of this side waits for.
 #[derive(Debug)]
 enum Awaited {
@@ -244,20 +249,17 @@ impl<T> Outbound<T> {
     /// Returns the header of the next Send, if that is a plain one in one segment.
     /// [`count_send`](Self::count_send) takes its number when the segment is sent.
     pub(crate) fn next_send(&self) -> Untagged {
-        let (opcode, msn) = (Opcode::send(false, false), self.send_msn);
-        Untagged { last: true, opcode, invalidate: 0, qn: queue::SEND, msn, mo: 0 }
+        Untagged::whole(Opcode::Send, queue::SEND, self.send_msn)
     }
 
     /// Takes the next message sequence number, for a Send.
     pub(crate) fn count_send(&mut self) {
-        self.send_msn = self.send_msn.wrapping_add(1);
+        next(&mut self.send_msn);
     }
 
     /// Returns the header of an Immediate Data message, which is numbered as the Sends are.
     pub(crate) fn immediate(&mut self, solicited: bool) -> Untagged {
-        let msn = self.send_msn;
-        self.send_msn = msn.wrapping_add(1);
-        immediate_header(msn, solicited)
+        immediate_header(next(&mut self.send_msn), solicited)
     }
 
     /// Returns the header of a Read Request, which counts as outstanding from now on.
@@ -266,32 +268,24 @@ impl<T> Outbound<T> {
     /// key and gives the peer no right.
     pub(crate) fn read(&mut self, owner: T, stag: u32, length: usize) -> Untagged {
         self.reads.push_back(Outstanding { owner, awaited: Awaited::Read { stag, length, received: 0 } });
-        read_request_header(self.next_read())
+        read_request_header(next(&mut self.read_msn))
     }
 
     /// Returns the header and the identifier of an Atomic Request, which counts as outstanding from now on.
     pub(crate) fn atomic(&mut self, owner: T) -> (Untagged, u32) {
         // The number of the message is as good a name as any: no two that are outstanding share it.
-        let identifier = self.next_read();
+        let identifier = next(&mut self.read_msn);
         self.reads.push_back(Outstanding { owner, awaited: Awaited::Atomic { identifier } });
         (atomic_request_header(identifier), identifier)
     }
 
-    fn next_read(&mut self) -> u32 {
-        let msn = self.read_msn;
-        self.read_msn = msn.wrapping_add(1);
-        msn
-    }
-
     /// Returns the header of our answer to an atomic of the peer's.
     pub(crate) fn answer_atomic(&mut self) -> Untagged {
-        let msn = self.atomic_response_msn;
-        self.atomic_response_msn = msn.wrapping_add(1);
-        atomic_response_header(msn)
+        atomic_response_header(next(&mut self.atomic_response_msn))
     }
 
     /// Matches a segment of a Read Response with the oldest outstanding read (RFC 5040 section 5.2: responses come
-    /// in the order of the requests). [`answered`](Self::answered) follows once the last one has been placed.
+    /// in the order of the requests). [`remove_answered`](Self::remove_answered) follows once the last one has been placed.
     ///
     /// # Errors
     /// The Terminate for an answer without a request, or for one that differs from its request.
@@ -324,10 +318,8 @@ impl<T> Outbound<T> {
     }
 
     /// Matches an Atomic Response with the oldest outstanding request and returns its owner: answers come in the
-    /// order of the requests, whatever their kind (RFC 7306 section 5.4). [`answered`](Self::answered) follows.
-    ///
-    /// # Errors
-    /// The Terminate for an answer without a request.
+    /// order of the requests, whatever their kind (RFC 7306 section 5.4). [`remove_answered`](Self::remove_answered) follows.
+    /// The error is the Terminate for an answer without a request.
     pub(crate) fn atomic_response(&self, response: &AtomicResponse) -> Result<&T, Terminate> {
         match self.reads.front() {
             Some(Outstanding { owner, awaited: Awaited::Atomic { identifier } })

@@ -24,7 +24,7 @@ const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
     [t | l | DDP_VERSION, RDMAP_VERSION | opcode as u8]
 }
 
-/// Returns the length field of a ULPDU. `payload_len` is at most `MAX_PAYLOAD` of the header.
+/// Returns the length field of a ULPDU. Header and payload fit into a ULPDU.
 fn length_field(header: usize, payload_len: usize) -> [u8; 2] {
     debug_assert!(payload_len <= MAX_ULPDU - header);
     u16::try_from(payload_len.saturating_add(header)).unwrap_or(u16::MAX).to_be_bytes()
@@ -35,7 +35,6 @@ fn length_field(header: usize, payload_len: usize) -> [u8; 2] {
 pub(crate) struct Tagged {
     /// L: the last segment of its message.
     pub(crate) last: bool,
-    /// The opcode of the message.
     pub(crate) opcode: Opcode,
     /// The key of the region in which the payload is placed.
     pub(crate) stag: u32,
@@ -46,9 +45,6 @@ pub(crate) struct Tagged {
 impl Tagged {
     /// The length of the header.
     pub(crate) const LEN: usize = 14;
-    /// The maximum length of the payload.
-    #[cfg(test)]
-    pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
 
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
@@ -66,7 +62,6 @@ impl Tagged {
 pub(crate) struct Untagged {
     /// L: the last segment of its message.
     pub(crate) last: bool,
-    /// The opcode of the message.
     pub(crate) opcode: Opcode,
     /// The STag that a Send with Invalidate invalidates. Reserved in other messages: sent as 0 and ignored.
     pub(crate) invalidate: u32,
@@ -81,9 +76,12 @@ pub(crate) struct Untagged {
 impl Untagged {
     /// The length of the header.
     pub(crate) const LEN: usize = 18;
-    /// The maximum length of the payload.
-    #[cfg(test)]
-    pub(crate) const MAX_PAYLOAD: usize = MAX_ULPDU - Self::LEN;
+
+    /// Returns the header of a message of one segment.
+    #[inline]
+    pub(crate) const fn whole(opcode: Opcode, qn: u32, msn: u32) -> Self {
+        Self { last: true, opcode, invalidate: 0, qn, msn, mo: 0 }
+    }
 
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
@@ -117,11 +115,8 @@ pub(crate) enum HeaderError {
     Truncated,
     /// The ULPDU is shorter than its header: LLP/MPA/3 (RFC 5044 section 8), as siw responds.
     Short,
-    /// A DDP version other than 1: DDP/tagged/4 or DDP/untagged/6 (RFC 5041 section 7.2).
-    DdpVersion {
-        /// The T bit, which chooses between the two.
-        tagged: bool,
-    },
+    /// A DDP version other than 1: DDP/tagged/4 or DDP/untagged/6, by the T bit (RFC 5041 section 7.2).
+    DdpVersion { tagged: bool },
     /// An RDMAP version other than 1: RDMAP/remote operation/5 (RFC 5040 section 4.8).
     RdmapVersion,
     /// The opcode does not exist: RDMAP/remote operation/6.
@@ -261,7 +256,7 @@ mod tests {
     proptest! {
         #[test]
         fn tagged_round_trip(
-            last: bool, opcode in opcodes(true), stag: u32, to: u64, payload in 0..=Tagged::MAX_PAYLOAD,
+            last: bool, opcode in opcodes(true), stag: u32, to: u64, payload in 0..=MAX_ULPDU - Tagged::LEN,
         ) {
             let header = Tagged { last, opcode, stag, to };
             prop_assert_eq!(Header::decode(&header.encode(payload)), Ok((Header::Tagged(header), payload, 16)));
@@ -270,7 +265,7 @@ mod tests {
         #[test]
         fn untagged_round_trip(
             last: bool, opcode in opcodes(false), invalidate: u32, qn: u32, msn: u32, mo: u32,
-            payload in 0..=Untagged::MAX_PAYLOAD,
+            payload in 0..=MAX_ULPDU - Untagged::LEN,
         ) {
             let header = Untagged { last, opcode, invalidate, qn, msn, mo };
             let expected = Ok((Header::Untagged(header), payload, 20));

@@ -17,7 +17,6 @@ use crate::error::DecodeError;
 pub(crate) struct Immediate(pub(crate) u32);
 
 impl Immediate {
-    /// The encoded length.
     pub(crate) const LEN: usize = 8;
 
     /// Returns the payload.
@@ -25,11 +24,7 @@ impl Immediate {
         (u64::from(self.0) << 32).to_be_bytes()
     }
 
-    /// Decodes the immediate data at the start of `payload`.
-    ///
-    /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN);
-    /// [`Malformed`](DecodeError::Malformed) if the data has more than 32 bits.
+    /// Decodes the immediate data at the start of `payload`. More than 32 bits are `Malformed`.
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let word = |at| array(payload, at).map(u32::from_be_bytes).ok_or(DecodeError::Truncated);
         match (word(0)?, word(4)?) {
@@ -42,24 +37,10 @@ impl Immediate {
 /// An Atomic Operation on 64 bits (RFC 7306 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomic {
-    /// Adds `add`. `mask` divides the number into fields, and no carry leaves a field. 0 means one field.
-    FetchAdd {
-        /// The number to add.
-        add: u64,
-        /// The highest bit of each field.
-        mask: u64,
-    },
+    /// Adds `add`. `mask` has the highest bit of each field of the number, and no carry leaves a field. 0 means one field.
+    FetchAdd { add: u64, mask: u64 },
     /// Stores `swap` where `swap_mask` is set, if the bits where `compare_mask` is set are those of `compare`.
-    CompareSwap {
-        /// The new bits.
-        swap: u64,
-        /// The mask of the bits to store.
-        swap_mask: u64,
-        /// The expected bits.
-        compare: u64,
-        /// The mask of the bits to compare.
-        compare_mask: u64,
-    },
+    CompareSwap { swap: u64, swap_mask: u64, compare: u64, compare_mask: u64 },
 }
 
 impl Atomic {
@@ -107,12 +88,10 @@ pub(crate) struct AtomicRequest {
     pub(crate) stag: u32,
     /// The offset in the region.
     pub(crate) to: u64,
-    /// The operation.
     pub(crate) atomic: Atomic,
 }
 
 impl AtomicRequest {
-    /// The encoded length.
     pub(crate) const LEN: usize = 52;
 
     /// Returns the payload.
@@ -134,11 +113,8 @@ impl AtomicRequest {
         out
     }
 
-    /// Decodes the request at the start of `payload`. Reserved bits and unused operands are ignored.
-    ///
-    /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN);
-    /// [`Malformed`](DecodeError::Malformed) for an operation that RFC 7306 does not have.
+    /// Decodes the request at the start of `payload`. Reserved bits and unused operands are ignored. An operation that RFC 7306
+    /// does not have is `Malformed`.
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let word = |at| array(payload, at).map(u32::from_be_bytes).ok_or(DecodeError::Truncated);
         let long = |at| array(payload, at).map(u64::from_be_bytes).ok_or(DecodeError::Truncated);
@@ -164,7 +140,6 @@ pub(crate) struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// The encoded length.
     pub(crate) const LEN: usize = 12;
 
     /// Returns the payload.
@@ -176,9 +151,6 @@ impl AtomicResponse {
     }
 
     /// Decodes the response at the start of `payload`.
-    ///
-    /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN).
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let identifier = array(payload, 0).map(u32::from_be_bytes).ok_or(DecodeError::Truncated)?;
         let original = array(payload, 4).map(u64::from_be_bytes).ok_or(DecodeError::Truncated)?;
@@ -186,25 +158,20 @@ impl AtomicResponse {
     }
 }
 
-/// Returns the header of a message of one segment.
-const fn whole(opcode: Opcode, qn: u32, msn: u32) -> Untagged {
-    Untagged { last: true, opcode, invalidate: 0, qn, msn, mo: 0 }
-}
-
 /// Returns the header of an Immediate Data message, which is numbered with the Sends (RFC 7306 section 6.3).
 pub(crate) const fn immediate_header(msn: u32, solicited: bool) -> Untagged {
     let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
-    whole(opcode, queue::SEND, msn)
+    Untagged::whole(opcode, queue::SEND, msn)
 }
 
 /// Returns the header of an Atomic Request, which is numbered with the Read Requests (RFC 7306 section 5.2.1).
 pub(crate) const fn atomic_request_header(msn: u32) -> Untagged {
-    whole(Opcode::AtomicRequest, queue::READ_REQUEST, msn)
+    Untagged::whole(Opcode::AtomicRequest, queue::READ_REQUEST, msn)
 }
 
 /// Returns the header of an Atomic Response (RFC 7306 section 5.2.2).
 pub(crate) const fn atomic_response_header(msn: u32) -> Untagged {
-    whole(Opcode::AtomicResponse, queue::ATOMIC_RESPONSE, msn)
+    Untagged::whole(Opcode::AtomicResponse, queue::ATOMIC_RESPONSE, msn)
 }
 
 #[cfg(test)]

@@ -112,11 +112,8 @@ impl StartFrame {
     /// Decodes the frame at the start of `bytes`. Returns the frame and the number of its bytes.
     ///
     /// Reserved flag bits are ignored, because siw echoes all bits of the request. If the length has no room for the
-    /// parameters that S announces, siw has lost 256 of it.
-    ///
-    /// # Errors
-    /// [`BadKey`](DecodeError::BadKey) and [`PrivateDataTooLong`](DecodeError::PrivateDataTooLong) as soon as they can
-    /// be detected, also in an incomplete frame; [`Truncated`](DecodeError::Truncated) if more bytes are needed.
+    /// parameters that S announces, siw has lost 256 of it. A wrong key and too long a length are detected also in an incomplete
+    /// frame.
     pub(crate) fn decode(kind: StartKind, bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let seen = bytes.len().min(KEY_SIZE);
         if bytes[..seen] != kind.key()[..seen] {
@@ -147,7 +144,7 @@ impl StartFrame {
 }
 
 /// The RFC 6581 parameters at the start of the private data: read limits and the "ready to receive" frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Enhanced {
     /// The number of reads that the sender of this frame serves at once; 14 bits.
     pub(crate) ird: u16,
@@ -164,7 +161,6 @@ pub(crate) struct Enhanced {
 }
 
 impl Enhanced {
-    /// The encoded length.
     pub(crate) const LEN: usize = 4;
     /// The largest value of [`ird`](Self::ird) and [`ord`](Self::ord). It means "not negotiated here" (RFC 6581), and
     /// is treated as no limit.
@@ -186,9 +182,6 @@ impl Enhanced {
     }
 
     /// Decodes the parameters at the start of `private_data`.
-    ///
-    /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) if there are fewer than four bytes.
     pub(crate) fn decode(private_data: &[u8]) -> Result<Self, DecodeError> {
         let [a, b, c, d] = array(private_data, 0).ok_or(DecodeError::Truncated)?;
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));

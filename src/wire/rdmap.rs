@@ -113,18 +113,14 @@ impl Opcode {
 pub(crate) struct ReadRequest {
     /// The key of the requester's region in which the response is placed.
     pub(crate) sink_stag: u32,
-    /// The offset in the sink.
     pub(crate) sink_to: u64,
-    /// The number of bytes to read.
     pub(crate) length: u32,
     /// The key of the responder's region.
     pub(crate) source_stag: u32,
-    /// The offset in the source.
     pub(crate) source_to: u64,
 }
 
 impl ReadRequest {
-    /// The encoded length.
     pub(crate) const LEN: usize = 28;
 
     /// Returns the payload.
@@ -139,9 +135,6 @@ impl ReadRequest {
     }
 
     /// Decodes the request at the start of `payload`.
-    ///
-    /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) if `payload` is shorter than [`LEN`](Self::LEN).
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let word = |at| array(payload, at).map(u32::from_be_bytes).ok_or(DecodeError::Truncated);
         let long = |at| array(payload, at).map(u64::from_be_bytes).ok_or(DecodeError::Truncated);
@@ -287,14 +280,7 @@ violations! {
 
 impl Terminate {
     /// The DDP header of every Terminate message (RFC 5040 section 4.8).
-    pub(crate) const HEADER: Untagged = Untagged {
-        last: true,
-        opcode: Opcode::Terminate,
-        invalidate: 0,
-        qn: queue::TERMINATE,
-        msn: 1,
-        mo: 0,
-    };
+    pub(crate) const HEADER: Untagged = Untagged::whole(Opcode::Terminate, queue::TERMINATE, 1);
 
     /// The control word: layer, type, code, flags and reserved bits.
     const CONTROL: usize = 4;
@@ -359,9 +345,6 @@ impl Terminate {
     /// RFC 5040.
     ///
     /// An incomplete or invalid offending header is omitted, because the stream has ended and the cause is sufficient.
-    ///
-    /// # Errors
-    /// [`Truncated`](DecodeError::Truncated) if the control word is incomplete.
     pub(crate) fn decode(payload: &[u8], phase: Phase) -> Result<Self, DecodeError> {
         let [first, code, flags, _] = array(payload, 0).ok_or(DecodeError::Truncated)?;
         let (high, low) = (first >> 4, first & 0x0f);
@@ -407,7 +390,7 @@ fn offending(bytes: &[u8], read: bool) -> Option<OffendingHeader> {
 
 /// Returns the header of a Read Request (RFC 5040 section 4.4): one segment, offset 0.
 pub(crate) const fn read_request_header(msn: u32) -> Untagged {
-    Untagged { last: true, opcode: Opcode::ReadRequest, invalidate: 0, qn: queue::READ_REQUEST, msn, mo: 0 }
+    Untagged::whole(Opcode::ReadRequest, queue::READ_REQUEST, msn)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ const CONFIRMS: u8 = 1;
 const SAYS_ITS_END: u8 = 2;
 
 /// Whether this host is big-endian.
-const BIG_ENDIAN: bool = cfg!(target_endian = "big");
+pub(super) const BIG_ENDIAN: bool = cfg!(target_endian = "big");
 
 /// Memory at the other end (`struct rs_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,6 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The length on the wire.
     pub(crate) const LEN: usize = 16;
 
     /// Encodes it in the byte order of a host.
@@ -87,13 +86,7 @@ pub(crate) struct Hello {
 }
 
 impl Hello {
-    /// The length on the wire.
     pub(crate) const LEN: usize = 40;
-
-    /// Creates the description of this host.
-    pub(crate) fn new(credits: u16, targets: Span, data: Span, confirms: bool) -> Self {
-        Self { big_endian: BIG_ENDIAN, credits, targets, data, confirms, says_its_end: true }
-    }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -180,10 +173,7 @@ impl Message {
         kind << TYPE_SHIFT | value & VALUE
     }
 
-    /// Decodes the word of a message.
-    ///
-    /// # Errors
-    /// A type that is reserved, or asks for a transfer that was not offered.
+    /// Decodes the word of a message. A type that is reserved, or asks for a transfer that was not offered, is an error.
     pub(crate) fn decode(word: u32) -> Result<Self, ProtocolError> {
         let value = word & VALUE;
         match (word >> TYPE_SHIFT, value) {
@@ -203,9 +193,6 @@ impl Message {
     }
 
     /// Decodes the bytes of a send by a host of this byte order.
-    ///
-    /// # Errors
-    /// Those of [`decode`](Self::decode).
     pub(crate) fn from_bytes(bytes: [u8; Self::LEN], big_endian: bool) -> Result<Self, ProtocolError> {
         let word = if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
         Self::decode(word)

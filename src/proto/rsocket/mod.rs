@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::error::ProtocolError;
+use message::BIG_ENDIAN;
 pub(crate) use message::{Hello, Message, Span};
 
 /// The carrier of messages.
@@ -86,8 +87,14 @@ impl Settings {
 
     /// Returns the private data of this end.
     pub(crate) fn hello(&self) -> Hello {
-        let data = Span { length: self.half(), ..self.ring };
-        Hello::new(self.credits(), self.targets, data, self.confirms)
+        Hello {
+            big_endian: BIG_ENDIAN,
+            credits: self.credits(),
+            targets: self.targets,
+            data: Span { length: self.half(), ..self.ring },
+            confirms: self.confirms,
+            says_its_end: true,
+        }
     }
 }
 
@@ -139,7 +146,7 @@ pub(crate) struct Machine {
 }
 
 /// The memory and the credits that the peer has granted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sending {
     /// The peer's memory for data, the current target first.
     targets: VecDeque<Span>,
@@ -159,7 +166,7 @@ struct Sending {
 }
 
 /// The memory and the credits that this end has granted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Receiving {
     /// The ring: the place of the next byte to be read, the number of bytes that have arrived, and the number
     /// that the peer may still write into the current half and into the one behind it. The rest is free.
@@ -190,25 +197,16 @@ impl Machine {
             sending: Sending {
                 targets: VecDeque::from([peer.data]),
                 next_target: 1,
-                sent: 0,
                 limit: peer.credits,
-                outstanding: VecDeque::new(),
-                unsignaled: 0,
-                unsignaled_bytes: 0,
-                at: 0,
-                used: 0,
+                ..Sending::default()
             },
             receiving: Receiving {
-                at: 0,
-                unread: 0,
-                early: 0,
                 granted: [half, 0],
                 free: half,
                 next_half: half,
                 entry: 1,
-                seen: 0,
-                told: 0,
                 limit: settings.credits(),
+                ..Receiving::default()
             },
             controls: 0,
             closes: None,
