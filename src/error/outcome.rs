@@ -31,112 +31,66 @@ impl Reason {
     }
 }
 
-impl ConnectError {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Refused { reason, .. } => reason.refusal(),
-            Self::Rejected { .. } => Outcome::PeerRejected,
-            Self::Aborted { .. } => Outcome::PeerLeft,
-            Self::Bind(error) => error.outcome(),
-            other => Outcome::of(other.status()),
-        }
-    }
-}
-
-impl DisconnectError {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Lost { .. } => Outcome::ConnectionBroken,
-            other => Outcome::of(other.status()),
-        }
-    }
-}
-
-impl AcceptError {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            // The same to each interface, whether the peer said so or just went away.
-            Self::Refused { .. } | Self::Aborted { .. } => Outcome::PeerGaveUp,
-            other => Outcome::of(other.status()),
-        }
-    }
-}
-
-impl DisconnectReason {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Peer | Self::Local => Outcome::PeerDisconnected,
-            Self::Lost { .. } => Outcome::ConnectionBroken,
-            Self::DeviceRemoved => Outcome::DeviceRemoved,
-            Self::Canceled => Outcome::Canceled,
-        }
-    }
-}
-
-impl PostErrorKind {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::ConnectionLost { .. } => Outcome::ConnectionBroken,
-            other => Outcome::of(other.status()),
-        }
-    }
-}
-
-impl StreamBroken {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Connection(reason) => reason.outcome(),
-            Self::Protocol(_) => Outcome::of(self.status()),
-            Self::Post(error) => error.outcome(),
-        }
-    }
-}
-
-impl StreamError {
-    /// Returns the outcome, which has the values of the other interfaces. For [`Attempts`](Self::Attempts), the outcome of
-    /// the last attempt.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Connect(error) => error.outcome(),
-            Self::Accept(error) => error.outcome(),
-            Self::Bind(error) => error.outcome(),
-            Self::Post(error) => error.outcome(),
-            Self::Attempts(attempts) => {
-                attempts.last().map_or(Outcome::AddressInvalid, |(_, error)| error.outcome())
-            }
-            other => Outcome::of(other.status()),
-        }
-    }
-}
-
-/// Implements `outcome` for errors whose status determines it.
-macro_rules! by_status {
-    ($($error:ty),*) => {$(
+/// Implements `outcome` for errors: by the arms, and of the other variants by the status.
+macro_rules! outcomes {
+    ($($(#[$doc:meta])* $error:ident { $($pattern:pat => $outcome:expr,)* })+) => {$(
         impl $error {
             /// Returns the outcome, which has the values of the other interfaces.
+            $(#[$doc])*
             pub fn outcome(&self) -> Outcome {
-                Outcome::of(self.status())
+                match self {
+                    $($pattern => $outcome,)*
+                    other => Outcome::of(other.status()),
+                }
             }
         }
-    )*};
+    )+};
 }
 
-by_status!(OpenError, BindError, StateError, NotifyError, ResizeError, CompletionError, TooShort, WordError);
-
-impl RegisterError {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            // Its status is that of private data which is too long.
-            Self::Empty => Outcome::InvalidArgument,
-            other => Outcome::of(other.status()),
-        }
+outcomes! {
+    OpenError {}
+    BindError {}
+    ConnectError {
+        Self::Refused { reason, .. } => reason.refusal(),
+        Self::Rejected { .. } => Outcome::PeerRejected,
+        Self::Aborted { .. } => Outcome::PeerLeft,
+        Self::Bind(error) => error.outcome(),
+    }
+    AcceptError {
+        // The same to each interface, whether the peer said so or just went away.
+        Self::Refused { .. } | Self::Aborted { .. } => Outcome::PeerGaveUp,
+    }
+    DisconnectError {
+        Self::Lost { .. } => Outcome::ConnectionBroken,
+    }
+    DisconnectReason {
+        Self::Peer | Self::Local => Outcome::PeerDisconnected,
+        Self::Lost { .. } => Outcome::ConnectionBroken,
+    }
+    StateError {}
+    PostErrorKind {
+        Self::ConnectionLost { .. } => Outcome::ConnectionBroken,
+    }
+    CompletionError {}
+    NotifyError {}
+    ResizeError {}
+    RegisterError {
+        // Its status is that of private data which is too long.
+        Self::Empty => Outcome::InvalidArgument,
+    }
+    TooShort {}
+    WordError {}
+    StreamBroken {
+        Self::Connection(reason) => reason.outcome(),
+        Self::Post(error) => error.outcome(),
+    }
+    /// For [`Attempts`](Self::Attempts), the outcome of the last attempt.
+    StreamError {
+        Self::Connect(error) => error.outcome(),
+        Self::Accept(error) => error.outcome(),
+        Self::Bind(error) => error.outcome(),
+        Self::Post(error) => error.outcome(),
+        Self::Attempts(attempts) => attempts.last().map_or(Outcome::AddressInvalid, |(_, error)| error.outcome()),
     }
 }
 

@@ -369,15 +369,9 @@ impl Outcome {
         let mut all = Self::ALL.iter().copied();
         let reports = all.find(|outcome| outcome.status() == status);
         let known = || Self::ALL.iter().copied().find(|outcome| outcome.row().status.contains(&status));
-        reports.or_else(known).unwrap_or(match status.code() {
-            code if Self::is_parameter(code) => Self::InvalidArgument,
-            _ => Self::InternalFailure,
-        })
-    }
-
-    /// Returns whether a status says that a certain argument is not valid.
-    fn is_parameter(code: u32) -> bool {
-        (Status::INVALID_PARAMETER_1.code()..=Status::INVALID_PARAMETER_10.code()).contains(&code)
+        let numbered = (Status::INVALID_PARAMETER_1..=Status::INVALID_PARAMETER_10).contains(&status);
+        let otherwise = if numbered { Self::InvalidArgument } else { Self::InternalFailure };
+        reports.or_else(known).unwrap_or(otherwise)
     }
 
     /// Returns the outcome with this event, `None` if there is not exactly one.
