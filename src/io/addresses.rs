@@ -29,10 +29,7 @@ pub(super) fn has_device(providers: &[Provider], only_v4: bool) -> bool {
 }
 
 /// Returns every usable address that is wanted, of IPv4 or of both families, with its adapter. Each adapter is opened once.
-/// An adapter that cannot be opened is skipped.
-///
-/// # Errors
-/// The last error if no address remains.
+/// An adapter that cannot be opened is skipped; its error counts only if no address remains.
 pub(super) fn list_places(
     providers: &[Provider],
     only_v4: bool,
@@ -85,9 +82,6 @@ pub(super) fn list_places(
 }
 
 /// Creates a listener that listens at this address of the adapter.
-///
-/// # Errors
-/// Those of [`Listener::bind`] and [`Listener::listen`].
 pub(super) fn open_listener(adapter: &Adapter, address: SocketAddr) -> Result<Listener, BindError> {
     let listener = adapter.listener();
     listener.bind(address)?;

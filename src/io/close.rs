@@ -37,8 +37,8 @@ const UNCLAIMED: Duration = Duration::from_secs(1);
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
-    end: Arc<StreamEngine>,
-    adapter: Adapter,
+    pub(super) end: Arc<StreamEngine>,
+    pub(super) adapter: Adapter,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
     /// The task that ends when `shutdown` has waited for long enough. A timer in its place would panic if it were polled after
@@ -54,14 +54,7 @@ impl Shared {
         Arc::new(Self { end: Arc::new(end), adapter, ending, limit, aborts })
     }
 
-    pub(super) fn end(&self) -> &StreamEngine {
-        &self.end
-    }
-
-    pub(super) fn adapter(&self) -> &Adapter {
-        &self.adapter
-    }
-
+    /// Sets whether dropping the stream aborts the connection.
     pub(super) fn set_aborts(&self, aborts: bool) {
         self.aborts.store(aborts, Ordering::Relaxed);
     }
@@ -72,14 +65,14 @@ impl Shared {
 
     /// Closes the write direction, and has a task send that end to the peer if it could not be sent at once.
     pub(super) fn shutdown(&self) {
-        if let (false, Some(runtime)) = (self.end.shutdown(), self.end.runtime()) {
+        if let (false, Some(runtime)) = (self.end.shutdown(), &self.end.runtime) {
             let end = self.end.clone();
             let ending = runtime.spawn(async move {
                 // The read half returns the reason if it fails.
                 tokio::select! {
                     biased;
                     _ = poll_fn(|cx| end.poll_settled(cx)) => {}
-                    _ = end.connection().disconnected() => {}
+                    _ = end.connection.disconnected() => {}
                 }
             });
             *self.ending.lock() = Some(ending);
@@ -118,8 +111,8 @@ impl Shared {
 
     /// Spawns the task that limits a `shutdown`. `None` without a runtime.
     fn spawn_limit(&self) -> Option<JoinHandle<Instant>> {
-        let waits = no_progress(Arc::downgrade(&self.end), self.end.config().close_timeout);
-        self.end.runtime().map(|runtime| runtime.spawn(waits))
+        let waits = no_progress(Arc::downgrade(&self.end), self.end.config.close_timeout);
+        self.end.runtime.as_ref().map(|runtime| runtime.spawn(waits))
     }
 }
 
@@ -134,8 +127,8 @@ impl Drop for Shared {
         }
         self.end.disconnect();
         // Without a runtime it ends here and now, with the queue pair.
-        if let Some(runtime) = self.end.runtime() {
-            runtime.spawn(close(self.end.clone(), ending, self.end.config().close_timeout));
+        if let Some(runtime) = &self.end.runtime {
+            runtime.spawn(close(self.end.clone(), ending, self.end.config.close_timeout));
         }
     }
 }
@@ -166,5 +159,5 @@ async fn close(end: Arc<StreamEngine>, ending: Option<JoinHandle<()>>, limit: Du
     let settled = poll_fn(|cx| end.poll_settled(cx));
     // The stream has been dropped, so no error can be returned.
     let _ = tokio::time::timeout(limit, settled).await;
-    let _ = end.connection().disconnect().await;
+    let _ = end.connection.disconnect().await;
 }

@@ -192,9 +192,6 @@ pub(super) struct ConnectionOptions {
 
 impl ConnectionOptions {
     /// Creates a connector, bound to the source address if there is one.
-    ///
-    /// # Errors
-    /// Those of [`Connector::bind`].
     pub(super) fn connector(&self, adapter: &Adapter) -> Result<Connector, BindError> {
         let connector = adapter.connector();
         if let Some(source) = self.source {

@@ -3,7 +3,6 @@
 mod post;
 mod transfer;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -47,12 +46,12 @@ const KIND: u64 = (1 << KIND_BITS) - 1;
 
 /// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
 pub(super) struct StreamEngine {
-    connection: Connection,
+    pub(super) connection: Connection,
     queue_pair: QueuePair,
     queues: Queues,
     memory: Memory,
     carrier: Carrier,
-    config: StreamConfig,
+    pub(super) config: StreamConfig,
     inline: usize,
     /// The provider frames messages itself, out of the memory of the caller: nothing is posted for them.
     frames: bool,
@@ -60,7 +59,7 @@ pub(super) struct StreamEngine {
     confirms: bool,
     traffic: Traffic,
     /// The runtime for the remaining work when the stream is dropped.
-    runtime: Option<Handle>,
+    pub(super) runtime: Option<Handle>,
     wakers: Arc<Wakers>,
     /// The wakers of the receive queue, of the send queue, and of a provider that reads for the reader.
     received: Waker,
@@ -196,18 +195,6 @@ impl StreamEngine {
         // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
         end.advance(&mut end.lock());
         end
-    }
-
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    pub(super) fn config(&self) -> &StreamConfig {
-        &self.config
-    }
-
-    pub(super) fn runtime(&self) -> Option<&Handle> {
-        self.runtime.as_ref()
     }
 
     fn lock(&self) -> StateGuard<'_> {
@@ -558,12 +545,6 @@ impl StreamEngine {
             state.ended = Some(broken);
             state.has_unreported_end = true;
         }
-    }
-}
-
-impl fmt::Debug for StreamEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamEngine").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
 

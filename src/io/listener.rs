@@ -223,9 +223,6 @@ struct Bound {
 impl Bound {
     /// Compares settings with the adapter of each listener. A listener that is added later to an adapter that they do not
     /// fit is closed, and a warning logged.
-    ///
-    /// # Errors
-    /// The first error of `check`.
     fn check(
         self,
         check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
@@ -244,21 +241,13 @@ impl Bound {
     }
 }
 
-/// Binds listeners to an address, or to the first address of a name that can be bound, and returns them with their
-/// adapters. They are those of one provider, or of all.
+/// Binds listeners of one provider, or of all, as [`RdmaListener::bind`] has it.
 ///
 /// An unspecified address is every address: `0.0.0.0` those of IPv4, `[::]` those of both families, as tokio has it. Without
 /// a device, one socket for each family serves all. With devices, there is a listener for each address that is usable now, all
 /// on one port: a card that speaks iWARP shares the ports of TCP, so that its listener and such a socket would exclude
 /// each other. If two providers have an address then, the device provider serves it, as for connectors. Either way a
 /// listener is added for each address that a device gets later.
-///
-/// # Errors
-/// `Resolve` or `NoAddress` if the name yields no address. If one address was tried, its `Open` or `Bind` error; if
-/// several, `Attempts` with the error of each.
-///
-/// # Cancel safety
-/// Dropping the future binds nothing.
 async fn bind_first(only: Option<&Provider>, address: impl ToSocketAddrs) -> Result<Bound, StreamError> {
     let mut failed = Vec::new();
     for address in lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into()))? {
@@ -317,9 +306,6 @@ fn bind_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, Stream
 
 /// Binds a listener at an address of this machine that no interface lists, such as one of a local route. `None` if the kernel
 /// does not have the address.
-///
-/// # Errors
-/// Those of [`listener`], and of the adapter.
 fn bind_unlisted(
     providers: &[Provider],
     address: SocketAddr,
@@ -338,10 +324,7 @@ fn bind_unlisted(
 type OnePort = (u16, Vec<(Adapter, Listener)>);
 
 /// Binds a listener at each place. Port 0 becomes the port of the first listener. A place that no longer exists is
-/// skipped, and one of a family that the kernel does not have.
-///
-/// # Errors
-/// Those of [`listener`]. `InvalidAddress`, `DeviceRemoved` and the lack of a family only if no place remains.
+/// skipped, and one of a family that the kernel does not have; that is an error only if no place remains.
 fn bind_on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<OnePort, BindError> {
     let mut bound = Vec::new();
     let mut last = BindError::InvalidAddress(unspecified(true));
@@ -377,10 +360,6 @@ mod tests {
 
     use super::*;
 
-    fn addresses(bound: &Bound) -> Vec<SocketAddr> {
-        own(&bound.listeners)
-    }
-
     fn own(listeners: &[(Adapter, Listener)]) -> Vec<SocketAddr> {
         listeners.iter().map(|(_, listener)| listener.local_addr().expect("it listens")).collect()
     }
@@ -388,12 +367,12 @@ mod tests {
     #[tokio::test]
     async fn one_address_has_one_listener() {
         let bound = bind_first(None, "127.0.0.1:0").await.expect("bound");
-        let [address] = addresses(&bound)[..] else { panic!("{:?}", bound.listeners) };
+        let [address] = own(&bound.listeners)[..] else { panic!("{:?}", bound.listeners) };
         assert!(address.ip().is_loopback() && address.port() != 0);
         let error = bind_first(None, address).await.map(drop).expect_err("taken");
         assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
         drop(bound);
-        assert_eq!(addresses(&bind_first(None, address).await.expect("free again")), [address]);
+        assert_eq!(own(&bind_first(None, address).await.expect("free again").listeners), [address]);
     }
 
     #[tokio::test]
@@ -407,7 +386,7 @@ mod tests {
             let port = bound.local.port();
             assert_eq!(bound.local, SocketAddr::new(any.parse().expect("an address"), port));
             let all = families.iter().map(|v4| SocketAddr::new(unspecified(*v4), port));
-            assert_eq!(addresses(&bound), all.collect::<Vec<_>>());
+            assert_eq!(own(&bound.listeners), all.collect::<Vec<_>>());
             let error = bind_first(None, (any, port)).await.map(drop).expect_err("taken");
             assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
         }
@@ -475,11 +454,11 @@ mod tests {
     #[tokio::test]
     async fn the_first_address_that_can_be_bound_is_bound() {
         let other = bind_first(None, "127.0.0.1:0").await.expect("bound");
-        let (taken, free) = (addresses(&other)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
+        let (taken, free) = (own(&other.listeners)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
         // 192.0.2.0/24 is for documentation: no machine has it.
         let foreign = SocketAddr::from(([192, 0, 2, 1], 7));
         let bound = bind_first(None, &[foreign, taken, free][..]).await.expect("the third is free");
-        assert_ne!(addresses(&bound), [taken]);
+        assert_ne!(own(&bound.listeners), [taken]);
         let error = bind_first(None, &[foreign, taken][..]).await.map(drop).expect_err("neither");
         let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
         assert!(

@@ -37,7 +37,7 @@ pub(super) fn borrowed(stream: &RdmaStream) -> (ReadHalf<'_>, WriteHalf<'_>) {
 }
 
 pub(super) fn owned(stream: RdmaStream) -> (OwnedReadHalf, OwnedWriteHalf) {
-    let second = stream.second();
+    let second = RdmaStream { shared: stream.shared.clone() };
     (OwnedReadHalf { stream }, OwnedWriteHalf { stream: second, joined: false })
 }
 
@@ -52,7 +52,7 @@ impl OwnedReadHalf {
     /// # Errors
     /// Returns both halves if they belong to different streams.
     pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<RdmaStream, ReuniteError> {
-        if !Arc::ptr_eq(self.stream.shared(), other.stream.shared()) {
+        if !Arc::ptr_eq(&self.stream.shared, &other.stream.shared) {
             return Err(ReuniteError(self, other));
         }
         other.joined = true;
@@ -78,7 +78,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if !self.joined {
-            self.stream.shared().shutdown();
+            self.stream.shared.shutdown();
         }
     }
 }
@@ -134,7 +134,7 @@ macro_rules! async_write {
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 let $this = &*self;
-                $stream.shared().poll_shutdown(cx)
+                $stream.shared.poll_shutdown(cx)
             }
         }
     };

@@ -146,7 +146,7 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// # }
 /// ```
 pub struct RdmaStream {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl RdmaStream {
@@ -232,7 +232,7 @@ impl RdmaStream {
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
         let end = StreamEngine::new(end, connection, hello, info.passive_sends_first);
         // Without a runtime there is no clock: then this end sends after the peer's first message.
-        if !info.passive_sends_first && end.runtime().is_some() {
+        if !info.passive_sends_first && end.runtime.is_some() {
             let may_send = std::future::poll_fn(|cx| end.poll_may_send(cx));
             if tokio::time::timeout(FIRST_MESSAGE, may_send).await.is_err() {
                 end.allow_sending();
@@ -246,16 +246,7 @@ impl RdmaStream {
     }
 
     pub(super) fn end(&self) -> &StreamEngine {
-        self.shared.end()
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    /// Creates another stream of the same engine, for the second of two halves.
-    pub(super) fn second(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        &self.shared.end
     }
 
     /// Returns the local address.
@@ -276,7 +267,7 @@ impl RdmaStream {
 
     /// Returns the underlying connection, with its read limits, its private data and its end.
     pub fn connection(&self) -> &Connection {
-        self.end().connection()
+        &self.end().connection
     }
 
     /// Returns `true`: written data is always sent at once.
@@ -309,13 +300,8 @@ impl RdmaStream {
     /// # Errors
     /// None.
     pub fn set_zero_linger(&self) -> io::Result<()> {
-        self.set_aborts(true);
+        self.shared.set_aborts(true);
         Ok(())
-    }
-
-    /// Sets whether dropping the stream aborts the connection.
-    pub(super) fn set_aborts(&self, aborts: bool) {
-        self.shared.set_aborts(aborts);
     }
 
     /// Borrows the two directions, for two futures of one task.
@@ -544,7 +530,7 @@ pub struct ConnectionInfo {
 impl RdmaStream {
     /// Returns the adapter of the stream.
     pub fn adapter(&self) -> &Adapter {
-        self.shared().adapter()
+        &self.shared.adapter
     }
 
     /// Returns the addresses, the provider, the adapter and the number of the connection.

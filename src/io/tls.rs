@@ -139,7 +139,7 @@ impl TlsListener {
         let peer = stream.connection().peer_addr();
         // A peer that is dropped may never confirm the end, and a stream that waits for the confirmation holds no
         // place.
-        stream.set_aborts(true);
+        stream.shared.set_aborts(true);
         let budget = stream.connection().connector().descriptors();
         let descriptor = budget.map(|budget| self.handshakes.holder(&budget.tls).hold());
         let (handshake, limit) = (self.acceptor.accept(stream).into_fallible(), self.timeout);
@@ -147,7 +147,7 @@ impl TlsListener {
             let _half_open = ACCEPTS.half_open();
             match timeout(limit, handshake).await {
                 Ok(Ok(stream)) => {
-                    stream.get_ref().0.set_aborts(false);
+                    stream.get_ref().0.shared.set_aborts(false);
                     ACCEPTS.count("accepted");
                     Some((stream, descriptor))
                 }

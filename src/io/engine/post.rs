@@ -14,10 +14,7 @@ use crate::types::RemoteKey;
 
 impl StreamEngine {
     /// Has the provider send a message with some of the first `length` bytes. Returns how many these were; `None` if it takes
-    /// nothing now, and wakes the writer when it does.
-    ///
-    /// # Errors
-    /// Nothing was sent, and the stream is broken.
+    /// nothing now, and wakes the writer when it does. After an error nothing was sent, and the stream is broken.
     pub(super) fn frame(
         &self,
         state: &mut State,
@@ -42,10 +39,7 @@ impl StreamEngine {
         }
     }
 
-    /// Copies the first `length` bytes to the ring and posts them.
-    ///
-    /// # Errors
-    /// Nothing was posted, and the stream is broken.
+    /// Copies the first `length` bytes to the ring and posts them. After an error nothing was posted, and the stream is broken.
     pub(super) fn copy_in(
         &self,
         state: &mut State,
