@@ -6,43 +6,79 @@
 use super::Kind::{self, *};
 use super::Scene::{self, *};
 use crate::proto::connector::Action::{self, *};
-use crate::proto::connector::{Op, State};
+use crate::proto::connector::{Actions, Op, State};
 use crate::status::Status as S;
 
-/// The effect of a group of inputs in one scene.
+/// The state after an input.
 #[derive(Clone, Copy)]
+pub(super) enum Next {
+    /// That before it.
+    Same,
+    /// That before the connect.
+    Back,
+    To(State),
+}
+
+/// The effect of a group of inputs in one scene.
 pub(super) struct Line {
     /// The rows it follows, separated by spaces.
     pub(super) rows: &'static str,
-    pub(super) inputs: &'static [Kind],
-    /// `None` when the state does not change.
-    pub(super) next: Option<State>,
-    pub(super) answer: Result<&'static [Action], S>,
+    pub(super) inputs: Vec<Kind>,
+    pub(super) next: Next,
+    pub(super) answer: Result<Actions, S>,
+}
+
+fn line<const K: usize>(
+    rows: &'static str,
+    inputs: [Kind; K],
+    next: Next,
+    answer: Result<&[Action], S>,
+) -> Line {
+    Line { rows, inputs: inputs.to_vec(), next, answer: answer.map(Actions::from_slice) }
 }
 
 /// Expects that the input is accepted and moves the machine.
-const fn goes(rows: &'static str, inputs: &'static [Kind], next: State, actions: &'static [Action]) -> Line {
-    Line { rows, inputs, next: Some(next), answer: Ok(actions) }
+fn goes<const K: usize, const A: usize>(
+    rows: &'static str,
+    inputs: [Kind; K],
+    next: State,
+    actions: [Action; A],
+) -> Line {
+    line(rows, inputs, Next::To(next), Ok(&actions))
+}
+
+/// Expects that the input is accepted and leaves the machine `Dead`.
+fn dies<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Action; A]) -> Line {
+    line(rows, inputs, Next::To(State::Dead), Ok(&actions))
+}
+
+/// Expects that the input is accepted and leaves the machine as it was before the connect.
+fn back<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Action; A]) -> Line {
+    line(rows, inputs, Next::Back, Ok(&actions))
 }
 
 /// Expects that the input is accepted and the state stays.
-const fn stays(rows: &'static str, inputs: &'static [Kind], actions: &'static [Action]) -> Line {
-    Line { rows, inputs, next: None, answer: Ok(actions) }
+fn stays<const K: usize, const A: usize>(
+    rows: &'static str,
+    inputs: [Kind; K],
+    actions: [Action; A],
+) -> Line {
+    line(rows, inputs, Next::Same, Ok(&actions))
 }
 
 /// Expects that the call is not accepted and the state stays.
-const fn errs(rows: &'static str, inputs: &'static [Kind], status: S) -> Line {
-    Line { rows, inputs, next: None, answer: Err(status) }
+fn errs<const K: usize>(rows: &'static str, inputs: [Kind; K], status: S) -> Line {
+    line(rows, inputs, Next::Same, Err(status))
 }
 
 /// Expects that the call is not accepted and burns the connector.
-const fn burns(rows: &'static str, inputs: &'static [Kind], status: S) -> Line {
-    Line { rows, inputs, next: Some(State::Dead), answer: Err(status) }
+fn burns<const K: usize>(rows: &'static str, inputs: [Kind; K], status: S) -> Line {
+    line(rows, inputs, Next::To(State::Dead), Err(status))
 }
 
 /// Expects no effect, of inputs that the specification does not list in this scene.
-const fn ignored(inputs: &'static [Kind]) -> Line {
-    Line { rows: "", inputs, next: None, answer: Ok(&[]) }
+fn ignored<const K: usize>(inputs: [Kind; K]) -> Line {
+    line("", inputs, Next::Same, Ok(&[]))
 }
 
 const fn connect(status: S) -> Action {
@@ -66,491 +102,226 @@ const CONNECTS: [Kind; 4] = [Connect, ConnectTooLong, ConnectBusy, ConnectLate];
 /// Accept and Reject in each of their variants.
 const ANSWERS: [Kind; 5] = [Accept, AcceptTooLong, AcceptBusy, Reject, RejectTooLong];
 
-/// The whole table.
-pub(super) const TABLE: &[(Scene, &[Line])] = &[
-    (
-        Idle,
-        &[
-            stays("A1", &[Bind], &[StartBind]),
-            goes("A1", &[BoundOk], State::Bound, &[]),
-            errs("A2", &[BindFailed], S::SHARING_VIOLATION),
-            burns("", &[BindCanceled], S::CANCELED),
-            goes("A4", &[Connect], State::Connecting, &[StartConnect]),
-            errs("A5", &[ConnectTooLong], S::INVALID_BUFFER_SIZE),
-            errs("A6", &[ConnectBusy], S::CONNECTION_ACTIVE),
-            stays("A12", &[ConnectLate], &[connect(S::IO_TIMEOUT)]),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("C11", &[Disconnect], S::CONNECTION_INVALID),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[]),
-            goes("", &[Release], State::Dead, &[]),
-            ignored(&[Cancel, UnreachableNetwork, UnreachableHost, Refused, RefusedData, PeerAccepted]),
-            ignored(&[CompleteDone, PeerCompleted]),
-            ignored(&[PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[DisconnectAnswered, QueuePairRemoved, TimedOut, Failed, FailedRetryable]),
+/// Returns the lines of the inputs that the specification lists in a scene, and of those that differ from [`otherwise`].
+pub(super) fn lines(scene: Scene) -> Vec<Line> {
+    match scene {
+        Idle => vec![
+            stays("A1", [Bind], [StartBind]),
+            goes("A1", [BoundOk], State::Bound, []),
+            errs("A2", [BindFailed], S::SHARING_VIOLATION),
+            burns("", [BindCanceled], S::CANCELED),
+            goes("A4", [Connect], State::Connecting, [StartConnect]),
+            errs("A5", [ConnectTooLong], S::INVALID_BUFFER_SIZE),
+            stays("A12", [ConnectLate], [connect(S::IO_TIMEOUT)]),
+            errs("C11", [Disconnect], S::CONNECTION_INVALID),
+            errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
-    ),
-    (
-        Bound,
-        &[
-            errs("A3", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            goes("A4", &[Connect], State::Connecting, &[StartConnect]),
-            errs("A5", &[ConnectTooLong], S::INVALID_BUFFER_SIZE),
-            errs("A6", &[ConnectBusy], S::CONNECTION_ACTIVE),
-            stays("A12", &[ConnectLate], &[connect(S::IO_TIMEOUT)]),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[]),
-            goes("", &[Release], State::Dead, &[]),
-            ignored(&[Cancel, UnreachableNetwork, UnreachableHost, Refused, RefusedData, PeerAccepted]),
-            ignored(&[CompleteDone, PeerCompleted]),
-            ignored(&[PeerRejected, PeerGaveUp, PeerDisconnected, PathLost, BoundOk]),
-            ignored(&[DisconnectAnswered, QueuePairRemoved, TimedOut, Failed, FailedRetryable]),
-            ignored(&[BindFailed, BindCanceled]),
+        Bound => vec![
+            errs("A3", [Bind], S::ADDRESS_ALREADY_ASSOCIATED),
+            goes("A4", [Connect], State::Connecting, [StartConnect]),
+            errs("A5", [ConnectTooLong], S::INVALID_BUFFER_SIZE),
+            stays("A12", [ConnectLate], [connect(S::IO_TIMEOUT)]),
+            errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
-    ),
-    (
-        Connecting,
-        &[
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            goes("A7", &[UnreachableNetwork], State::Idle, &[Abandon, connect(S::NETWORK_UNREACHABLE)]),
-            goes("A8", &[UnreachableHost], State::Idle, &[Abandon, connect(S::HOST_UNREACHABLE)]),
-            goes("A9", &[Refused], State::Idle, &[Abandon, connect(S::CONNECTION_REFUSED)]),
-            goes(
-                "A10",
-                &[RefusedData, PeerRejected],
-                State::Idle,
-                &[Abandon, connect(S::CONNECTION_REFUSED)],
-            ),
-            goes(
-                "A11",
-                &[PeerGaveUp, PeerDisconnected],
-                State::Idle,
-                &[Abandon, connect(S::CONNECTION_REFUSED)],
-            ),
-            goes("A12", &[TimedOut], State::Idle, &[RefusePeer, connect(S::IO_TIMEOUT)]),
-            goes("A12", &[PathLost], State::Idle, &[Abandon, connect(S::IO_TIMEOUT)]),
-            goes("A8", &[FailedRetryable], State::Idle, &[RefusePeer, connect(S::HOST_UNREACHABLE)]),
-            goes("A13", &[Cancel, Release], State::Dead, &[RefusePeer, connect(S::CANCELED)]),
-            goes("A14", &[QueuePairRemoved], State::Dead, &[RefusePeer, connect(S::CANCELED)]),
-            goes(
-                "A15 C15",
-                &[DeviceRemoved, FailedRemoved],
-                State::Dead,
-                &[Abandon, connect(S::DEVICE_REMOVED)],
-            ),
-            goes("A16", &[PeerAccepted], State::ConnectDone, &[connect(S::SUCCESS)]),
-            goes("A2", &[BindFailed], State::Idle, &[Abandon, connect(S::SHARING_VIOLATION)]),
-            goes("", &[BindCanceled], State::Dead, &[Abandon, connect(S::CANCELED)]),
-            goes("", &[Failed], State::Dead, &[RefusePeer, connect(S::UNSUCCESSFUL)]),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+        Connecting | ConnectingBound => vec![
+            back("A7", [UnreachableNetwork], [Abandon, connect(S::NETWORK_UNREACHABLE)]),
+            back("A8", [UnreachableHost], [Abandon, connect(S::HOST_UNREACHABLE)]),
+            back("A9", [Refused], [Abandon, connect(S::CONNECTION_REFUSED)]),
+            back("A10", [RefusedData, PeerRejected], [Abandon, connect(S::CONNECTION_REFUSED)]),
+            back("A11", [PeerGaveUp, PeerDisconnected], [Abandon, connect(S::CONNECTION_REFUSED)]),
+            back("A12", [TimedOut], [RefusePeer, connect(S::IO_TIMEOUT)]),
+            back("A12", [PathLost], [Abandon, connect(S::IO_TIMEOUT)]),
+            back("A8", [FailedRetryable], [RefusePeer, connect(S::HOST_UNREACHABLE)]),
+            dies("A13", [Cancel, Release], [RefusePeer, connect(S::CANCELED)]),
+            dies("A14", [QueuePairRemoved], [RefusePeer, connect(S::CANCELED)]),
+            dies("A15 C15", [DeviceRemoved, FailedRemoved], [Abandon, connect(S::DEVICE_REMOVED)]),
+            goes("A16", [PeerAccepted], State::ConnectDone, [connect(S::SUCCESS)]),
+            back("A2", [BindFailed], [Abandon, connect(S::SHARING_VIOLATION)]),
+            dies("", [BindCanceled], [Abandon, connect(S::CANCELED)]),
+            dies("", [Failed], [RefusePeer, connect(S::UNSUCCESSFUL)]),
+            errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
-    ),
-    (
-        ConnectingBound,
-        &[
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            goes("A7", &[UnreachableNetwork], State::Bound, &[Abandon, connect(S::NETWORK_UNREACHABLE)]),
-            goes("A8", &[UnreachableHost], State::Bound, &[Abandon, connect(S::HOST_UNREACHABLE)]),
-            goes("A9", &[Refused], State::Bound, &[Abandon, connect(S::CONNECTION_REFUSED)]),
-            goes(
-                "A10",
-                &[RefusedData, PeerRejected],
-                State::Bound,
-                &[Abandon, connect(S::CONNECTION_REFUSED)],
-            ),
-            goes(
-                "A11",
-                &[PeerGaveUp, PeerDisconnected],
-                State::Bound,
-                &[Abandon, connect(S::CONNECTION_REFUSED)],
-            ),
-            goes("A12", &[TimedOut], State::Bound, &[RefusePeer, connect(S::IO_TIMEOUT)]),
-            goes("A12", &[PathLost], State::Bound, &[Abandon, connect(S::IO_TIMEOUT)]),
-            goes("A8", &[FailedRetryable], State::Bound, &[RefusePeer, connect(S::HOST_UNREACHABLE)]),
-            goes("A13", &[Cancel, Release], State::Dead, &[RefusePeer, connect(S::CANCELED)]),
-            goes("A14", &[QueuePairRemoved], State::Dead, &[RefusePeer, connect(S::CANCELED)]),
-            goes(
-                "A15 C15",
-                &[DeviceRemoved, FailedRemoved],
-                State::Dead,
-                &[Abandon, connect(S::DEVICE_REMOVED)],
-            ),
-            goes("A16", &[PeerAccepted], State::ConnectDone, &[connect(S::SUCCESS)]),
-            goes("A2", &[BindFailed], State::Bound, &[Abandon, connect(S::SHARING_VIOLATION)]),
-            goes("", &[BindCanceled], State::Dead, &[Abandon, connect(S::CANCELED)]),
-            goes("", &[Failed], State::Dead, &[RefusePeer, connect(S::UNSUCCESSFUL)]),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+        ConnectDone => vec![
+            goes("A18", [CompleteConnect], State::Completing, [StartComplete]),
+            dies("A19", [Reject], [RefusePeer]),
+            errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
+            dies("A20", [Cancel, Release], [RefusePeer]),
+            dies("A21", [TimedOut], [RefusePeer]),
+            errs("A22", [Disconnect], S::CONNECTION_INVALID),
+            stays("A23", [Refused, RefusedData, PeerRejected, PeerGaveUp], [Abandon]),
+            stays("A23", [PeerDisconnected], [Leave]),
+            stays("A23", [PathLost, UnreachableNetwork, UnreachableHost], [Abandon]),
+            stays("A23", [Failed, FailedRetryable], [RefusePeer]),
+            dies("", [QueuePairRemoved], [RefusePeer]),
+            dies("C15", [DeviceRemoved, FailedRemoved], [Abandon]),
+            errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
-    ),
-    (
-        ConnectDone,
-        &[
-            goes("A18", &[CompleteConnect], State::Completing, &[StartComplete]),
-            goes("A19", &[Reject], State::Dead, &[RefusePeer]),
-            errs("", &[RejectTooLong], S::INVALID_BUFFER_SIZE),
-            goes("A20", &[Cancel, Release], State::Dead, &[RefusePeer]),
-            goes("A21", &[TimedOut], State::Dead, &[RefusePeer]),
-            errs("A22", &[Disconnect], S::CONNECTION_INVALID),
-            stays("A23", &[Refused, RefusedData, PeerRejected, PeerGaveUp], &[Abandon]),
-            stays("A23", &[PeerDisconnected], &[Leave]),
-            stays("A23", &[PathLost, UnreachableNetwork, UnreachableHost], &[Abandon]),
-            stays("A23", &[Failed, FailedRetryable], &[RefusePeer]),
-            goes("", &[QueuePairRemoved], State::Dead, &[RefusePeer]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[Abandon]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &[Accept, AcceptTooLong, AcceptBusy], S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+        ConnectDoneAlone => vec![
+            burns("A23", [CompleteConnect], S::CONNECTION_ABORTED),
+            burns("", [Reject], S::CONNECTION_ABORTED),
+            errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
+            dies("A20", [Cancel, Release], []),
+            dies("A21", [TimedOut], []),
+            errs("A22", [Disconnect], S::CONNECTION_INVALID),
+            dies("", [QueuePairRemoved], []),
+            errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
-    ),
-    (
-        ConnectDoneAlone,
-        &[
-            burns("A23", &[CompleteConnect], S::CONNECTION_ABORTED),
-            burns("", &[Reject], S::CONNECTION_ABORTED),
-            errs("", &[RejectTooLong], S::INVALID_BUFFER_SIZE),
-            goes("A20", &[Cancel, Release], State::Dead, &[]),
-            goes("A21", &[TimedOut], State::Dead, &[]),
-            errs("A22", &[Disconnect], S::CONNECTION_INVALID),
-            goes("", &[QueuePairRemoved], State::Dead, &[]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &[Accept, AcceptTooLong, AcceptBusy], S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable]),
-        ],
-    ),
-    (
-        Completing,
-        &[
-            goes("A24", &[CompleteDone], State::Connected, &[complete(S::SUCCESS)]),
-            goes("A25", &[TimedOut], State::Dead, &[RefusePeer, Flush, complete(S::IO_TIMEOUT)]),
-            goes(
+        Completing => vec![
+            goes("A24", [CompleteDone], State::Connected, [complete(S::SUCCESS)]),
+            dies("A25", [TimedOut], [RefusePeer, Flush, complete(S::IO_TIMEOUT)]),
+            dies("A25", [UnreachableNetwork, UnreachableHost], [Abandon, Flush, complete(S::IO_TIMEOUT)]),
+            dies(
                 "A25",
-                &[UnreachableNetwork, UnreachableHost],
-                State::Dead,
-                &[Abandon, Flush, complete(S::IO_TIMEOUT)],
+                [Refused, RefusedData, PeerRejected, PeerGaveUp, PathLost],
+                [Abandon, Flush, complete(S::CONNECTION_ABORTED)],
             ),
-            goes(
-                "A25",
-                &[Refused, RefusedData, PeerRejected, PeerGaveUp, PathLost],
-                State::Dead,
-                &[Abandon, Flush, complete(S::CONNECTION_ABORTED)],
-            ),
-            goes("A25", &[PeerDisconnected], State::Dead, &[Leave, Flush, complete(S::CONNECTION_ABORTED)]),
-            goes(
-                "A25",
-                &[Cancel, Release, QueuePairRemoved],
-                State::Dead,
-                &[RefusePeer, Flush, complete(S::CANCELED)],
-            ),
-            goes(
-                "A25 C15",
-                &[DeviceRemoved, FailedRemoved],
-                State::Dead,
-                &[Abandon, Flush, complete(S::DEVICE_REMOVED)],
-            ),
-            goes("A25", &[Failed], State::Dead, &[RefusePeer, Flush, complete(S::UNSUCCESSFUL)]),
-            goes("A25", &[FailedRetryable], State::Dead, &[RefusePeer, Flush, complete(S::HOST_UNREACHABLE)]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            dies("A25", [PeerDisconnected], [Leave, Flush, complete(S::CONNECTION_ABORTED)]),
+            dies("A25", [Cancel, Release, QueuePairRemoved], [RefusePeer, Flush, complete(S::CANCELED)]),
+            dies("A25 C15", [DeviceRemoved, FailedRemoved], [Abandon, Flush, complete(S::DEVICE_REMOVED)]),
+            dies("A25", [Failed], [RefusePeer, Flush, complete(S::UNSUCCESSFUL)]),
+            dies("A25", [FailedRetryable], [RefusePeer, Flush, complete(S::HOST_UNREACHABLE)]),
         ],
-    ),
-    (
-        Connected,
-        &[
-            stays("C1", &[NotifyDisconnect], &[]),
-            goes("C2", &[PeerDisconnected], State::PeerGone, &[Flush]),
+        Connected => vec![
+            stays("C1", [NotifyDisconnect], []),
+            goes("C2", [PeerDisconnected], State::PeerGone, [Flush]),
+            goes("C3", [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData], State::PeerGone, [Flush]),
+            goes("C3", [TimedOut, UnreachableNetwork, UnreachableHost], State::PeerGone, [Flush]),
+            goes("C3", [Failed, FailedRetryable], State::PeerGone, [Flush]),
+            goes("C4", [Disconnect], State::Disconnecting, [Flush, StartDisconnect]),
+            dies("C13", [Release], [Flush, Leave]),
+            goes("C13", [QueuePairRemoved], State::Disconnected, [Flush, Leave]),
+            stays("C14", [Cancel], []),
+            dies("C15", [DeviceRemoved, FailedRemoved], [Flush, Abandon]),
+        ],
+        ConnectedWatched => vec![
+            stays("C1", [NotifyDisconnect], []),
+            goes("C2", [PeerDisconnected], State::PeerGone, [notify(S::SUCCESS), Flush]),
             goes(
                 "C3",
-                &[PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData],
+                [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData],
                 State::PeerGone,
-                &[Flush],
-            ),
-            goes("C3", &[TimedOut, UnreachableNetwork, UnreachableHost], State::PeerGone, &[Flush]),
-            goes("C3", &[Failed, FailedRetryable], State::PeerGone, &[Flush]),
-            goes("C4", &[Disconnect], State::Disconnecting, &[Flush, StartDisconnect]),
-            goes("C13", &[Release], State::Dead, &[Flush, Leave]),
-            goes("C13", &[QueuePairRemoved], State::Disconnected, &[Flush, Leave]),
-            stays("C14", &[Cancel], &[]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[Flush, Abandon]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-        ],
-    ),
-    (
-        ConnectedWatched,
-        &[
-            stays("C1", &[NotifyDisconnect], &[]),
-            goes("C2", &[PeerDisconnected], State::PeerGone, &[notify(S::SUCCESS), Flush]),
-            goes(
-                "C3",
-                &[PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData],
-                State::PeerGone,
-                &[notify(S::SUCCESS), Flush],
+                [notify(S::SUCCESS), Flush],
             ),
             goes(
                 "C3",
-                &[TimedOut, UnreachableNetwork, UnreachableHost],
+                [TimedOut, UnreachableNetwork, UnreachableHost],
                 State::PeerGone,
-                &[notify(S::SUCCESS), Flush],
+                [notify(S::SUCCESS), Flush],
             ),
-            goes("C3", &[Failed, FailedRetryable], State::PeerGone, &[notify(S::SUCCESS), Flush]),
-            goes("C4", &[Disconnect], State::Disconnecting, &[notify(S::SUCCESS), Flush, StartDisconnect]),
-            goes("C13", &[Release], State::Dead, &[notify(S::CANCELED), Flush, Leave]),
-            goes("C13", &[QueuePairRemoved], State::Disconnected, &[notify(S::SUCCESS), Flush, Leave]),
-            stays("C14", &[Cancel], &[notify(S::CANCELED)]),
-            goes(
-                "C15",
-                &[DeviceRemoved, FailedRemoved],
-                State::Dead,
-                &[notify(S::DEVICE_REMOVED), Flush, Abandon],
-            ),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            goes("C3", [Failed, FailedRetryable], State::PeerGone, [notify(S::SUCCESS), Flush]),
+            goes("C4", [Disconnect], State::Disconnecting, [notify(S::SUCCESS), Flush, StartDisconnect]),
+            dies("C13", [Release], [notify(S::CANCELED), Flush, Leave]),
+            goes("C13", [QueuePairRemoved], State::Disconnected, [notify(S::SUCCESS), Flush, Leave]),
+            stays("C14", [Cancel], [notify(S::CANCELED)]),
+            dies("C15", [DeviceRemoved, FailedRemoved], [notify(S::DEVICE_REMOVED), Flush, Abandon]),
         ],
-    ),
-    (
-        PeerGone,
-        &[
-            goes("C5", &[Disconnect], State::Disconnecting, &[StartDisconnect]),
-            stays("C6", &[NotifyDisconnect], &[notify(S::SUCCESS)]),
-            goes("", &[Release], State::Dead, &[Leave]),
-            goes("", &[QueuePairRemoved], State::Disconnected, &[Leave]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[Abandon]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut, Cancel]),
+        PeerGone => vec![
+            goes("C5", [Disconnect], State::Disconnecting, [StartDisconnect]),
+            stays("C6", [NotifyDisconnect], [notify(S::SUCCESS)]),
+            dies("", [Release], [Leave]),
+            goes("", [QueuePairRemoved], State::Disconnected, [Leave]),
+            dies("C15", [DeviceRemoved, FailedRemoved], [Abandon]),
         ],
-    ),
-    (
-        Disconnecting,
-        &[
-            goes("C7", &[DisconnectAnswered], State::Disconnected, &[Abandon, disconnect(S::SUCCESS)]),
-            goes("C8", &[TimedOut, PathLost], State::Disconnected, &[Abandon, disconnect(S::IO_TIMEOUT)]),
+        Disconnecting => vec![
+            goes("C7", [DisconnectAnswered], State::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
+            goes("C8", [TimedOut, PathLost], State::Disconnected, [Abandon, disconnect(S::IO_TIMEOUT)]),
             goes(
                 "C8",
-                &[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable],
+                [UnreachableNetwork, UnreachableHost, Failed, FailedRetryable],
                 State::Disconnected,
-                &[Abandon, disconnect(S::IO_TIMEOUT)],
+                [Abandon, disconnect(S::IO_TIMEOUT)],
             ),
-            goes("C9", &[PeerDisconnected], State::Disconnected, &[Abandon, disconnect(S::SUCCESS)]),
+            goes("C9", [PeerDisconnected], State::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
             goes(
                 "C9",
-                &[PeerGaveUp, PeerRejected, Refused, RefusedData],
+                [PeerGaveUp, PeerRejected, Refused, RefusedData],
                 State::Disconnected,
-                &[Abandon, disconnect(S::SUCCESS)],
+                [Abandon, disconnect(S::SUCCESS)],
             ),
-            goes("C10", &[Cancel], State::Disconnected, &[Abandon, disconnect(S::CANCELED)]),
-            goes("C10", &[QueuePairRemoved], State::Disconnected, &[Leave, disconnect(S::CANCELED)]),
-            goes("", &[Release], State::Dead, &[Leave, disconnect(S::CANCELED)]),
-            goes(
-                "C15",
-                &[DeviceRemoved, FailedRemoved],
-                State::Dead,
-                &[Abandon, disconnect(S::DEVICE_REMOVED)],
-            ),
-            stays("", &[NotifyDisconnect], &[notify(S::SUCCESS)]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted]),
+            goes("C10", [Cancel], State::Disconnected, [Abandon, disconnect(S::CANCELED)]),
+            goes("C10", [QueuePairRemoved], State::Disconnected, [Leave, disconnect(S::CANCELED)]),
+            dies("", [Release], [Leave, disconnect(S::CANCELED)]),
+            dies("C15", [DeviceRemoved, FailedRemoved], [Abandon, disconnect(S::DEVICE_REMOVED)]),
+            stays("", [NotifyDisconnect], [notify(S::SUCCESS)]),
         ],
-    ),
-    (
-        Disconnected,
-        &[
-            errs("C11", &[Disconnect], S::CONNECTION_INVALID),
-            errs("A6 C16", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("C16", &[Bind], S::INVALID_DEVICE_STATE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            stays("", &[NotifyDisconnect], &[notify(S::SUCCESS)]),
-            stays("C9", &[PeerDisconnected], &[]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[]),
-            goes("", &[Release], State::Dead, &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PathLost, QueuePairRemoved]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut, Cancel]),
+        Disconnected => vec![
+            errs("C11", [Disconnect], S::CONNECTION_INVALID),
+            errs("A6 C16", CONNECTS, S::CONNECTION_ACTIVE),
+            errs("C16", [Bind], S::INVALID_DEVICE_STATE),
+            stays("", [NotifyDisconnect], [notify(S::SUCCESS)]),
+            stays("C9", [PeerDisconnected], []),
         ],
-    ),
-    (
-        RequestPending,
-        &[
-            errs("P6", &[AcceptTooLong], S::INVALID_BUFFER_SIZE),
-            goes("P7", &[Accept], State::Accepting, &[StartAccept]),
-            errs("P8", &[AcceptBusy], S::CONNECTION_ACTIVE),
-            goes("P9", &[Reject], State::Dead, &[RefusePeer]),
-            errs("", &[RejectTooLong], S::INVALID_BUFFER_SIZE),
-            stays("P10", &[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected], &[Abandon]),
-            stays("P10", &[PathLost, UnreachableNetwork, UnreachableHost], &[Abandon]),
-            stays("P10", &[TimedOut, Failed, FailedRetryable], &[RefusePeer]),
-            goes("P11", &[Release], State::Dead, &[RefusePeer]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[Abandon]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Cancel, QueuePairRemoved]),
+        RequestPending => vec![
+            errs("P6", [AcceptTooLong], S::INVALID_BUFFER_SIZE),
+            goes("P7", [Accept], State::Accepting, [StartAccept]),
+            errs("P8", [AcceptBusy], S::CONNECTION_ACTIVE),
+            dies("P9", [Reject], [RefusePeer]),
+            errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
+            stays("P10", [Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected], [Abandon]),
+            stays("P10", [PathLost, UnreachableNetwork, UnreachableHost], [Abandon]),
+            stays("P10", [TimedOut, Failed, FailedRetryable], [RefusePeer]),
+            dies("P11", [Release], [RefusePeer]),
+            dies("C15", [DeviceRemoved, FailedRemoved], [Abandon]),
         ],
-    ),
-    (
-        RequestAlone,
-        &[
-            errs("P6", &[AcceptTooLong], S::INVALID_BUFFER_SIZE),
-            errs("P8", &[AcceptBusy], S::CONNECTION_ACTIVE),
-            burns("P10", &[Accept, Reject], S::CONNECTION_ABORTED),
-            errs("", &[RejectTooLong], S::INVALID_BUFFER_SIZE),
-            goes("P11", &[Release], State::Dead, &[]),
-            goes("C15", &[DeviceRemoved, FailedRemoved], State::Dead, &[]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Cancel, QueuePairRemoved]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
+        RequestAlone => vec![
+            errs("P6", [AcceptTooLong], S::INVALID_BUFFER_SIZE),
+            errs("P8", [AcceptBusy], S::CONNECTION_ACTIVE),
+            burns("P10", [Accept, Reject], S::CONNECTION_ABORTED),
+            errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
+            dies("P11", [Release], []),
         ],
-    ),
-    (
-        Accepting,
-        &[
-            goes("P13", &[PeerCompleted], State::Connected, &[accept(S::SUCCESS)]),
-            goes(
-                "P14 P18",
-                &[PeerRejected, Refused, RefusedData],
-                State::Dead,
-                &[Abandon, accept(S::CONNECTION_REFUSED)],
-            ),
-            goes("P14 P18", &[PeerGaveUp, PathLost], State::Dead, &[Abandon, accept(S::CONNECTION_ABORTED)]),
-            goes("P14 P18", &[PeerDisconnected], State::Dead, &[Leave, accept(S::CONNECTION_ABORTED)]),
-            goes("P15 P18", &[TimedOut], State::Dead, &[RefusePeer, accept(S::IO_TIMEOUT)]),
-            goes(
-                "P15 P18",
-                &[UnreachableNetwork, UnreachableHost],
-                State::Dead,
-                &[Abandon, accept(S::IO_TIMEOUT)],
-            ),
-            goes(
-                "P16 P18",
-                &[Cancel, Release, QueuePairRemoved],
-                State::Dead,
-                &[RefusePeer, accept(S::CANCELED)],
-            ),
-            goes(
-                "P17 C15",
-                &[DeviceRemoved, FailedRemoved],
-                State::Dead,
-                &[Abandon, accept(S::DEVICE_REMOVED)],
-            ),
-            goes("P18", &[Failed], State::Dead, &[RefusePeer, accept(S::UNSUCCESSFUL)]),
-            goes("P18", &[FailedRetryable], State::Dead, &[RefusePeer, accept(S::HOST_UNREACHABLE)]),
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[DisconnectAnswered]),
+        Accepting => vec![
+            goes("P13", [PeerCompleted], State::Connected, [accept(S::SUCCESS)]),
+            dies("P14 P18", [PeerRejected, Refused, RefusedData], [Abandon, accept(S::CONNECTION_REFUSED)]),
+            dies("P14 P18", [PeerGaveUp, PathLost], [Abandon, accept(S::CONNECTION_ABORTED)]),
+            dies("P14 P18", [PeerDisconnected], [Leave, accept(S::CONNECTION_ABORTED)]),
+            dies("P15 P18", [TimedOut], [RefusePeer, accept(S::IO_TIMEOUT)]),
+            dies("P15 P18", [UnreachableNetwork, UnreachableHost], [Abandon, accept(S::IO_TIMEOUT)]),
+            dies("P16 P18", [Cancel, Release, QueuePairRemoved], [RefusePeer, accept(S::CANCELED)]),
+            dies("P17 C15", [DeviceRemoved, FailedRemoved], [Abandon, accept(S::DEVICE_REMOVED)]),
+            dies("P18", [Failed], [RefusePeer, accept(S::UNSUCCESSFUL)]),
+            dies("P18", [FailedRetryable], [RefusePeer, accept(S::HOST_UNREACHABLE)]),
         ],
-    ),
-    (
-        Dead,
-        &[
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("C11", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::INVALID_DEVICE_STATE),
-            stays("C15", &[DeviceRemoved, FailedRemoved], &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
-            ignored(&[Cancel, Release, QueuePairRemoved]),
+        Dead => {
+            vec![errs("C11", [Disconnect], S::CONNECTION_INVALID), errs("", [Bind], S::INVALID_DEVICE_STATE)]
+        }
+        DeadIdleTooLong => vec![
+            errs("A21", [CompleteConnect], S::IO_TIMEOUT),
+            errs("C11", [Disconnect], S::CONNECTION_INVALID),
+            errs("", [Bind], S::INVALID_DEVICE_STATE),
         ],
-    ),
-    (
-        DeadIdleTooLong,
-        &[
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A21", &[CompleteConnect], S::IO_TIMEOUT),
-            errs("C11", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::INVALID_DEVICE_STATE),
-            stays("C15", &[DeviceRemoved, FailedRemoved], &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
-            ignored(&[Cancel, Release, QueuePairRemoved]),
+        DeadRemoved => vec![
+            errs("C15", CONNECTS, S::DEVICE_REMOVED),
+            errs("C15", ANSWERS, S::DEVICE_REMOVED),
+            errs("C15", [Bind, CompleteConnect, Disconnect, NotifyDisconnect], S::DEVICE_REMOVED),
+            stays("C15", [DeviceRemoved, FailedRemoved, Cancel, Release], []),
         ],
-    ),
-    (
-        DeadRemoved,
-        &[
-            errs("C15", &CONNECTS, S::DEVICE_REMOVED),
-            errs("C15", &ANSWERS, S::DEVICE_REMOVED),
-            errs("C15", &[Bind, CompleteConnect, Disconnect, NotifyDisconnect], S::DEVICE_REMOVED),
-            stays("C15", &[DeviceRemoved, FailedRemoved, Cancel, Release], &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
-            ignored(&[QueuePairRemoved]),
-        ],
-    ),
-];
+    }
+}
+
+/// Returns the lines of the inputs that a scene does not list.
+pub(super) fn otherwise() -> Vec<Line> {
+    vec![
+        errs("A6", CONNECTS, S::CONNECTION_ACTIVE),
+        errs("A26", [CompleteConnect], S::CONNECTION_INVALID),
+        errs("", [NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
+        errs("", ANSWERS, S::CONNECTION_INVALID),
+        errs("", [Bind], S::ADDRESS_ALREADY_ASSOCIATED),
+        dies("C15", [DeviceRemoved, FailedRemoved], []),
+        dies("", [Release], []),
+        ignored([
+            BoundOk,
+            BindFailed,
+            BindCanceled,
+            UnreachableNetwork,
+            UnreachableHost,
+            Refused,
+            RefusedData,
+        ]),
+        ignored([PeerAccepted, CompleteDone, PeerCompleted, PeerRejected, PeerGaveUp, PeerDisconnected]),
+        ignored([PathLost, DisconnectAnswered, QueuePairRemoved, TimedOut, Failed, FailedRetryable, Cancel]),
+    ]
+}
 
 /// The queries: which of read limits, private data, local address and peer address a scene has.
 pub(super) const QUERIES: &[(&str, Scene, [bool; 4])] = &[
