@@ -340,21 +340,16 @@ impl StreamEngine {
         let notify = pending(state).get_or_insert_with(|| queue.notify(NotifyKind::Any));
         let Poll::Ready(outcome) = notify.poll_now(&mut Context::from_waker(waker)) else { return false };
         *pending(state) = None;
-        match outcome {
-            Ok(()) => true,
+        let Err(error) = outcome else { return true };
+        let first = state.ended.is_none();
+        if error == NotifyError::DeviceRemoved {
             // The outstanding requests have ended with the adapter. This happens only once.
-            Err(NotifyError::DeviceRemoved) => {
-                let first = state.ended.is_none();
-                self.collect_incoming(state);
-                self.end_with(state, StreamBroken::Connection(DisconnectReason::DeviceRemoved));
-                first
-            }
-            Err(_) => {
-                let first = state.ended.is_none();
-                self.handle_failure(state);
-                first
-            }
+            self.collect_incoming(state);
+            self.end_with(state, StreamBroken::Connection(DisconnectReason::DeviceRemoved));
+        } else {
+            self.handle_failure(state);
         }
+        first
     }
 
     /// Takes all results that concern this side. Returns whether there were any.
@@ -431,9 +426,8 @@ impl StreamEngine {
                 self.handle_message(state, message);
             }
             (Status::SUCCESS, _) => {
-                state
-                    .machine
-                    .complete_transfers(usize::try_from(result.context >> KIND_BITS).unwrap_or_default());
+                let transfers = usize::try_from(result.context >> KIND_BITS);
+                state.machine.complete_transfers(transfers.unwrap_or_default());
                 match result.context & KIND {
                     CONTROL => state.machine.complete_control(),
                     CONFIRMATION => state.confirmation = Confirmation::Received,

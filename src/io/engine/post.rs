@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, Source, State, StreamEngine};
-use crate::error::{PostErrorKind, StreamBroken};
+use crate::error::PostErrorKind;
 use crate::io::resources::{ENTRIES, NO_PLACE};
 use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Message, Span, Transfer};
@@ -14,38 +14,34 @@ use crate::types::RemoteKey;
 
 impl StreamEngine {
     /// Has the provider send a message with some of the first `length` bytes. Returns how many these were; `None` if it takes
-    /// nothing now, and wakes the writer when it does. After an error nothing was sent, and the stream is broken.
+    /// nothing now, and wakes the writer when it does. After an error nothing was sent.
     pub(super) fn frame(
         &self,
         state: &mut State,
         parts: &[IoSlice<'_>],
         length: usize,
-    ) -> Result<Option<usize>, StreamBroken> {
+    ) -> Result<Option<usize>, PostErrorKind> {
         let Span { address, key, .. } = state.machine.target();
         let message =
             StreamMessage { parts, length, to: RemoteAddress { key, address }, describe: encode_length };
-        match self.queue_pair.write_message(&message, &self.completed) {
-            Ok(Streamed::Sent(length)) => {
+        match self.queue_pair.write_message(&message, &self.completed)? {
+            Streamed::Sent(length) => {
                 state.machine.transfer(length);
                 // It is with the provider: there is no memory to wait for.
                 state.machine.complete_transfers(1);
                 Ok(Some(length))
             }
-            Ok(Streamed::Blocked) => Ok(None),
-            Err(kind) => {
-                self.handle_refused_post(state, kind);
-                Err(state.ended.clone().unwrap_or(StreamBroken::Post(kind)))
-            }
+            Streamed::Blocked => Ok(None),
         }
     }
 
-    /// Copies the first `length` bytes to the ring and posts them. After an error nothing was posted, and the stream is broken.
+    /// Copies the first `length` bytes to the ring and posts them. After an error nothing was posted.
     pub(super) fn copy_in(
         &self,
         state: &mut State,
         parts: &[IoSlice<'_>],
         length: usize,
-    ) -> Result<usize, StreamBroken> {
+    ) -> Result<usize, PostErrorKind> {
         let mut left = length;
         let parts = parts.iter().map(move |part| {
             let part = &part[..part.len().min(left)];
@@ -69,10 +65,7 @@ impl StreamEngine {
             true => WorkOptions::default().silent(),
             false => signaled_options(state, DATA),
         };
-        self.post(state, Some((source, to)), message, options).map(|()| length).map_err(|kind| {
-            self.handle_refused_post(state, kind);
-            state.ended.clone().unwrap_or(StreamBroken::Post(kind))
-        })
+        self.post(state, Some((source, to)), message, options).map(|()| length)
     }
 
     pub(super) fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {

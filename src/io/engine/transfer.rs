@@ -208,7 +208,8 @@ impl StreamEngine {
                 }
                 Ok(None) => {}
                 // The peer may have closed the stream since the queues were polled: then its last messages decide.
-                Err(_) => {
+                Err(kind) => {
+                    self.handle_refused_post(state, kind);
                     self.collect_incoming(state);
                 }
             }
