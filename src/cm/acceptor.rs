@@ -134,13 +134,7 @@ pub(crate) struct AcceptorParts<A, F> {
 }
 
 impl<T: Send + 'static> Acceptor<T> {
-    /// Answers the requests of these listeners.
-    ///
-    /// # Errors
-    /// `InvalidState` without a listener that listens.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
+    /// Answers the requests of these listeners, of which one at least has to listen. Panics outside of a runtime.
     pub(crate) fn new<A, F, H, E>(parts: AcceptorParts<A, F>) -> Result<Self, BindError>
     where
         A: Clone + Send + Sync + 'static,
@@ -559,8 +553,8 @@ where
     }
 }
 
-/// Waits until this time.
-async fn wait_until(time: Option<Instant>) {
+/// Resolves at this time; without a time it never resolves.
+pub(crate) async fn wait_until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,

@@ -17,7 +17,7 @@ mod provider;
 pub use crate::provider::info::{AdapterInfo, ProviderKind};
 pub use crate::provider::params::{AcceptParams, ConnectParams};
 pub use acceptor::{Acceptor, AcceptorConfig};
-pub(crate) use acceptor::{AcceptorParts, none_later};
+pub(crate) use acceptor::{AcceptorParts, none_later, wait_until};
 pub use adapter::Adapter;
 pub(crate) use adapter::WeakAdapter;
 pub use connection::Connection;

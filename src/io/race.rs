@@ -2,13 +2,14 @@
 //!
 //! This module handles addresses and time. The caller defines what an attempt does.
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
+
+use crate::cm::wait_until;
 
 /// The time from the start of an attempt to the start of the next: the Connection Attempt Delay of RFC 8305 section 8.
 pub(super) const HEAD_START: Duration = Duration::from_millis(250);
@@ -74,8 +75,8 @@ where
                 Some((place, Err(error))) => failed.push((place, error)),
                 None => break,
             },
-            () = until(turn) => {}
-            () = until(deadline) => break,
+            () = wait_until(turn) => {}
+            () = wait_until(deadline) => break,
         }
     }
     let error = |place| match failed.iter().position(|(failed, _)| *failed == place) {
@@ -86,17 +87,11 @@ where
     Err(addresses.iter().copied().zip(errors).collect())
 }
 
-/// Resolves at this instant; without an instant it never resolves.
-async fn until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::future::pending;
+
     use tokio::time::sleep;
 
     use super::*;
