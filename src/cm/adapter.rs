@@ -68,10 +68,7 @@ impl Adapter {
         Self::open_by(&Provider::all(), address.local_address()?)
     }
 
-    /// Opens the adapter that has a local address, of the first of these providers that has one.
-    ///
-    /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Opens the adapter that has a local address, of the first of these providers that has one, like [`open`](Self::open).
     pub(crate) fn open_by(providers: &[Provider], address: SocketAddr) -> Result<Self, OpenError> {
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
@@ -161,9 +158,6 @@ impl Adapter {
     }
 
     /// Creates two completion queues of these depths in a part of the device's that others use, too.
-    ///
-    /// # Errors
-    /// Those of [`completion_queue`](Self::completion_queue).
     pub(crate) fn shared_completion_queues(
         &self,
         depths: [usize; 2],

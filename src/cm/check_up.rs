@@ -142,19 +142,13 @@ fn reason(address: IpAddr, provider: ProviderKind) -> String {
     }
 }
 
-/// Does something that may take long on the blocking pool of the runtime.
-///
-/// # Errors
-/// A fault, if the runtime shuts down.
+/// Does something that may take long on the blocking pool of the runtime. The shutdown of the runtime is a fault.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
     let ended = |_| Fault::Other(OpenError::Unsupported("the runtime has shut down"));
     tokio::task::spawn_blocking(work).await.map_err(ended)
 }
 
-/// Registers memory, and connects the adapter to itself.
-///
-/// # Errors
-/// The fault of the adapter.
+/// Registers memory, and connects the adapter to itself. Fails with the fault of the adapter.
 async fn try_out(adapter: &Adapter, address: IpAddr) -> Result<(), Fault> {
     let device = || adapter.info().name;
     let memory = adapter.buffer(MEMORY).map_err(|error| match error {
@@ -168,9 +162,6 @@ async fn try_out(adapter: &Adapter, address: IpAddr) -> Result<(), Fault> {
 }
 
 /// Connects the adapter to itself, and disconnects.
-///
-/// # Errors
-/// The error of the first call that fails.
 async fn connect_to_itself(adapter: &Adapter, address: IpAddr) -> io::Result<()> {
     let listener = adapter.listener();
     listener.bind(SocketAddr::new(address, 0))?;

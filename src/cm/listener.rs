@@ -254,10 +254,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates the request of a connector that has one.
-    ///
-    /// # Errors
-    /// `DeviceRemoved` if the adapter was removed in this very moment.
+    /// Creates the request of a connector that has one, unless the adapter was removed in this very moment.
     fn new(provider: backend::Connector) -> Result<Self, AcceptError> {
         let attempt = Attempt::new(provider).map_err(|provider| {
             provider.release();
@@ -267,9 +264,6 @@ impl Request {
     }
 
     /// Creates the request of a connector, which the program has from now on, with its descriptor.
-    ///
-    /// # Errors
-    /// Those of [`new`](Self::new).
     fn fetched(provider: backend::Connector) -> Result<Self, AcceptError> {
         drop(provider.take_descriptor());
         Self::new(provider)

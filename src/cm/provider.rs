@@ -136,18 +136,13 @@ impl Provider {
         self.local_for_peer(SocketAddr::new(remote, 0)).map(|local| local.ip())
     }
 
-    /// Returns the adapter that has a local address, which may be link-local with a scope.
-    ///
-    /// # Errors
-    /// As for [`resolve`](Self::resolve).
+    /// Returns the adapter that has a local address, like [`resolve`](Self::resolve). It may be link-local with a scope.
     pub(crate) fn resolve_local(&self, address: SocketAddr) -> Result<AdapterId, OpenError> {
         self.provider.resolve(address)
     }
 
-    /// Returns the local address from which a peer is reached, whose address may be link-local with a scope.
-    ///
-    /// # Errors
-    /// As for [`local_for`](Self::local_for).
+    /// Returns the local address from which a peer is reached, like [`local_for`](Self::local_for). It may be link-local with a
+    /// scope.
     pub(crate) fn local_for_peer(&self, remote: SocketAddr) -> Result<SocketAddr, OpenError> {
         self.provider.local_for(remote)
     }

@@ -298,10 +298,7 @@ impl CompletionRing {
         self.lock().closed
     }
 
-    /// Makes room for `depth` results.
-    ///
-    /// # Errors
-    /// The number of results, if it is larger than `depth`.
+    /// Makes room for `depth` results. Fails with the number of results if it is larger.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), usize> {
         let mut state = self.lock();
         let held = state.entries.len();

@@ -62,10 +62,8 @@ impl ReceiveCounter {
         self.0.lock().depth
     }
 
-    /// Sets the depth and the threshold that are given. The threshold is at most the depth.
-    ///
-    /// # Errors
-    /// The number of receives, if it is larger than `depth`. Nothing has changed then.
+    /// Sets the depth and the threshold that are given. The threshold is at most the depth. If the number of receives is larger
+    /// than `depth`, fails with it, and changes nothing.
     pub(crate) fn modify(&self, depth: Option<usize>, threshold: Option<usize>) -> Result<(), usize> {
         let mut wakes = WakeList::default();
         let mut state = self.0.lock();

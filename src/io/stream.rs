@@ -546,11 +546,8 @@ impl RdmaStream {
     }
 }
 
-/// Limits the time of a connect to this peer, or of the resolution of a name. The future is the caller's: moved into this one, it
-/// would take its place twice.
-///
-/// # Errors
-/// `TimedOut` after it.
+/// Limits the time of a connect to this peer, or of the resolution of a name, by `TimedOut`. The future is the caller's: moved
+/// into this one, it would take its place twice.
 pub(super) async fn within<T>(
     peer: Option<SocketAddr>,
     limit: Option<Duration>,

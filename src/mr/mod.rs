@@ -20,10 +20,8 @@ pub use remote::{MemoryWindow, RemoteRegion};
 
 pub use crate::memory::{Mapping, OwnedMemory, Pages, RawMemory};
 
-/// Does what a device may take long for, where it may take its time.
-///
-/// # Errors
-/// `DeviceRemoved` when the runtime has shut down, and it was not done.
+/// Does what a device may take long for, where it may take its time. `DeviceRemoved` means that the runtime has shut down, and
+/// it was not done.
 async fn maybe_blocking<T: Send + 'static>(
     adapter: &Adapter,
     work: impl FnOnce() -> T + Send + 'static,
@@ -36,9 +34,6 @@ async fn maybe_blocking<T: Send + 'static>(
 }
 
 /// Checks that the adapter registers so many bytes at once.
-///
-/// # Errors
-/// `DeviceRemoved`, `Empty`, `TooLarge`.
 fn check_length(adapter: &Adapter, length: usize) -> Result<(), RegisterError> {
     let maximum = adapter.info().max_registration;
     if adapter.is_removed() {

@@ -274,11 +274,8 @@ impl Responder {
         Self { config, input: BytesMut::new(), request: None, failed: None }
     }
 
-    /// Takes bytes of the request, in pieces of any size; `Some` when it is whole.
-    ///
-    /// # Errors
-    /// The request is none, or one that cannot be granted; or bytes follow it, which an initiator may only send
-    /// after the reply (RFC 5044 section 7.1.2). So this wants to be called until the reply is sent.
+    /// Takes bytes of the request, in pieces of any size; `Some` when it is whole. It is an error if bytes follow the request,
+    /// which an initiator may only send after the reply (RFC 5044 section 7.1.2): call this until the reply is sent.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

@@ -23,10 +23,8 @@ pub(crate) enum QueuePairState {
 }
 
 impl QueuePairState {
-    /// Gives the queue pair to a connector: at most one at a time has it (`CM-22`).
-    ///
-    /// # Errors
-    /// `Busy` if it is not free; the caller reports `CONNECTION_ACTIVE`.
+    /// Gives the queue pair to a connector: at most one at a time has it (`CM-22`). If it is not free, the caller reports
+    /// `CONNECTION_ACTIVE`.
     pub(crate) fn associate(&mut self) -> Result<(), Busy> {
         if *self != Self::Unconnected {
             return Err(Busy);
@@ -54,10 +52,7 @@ impl QueuePairState {
         *self = Self::Over;
     }
 
-    /// Checks that requests of this kind may be posted.
-    ///
-    /// # Errors
-    /// `ConnectionInvalid` for what needs a connection (`QP-06`).
+    /// Checks that requests of this kind may be posted: all but receives need a connection (`QP-06`).
     pub(crate) fn admits(self, kind: OpKind) -> Result<(), PostErrorKind> {
         match (self, kind) {
             (_, OpKind::Receive) | (Self::Connected, _) => Ok(()),

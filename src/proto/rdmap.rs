@@ -286,9 +286,7 @@ impl<T> Outbound<T> {
 
     /// Matches a segment of a Read Response with the oldest outstanding read (RFC 5040 section 5.2: responses come
     /// in the order of the requests). [`remove_answered`](Self::remove_answered) follows once the last one has been placed.
-    ///
-    /// # Errors
-    /// The Terminate for an answer without a request, or for one that differs from its request.
+    /// The error is the Terminate for an answer without a request, or for one that differs from its request.
     pub(crate) fn response(
         &mut self,
         stag: u32,

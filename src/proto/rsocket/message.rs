@@ -102,9 +102,6 @@ impl Hello {
     }
 
     /// Decodes the start of private data. Some transports pad it, so the bytes behind are ignored.
-    ///
-    /// # Errors
-    /// `Foreign`, `Version`, or `Value` for a field that no rsocket sends.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(ProtocolError::Foreign)?;
         let [version, flags, c0, c1, own, _, _, _, spans @ ..] = *bytes;

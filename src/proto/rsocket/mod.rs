@@ -231,10 +231,7 @@ impl Machine {
         self.peer.big_endian
     }
 
-    /// Applies a message of the peer.
-    ///
-    /// # Errors
-    /// The peer exceeds what it was granted, or breaks the protocol otherwise: the stream cannot go on.
+    /// Applies a message of the peer. One that exceeds what was granted, or breaks the protocol otherwise, ends the stream.
     pub(crate) fn apply(&mut self, message: Message) -> Result<Event, ProtocolError> {
         self.may_send = true;
         match message {
@@ -326,11 +323,8 @@ impl Machine {
     ///
     /// The message may have announced credits alone while the peer is writing the entry. The length of the entry is
     /// written last, and is always that of the first target: a length of which bytes are still zero is part of an
-    /// entry, and the message that announces the entry follows.
-    ///
-    /// # Errors
-    /// `Value` for a target of another length, for which this end would wait for ever; `Overrun` for more memory at once
-    /// than the list has entries.
+    /// entry, and the message that announces the entry follows. For a target of any other length this end would wait for ever, so
+    /// it is an error, as is more memory at once than the list has entries.
     pub(crate) fn apply_target(&mut self, target: Span) -> Result<bool, ProtocolError> {
         let (expected, length) = (self.peer.data.length, target.length);
         if length != expected {
