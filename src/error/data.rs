@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Reason, WcError};
 use crate::status::Status;
+use crate::status::porting::Outcome;
 use crate::types::{Access, OpKind, QueueKind, TooShort};
 
 /// The reason why a work request was not posted.
@@ -156,26 +157,6 @@ pub struct PostError<B> {
     pub kind: PostErrorKind,
     /// The buffer of the request, unchanged.
     pub buffer: B,
-}
-
-impl<B> PostError<B> {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        self.kind.status()
-    }
-}
-
-impl<B> fmt::Debug for PostError<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostError").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-impl<B> From<PostError<B>> for io::Error {
-    fn from(error: PostError<B>) -> Self {
-        // Without the buffer: it need not be `Send`.
-        error.kind.into()
-    }
 }
 
 /// The error of a work request that was posted and failed.
@@ -370,25 +351,6 @@ pub struct RegisterFromError<T> {
     pub memory: Option<T>,
 }
 
-impl<T> RegisterFromError<T> {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        self.kind.status()
-    }
-}
-
-impl<T> fmt::Debug for RegisterFromError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegisterFromError").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-impl<T> From<RegisterFromError<T>> for io::Error {
-    fn from(error: RegisterFromError<T>) -> Self {
-        error.kind.into()
-    }
-}
-
 impl RegisterError {
     /// Returns the ND status.
     pub fn status(&self) -> Status {
@@ -405,3 +367,35 @@ impl RegisterError {
         }
     }
 }
+
+/// Implements what errors have that return the memory of their call.
+macro_rules! with_memory {
+    ($($error:ident),*) => {$(
+        impl<T> $error<T> {
+            /// Returns the ND status.
+            pub fn status(&self) -> Status {
+                self.kind.status()
+            }
+
+            /// Returns the outcome, which has the values of the other interfaces.
+            pub fn outcome(&self) -> Outcome {
+                self.kind.outcome()
+            }
+        }
+
+        impl<T> fmt::Debug for $error<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($error)).field("kind", &self.kind).finish_non_exhaustive()
+            }
+        }
+
+        impl<T> From<$error<T>> for io::Error {
+            fn from(error: $error<T>) -> Self {
+                // Without the memory: it need not be `Send`.
+                error.kind.into()
+            }
+        }
+    )*};
+}
+
+with_memory!(PostError, RegisterFromError);

@@ -2,8 +2,7 @@
 
 use super::{
     AcceptError, BindError, CompletionError, ConnectError, DisconnectError, NotifyError, OpenError,
-    PostError, PostErrorKind, Reason, RegisterError, RegisterFromError, ResizeError, StateError,
-    StreamBroken, StreamError, WordError,
+    PostErrorKind, Reason, RegisterError, ResizeError, StateError, StreamBroken, StreamError, WordError,
 };
 use crate::status::porting::{CmEvent, CmPhase, CmTransport, IbRejectReason, Outcome};
 use crate::types::{DisconnectReason, TooShort};
@@ -91,20 +90,6 @@ outcomes! {
         Self::Bind(error) => error.outcome(),
         Self::Post(error) => error.outcome(),
         Self::Attempts(attempts) => attempts.last().map_or(Outcome::AddressInvalid, |(_, error)| error.outcome()),
-    }
-}
-
-impl<B> PostError<B> {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        self.kind.outcome()
-    }
-}
-
-impl<T> RegisterFromError<T> {
-    /// Returns the outcome, which has the values of the other interfaces.
-    pub fn outcome(&self) -> Outcome {
-        self.kind.outcome()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::error::{ProtocolError, Retained};
+use crate::error::{PostError, ProtocolError, RegisterFromError, Retained};
 use crate::status::Status;
 use crate::types::{Access, AdapterId, OpKind, QueueKind};
 

@@ -21,11 +21,7 @@ const LATE_WRITE: usize = 64 << 10;
 
 impl StreamEngine {
     /// Reads the bytes that have arrived, up to the room in `into`.
-    pub(in crate::io) fn poll_read(
-        &self,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -39,7 +35,7 @@ impl StreamEngine {
     }
 
     /// Reads like [`poll_read`](Self::poll_read), but fails with `WouldBlock` instead of waiting.
-    pub(in crate::io) fn try_read(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+    pub(crate) fn try_read(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
         if into.remaining() == 0 {
             return Ok(());
         }
@@ -50,11 +46,7 @@ impl StreamEngine {
     }
 
     /// Copies the bytes that have arrived, which stay unread.
-    pub(in crate::io) fn poll_peek(
-        &self,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let budget = ready!(coop::poll_proceed(cx));
         let outcome = ready!(
             self.poll_for(cx, Side::Reader, |state, collected| self.peek_unread(state, into, collected))
@@ -64,16 +56,12 @@ impl StreamEngine {
     }
 
     /// Copies the bytes that have arrived, which stay unread. Any number of tasks may wait.
-    pub(in crate::io) async fn peek(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+    pub(crate) async fn peek(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
         self.wait_for(Side::Reader, |state, collected| self.peek_unread(state, into, collected)).await
     }
 
     /// Writes one message, as long as the peer and the ring have room for.
-    pub(in crate::io) fn poll_write(
-        &self,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let budget = ready!(coop::poll_proceed(cx));
         let mut exhausted = false;
         let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
@@ -91,7 +79,7 @@ impl StreamEngine {
     }
 
     /// Writes like [`poll_write`](Self::poll_write), but fails with `WouldBlock` instead of waiting.
-    pub(in crate::io) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut exhausted = false;
         let outcome = self.try_for(Side::Writer, |state, collected| {
             self.write_parts(state, parts, collected, &mut exhausted)
@@ -106,7 +94,7 @@ impl StreamEngine {
     }
 
     /// Resolves when a read or a write would not wait.
-    pub(in crate::io) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
+    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
         let budget = ready!(coop::poll_proceed(cx));
         ready!(self.poll_for(cx, side, |state, collected| self.is_ready(state, side, collected)));
         budget.made_progress();
@@ -114,7 +102,7 @@ impl StreamEngine {
     }
 
     /// Resolves when a read or a write would not wait. Any number of tasks may wait.
-    pub(in crate::io) async fn ready(&self, side: Side) {
+    pub(crate) async fn ready(&self, side: Side) {
         self.wait_for(side, |state, collected| self.is_ready(state, side, collected)).await;
     }
 
@@ -187,8 +175,7 @@ impl StreamEngine {
     ) -> Option<io::Result<usize>> {
         let wanted = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
         if state.machine.is_shutdown() {
-            let error = io::Error::new(io::ErrorKind::BrokenPipe, "the stream has been shut down");
-            return Some(Err(error));
+            return Some(Err(broken_pipe("the stream has been shut down")));
         }
         if wanted == 0 {
             return Some(Ok(0));
@@ -219,10 +206,7 @@ impl StreamEngine {
         }
         match &state.ended {
             _ if !collected => None,
-            _ if state.machine.is_peer_gone() => {
-                let error = io::Error::new(io::ErrorKind::BrokenPipe, "the peer has closed the stream");
-                Some(Err(error))
-            }
+            _ if state.machine.is_peer_gone() => Some(Err(broken_pipe("the peer has closed the stream"))),
             Some(broken) => Some(Err(broken.clone().into())),
             None => {
                 // A wait is polled more than once.
@@ -250,7 +234,7 @@ impl StreamEngine {
 /// The readiness of both directions.
 impl StreamEngine {
     /// Resolves when one of these directions is ready. Any number of tasks may wait.
-    pub(in crate::io) async fn readiness(&self, interest: Interest) -> Ready {
+    pub(crate) async fn readiness(&self, interest: Interest) -> Ready {
         let wait = async |side: Side, waits: bool| {
             if !waits {
                 return pending().await;
@@ -293,7 +277,7 @@ impl StreamEngine {
 /// The end of a stream: the messages to the peer, and the confirmation of its device.
 impl StreamEngine {
     /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
-    pub(in crate::io) fn shutdown(&self) -> bool {
+    pub(crate) fn shutdown(&self) -> bool {
         let mut state = self.lock();
         state.machine.shutdown();
         self.advance(&mut state);
@@ -301,25 +285,25 @@ impl StreamEngine {
     }
 
     /// Ends both directions.
-    pub(in crate::io) fn disconnect(&self) {
+    pub(crate) fn disconnect(&self) {
         let mut state = self.lock();
         state.machine.disconnect();
         self.advance(&mut state);
     }
 
     /// Returns the progress of the connection. `None` if it has ended, or the provider cannot say.
-    pub(in crate::io) fn progress(&self) -> Option<Progress> {
+    pub(crate) fn progress(&self) -> Option<Progress> {
         self.queue_pair.progress()
     }
 
     /// Ends the connection without a message to the peer.
-    pub(in crate::io) fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.queue_pair.flush();
     }
 
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
     /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
-    pub(in crate::io) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let budget = ready!(coop::poll_proceed(cx));
         let outcome = ready!(self.poll_for(cx, Side::Writer, |state, collected| {
             self.advance(state);
@@ -355,6 +339,11 @@ impl StreamEngine {
         }
         state.confirmation == Confirmation::Received
     }
+}
+
+/// Returns the error of a write that cannot succeed any longer.
+fn broken_pipe(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, why)
 }
 
 /// Returns the outcome of a read if there is nothing to be read; `None` if data may still come.
