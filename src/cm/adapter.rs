@@ -108,6 +108,11 @@ impl Adapter {
         self.provider.is_removed()
     }
 
+    /// Returns the adapter of the provider, unless it has been removed.
+    fn present(&self) -> Result<&backend::Adapter, OpenError> {
+        if self.is_removed() { Err(OpenError::DeviceRemoved) } else { Ok(&self.provider) }
+    }
+
     /// Returns a handle that does not keep the adapter open.
     pub(crate) fn downgrade(&self) -> WeakAdapter {
         WeakAdapter { provider: self.provider.downgrade() }
@@ -139,11 +144,9 @@ impl Adapter {
     /// # Errors
     /// `InvalidParameter` with the number of the argument; `DeviceRemoved`.
     pub fn queue_pair(&self, config: QueuePairConfig) -> Result<QueuePair, OpenError> {
-        if self.is_removed() {
-            return Err(OpenError::DeviceRemoved);
-        }
-        config.check(self.provider.info(), self.provider.domain())?;
-        QueuePair::new(&self.provider, config)
+        let provider = self.present()?;
+        config.check(provider.info(), provider.domain())?;
+        QueuePair::new(provider, config)
     }
 
     /// Creates a completion queue that the program polls (`IND2Adapter::CreateCompletionQueue`).
@@ -151,10 +154,7 @@ impl Adapter {
     /// # Errors
     /// `InvalidParameter` with the number of the argument; `DeviceRemoved`; with a device also `Os`.
     pub fn completion_queue(&self, config: CompletionQueueConfig) -> Result<CompletionQueue, OpenError> {
-        if self.is_removed() {
-            return Err(OpenError::DeviceRemoved);
-        }
-        CompletionQueue::new(&self.provider, config)
+        CompletionQueue::new(self.present()?, config)
     }
 
     /// Creates two completion queues of these depths in a part of the device's that others use, too.
@@ -162,10 +162,7 @@ impl Adapter {
         &self,
         depths: [usize; 2],
     ) -> Result<[CompletionQueue; 2], OpenError> {
-        if self.is_removed() {
-            return Err(OpenError::DeviceRemoved);
-        }
-        let device = self.provider.shared_completions()?;
+        let device = self.present()?.shared_completions()?;
         let queue = |depth| {
             let config = CompletionQueueConfig::default().depth(depth);
             CompletionQueue::over(&self.provider, device.clone(), config)
@@ -179,10 +176,7 @@ impl Adapter {
     /// # Errors
     /// `InvalidParameter` with the number of the argument; `Unsupported`; `DeviceRemoved`; with a device also `Os`.
     pub fn shared_receive_queue(&self, config: SharedReceiveConfig) -> Result<SharedReceiveQueue, OpenError> {
-        if self.is_removed() {
-            return Err(OpenError::DeviceRemoved);
-        }
-        SharedReceiveQueue::new(&self.provider, config)
+        SharedReceiveQueue::new(self.present()?, config)
     }
 
     /// Creates a memory window that is not bound (`IND2Adapter::CreateMemoryWindow`).
