@@ -60,7 +60,7 @@ pub(crate) struct QueuePair {
     /// The peer has a receive for each message.
     credited: bool,
     queues: Queues,
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
     /// Completions that are not processed yet.
     deferred_completions: DeferredCompletions,
     /// Notified when a job has ended a queue pair of the device.
@@ -98,8 +98,8 @@ pub(crate) trait QueuePairUser: Send + Sync {
     fn queue_pair_removed(&self);
 }
 
-struct Inner {
-    state: QueuePairState,
+struct State {
+    phase: QueuePairState,
     /// The connection it is being used for.
     connector: Option<Weak<dyn QueuePairUser>>,
     /// The last handle of the user is gone.
@@ -146,7 +146,7 @@ struct Inner {
     broken: Option<WcError>,
 }
 
-impl Inner {
+impl State {
     /// Returns the connector that has the queue pair, if it still exists.
     fn user(&self) -> Option<Arc<dyn QueuePairUser>> {
         self.connector.as_ref().and_then(Weak::upgrade)
@@ -229,8 +229,8 @@ impl QueuePair {
             capacities,
             credited: parts.credited,
             queues,
-            inner: Mutex::new(Inner {
-                state: QueuePairState::Unconnected,
+            state: Mutex::new(State {
+                phase: QueuePairState::Unconnected,
                 connector: None,
                 released: false,
                 device: None,
@@ -272,8 +272,8 @@ impl QueuePair {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Returns the key of the device's queue pair that it uses.
@@ -286,12 +286,12 @@ impl QueuePair {
     /// # Errors
     /// Another one has it, or had, and it has not [`settled`](Self::settled).
     pub(crate) fn associate(&self, connector: Weak<dyn QueuePairUser>) -> Result<(), Busy> {
-        let mut inner = self.lock();
-        if inner.ending.is_some() {
+        let mut state = self.lock();
+        if state.ending.is_some() {
             return Err(Busy);
         }
-        inner.state.associate()?;
-        inner.connector = Some(connector);
+        state.phase.associate()?;
+        state.connector = Some(connector);
         Ok(())
     }
 
@@ -300,10 +300,10 @@ impl QueuePair {
     /// which it still has an earlier one ("stale connection"), and it is not known when the peer has dropped the
     /// earlier one.
     pub(crate) fn lend(&self) -> Option<Arc<DeviceQp>> {
-        let mut inner = self.lock();
-        inner.used = true;
-        inner.lent = self.adapter.is_iwarp();
-        inner.device.clone()
+        let mut state = self.lock();
+        state.used = true;
+        state.lent = self.adapter.is_iwarp();
+        state.device.clone()
     }
 
     /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE
@@ -346,11 +346,11 @@ impl QueuePair {
 
     /// Marks the queue pair as connected: from now on all kinds of requests may be posted.
     pub(crate) fn establish(&self, limits: ReadLimits) {
-        let mut inner = self.lock();
-        inner.reads = limits.outbound;
-        inner.lent = false;
-        inner.silence = Silence::default();
-        inner.state.establish();
+        let mut state = self.lock();
+        state.reads = limits.outbound;
+        state.lent = false;
+        state.silence = Silence::default();
+        state.phase.establish();
     }
 
     /// Waits until no job ends a queue pair of the device of it: what was outstanding has finished.
@@ -395,15 +395,15 @@ impl QueuePair {
 
     /// Ends the queue pair after a completion queue of it has lost a result: nothing can be relied upon.
     pub(crate) fn overrun(&self) {
-        let inner = self.lock();
-        let (state, connector) = (inner.state, inner.user());
-        match (state, connector) {
+        let state = self.lock();
+        let (phase, connector) = (state.phase, state.user());
+        match (phase, connector) {
             (QueuePairState::Connected, Some(connector)) => {
-                drop(inner);
+                drop(state);
                 connector.broken(Status::CANCELED, Reason::Local("a completion queue overran"));
             }
             (_, connector) => {
-                drop(inner);
+                drop(state);
                 if let Some(connector) = connector {
                     connector.queue_pair_removed();
                 }
@@ -415,30 +415,30 @@ impl QueuePair {
     /// Finishes everything as CANCELED. A connection does not survive it, nor does an attempt: only without its queue pair of
     /// the device are receives given back.
     pub(crate) fn flush(&self) {
-        let mut inner = self.lock();
-        let (state, connector) = (inner.state, inner.user());
-        match (state, connector) {
-            (QueuePairState::Unconnected, _) if inner.ending.is_some() => {
-                inner.flushed = true;
+        let mut state = self.lock();
+        let (phase, connector) = (state.phase, state.user());
+        match (phase, connector) {
+            (QueuePairState::Unconnected, _) if state.ending.is_some() => {
+                state.flushed = true;
                 let (mut wakes, status) = (WakeList::default(), self.status_of_the_rest());
-                for waiting in std::mem::take(&mut inner.waiting) {
+                for waiting in std::mem::take(&mut state.waiting) {
                     let (ticket, completed) = waiting.ended(status, true);
-                    inner.receives.sink.complete(ticket, completed, &mut wakes);
+                    state.receives.sink.complete(ticket, completed, &mut wakes);
                 }
-                drop(inner);
+                drop(state);
                 wakes.wake_all();
             }
             (QueuePairState::Unconnected, _) => {
-                inner.flushed = true;
-                run(self.renew(inner));
+                state.flushed = true;
+                run(self.renew(state));
             }
             (QueuePairState::Associated, Some(connector)) => {
-                inner.flushed = true;
-                drop(inner);
+                state.flushed = true;
+                drop(state);
                 connector.queue_pair_removed();
             }
             (QueuePairState::Connected, Some(connector)) => {
-                drop(inner);
+                drop(state);
                 connector.broken_here(Status::CANCELED, Reason::Local(FLUSHED));
             }
             _ => {}
@@ -452,10 +452,10 @@ impl QueuePair {
         if let Some(connector) = connector {
             connector.queue_pair_removed();
         }
-        let mut inner = self.lock();
-        inner.released = true;
-        if inner.state == QueuePairState::Unconnected {
-            run(self.finish(inner, Status::CANCELED));
+        let mut state = self.lock();
+        state.released = true;
+        if state.phase == QueuePairState::Unconnected {
+            run(self.finish(state, Status::CANCELED));
         }
     }
 }
@@ -480,27 +480,27 @@ impl CompletionHandler for QueuePair {
             (key, wr_id, WcResult { status, bytes, told })
         });
         // Another thread with the lock of the queue pair may wait for that of the completion queue, so this does not wait.
-        let (Some(effects), Some(mut inner)) = (effects, self.inner.try_lock()) else {
+        let (Some(effects), Some(mut state)) = (effects, self.state.try_lock()) else {
             self.deferred_completions.add(results);
             return true;
         };
         // First the completions that came before.
-        self.read_current(&mut inner, effects);
+        self.read_current(&mut state, effects);
         for (key, id, result) in results {
-            self.read(&mut inner, key, id, result, effects);
+            self.read(&mut state, key, id, result, effects);
         }
-        self.check_flushed(&inner, &mut effects.wakes);
-        drop(inner);
+        self.check_flushed(&state, &mut effects.wakes);
+        drop(state);
         self.apply_later(effects);
         false
     }
 
     fn progress(&self) {
         let mut effects = Effects::default();
-        let mut inner = self.lock();
-        self.read_current(&mut inner, &mut effects);
-        self.check_flushed(&inner, &mut effects.wakes);
-        drop(inner);
+        let mut state = self.lock();
+        self.read_current(&mut state, &mut effects);
+        self.check_flushed(&state, &mut effects.wakes);
+        drop(state);
         self.apply(effects);
     }
 
@@ -525,11 +525,11 @@ impl CompletionHandler for QueuePair {
 
     fn device_error(&self, reason: Reason) {
         debug!(%reason, "queue pair error");
-        let inner = self.lock();
-        let Some(connector) = inner.user() else {
-            return self.finish_apart(inner, Status::INTERNAL_ERROR);
+        let state = self.lock();
+        let Some(connector) = state.user() else {
+            return self.finish_apart(state, Status::INTERNAL_ERROR);
         };
-        drop(inner);
+        drop(state);
         // The request that was wrong is one of the peer. Those of this side are canceled, as on the soft provider.
         let refused = matches!(reason, Reason::Event(DeviceEvent::QP_REQ_ERR | DeviceEvent::QP_ACCESS_ERR));
         connector.broken(if refused { Status::CANCELED } else { Status::INTERNAL_ERROR }, reason);
@@ -543,11 +543,11 @@ impl CompletionHandler for QueuePair {
     }
 
     fn data_arrived(&self) {
-        let (state, connector) = {
-            let inner = self.lock();
-            (inner.state, inner.user())
+        let (phase, connector) = {
+            let state = self.lock();
+            (state.phase, state.user())
         };
-        if let (QueuePairState::Associated, Some(connector)) = (state, connector) {
+        if let (QueuePairState::Associated, Some(connector)) = (phase, connector) {
             connector.data_arrived();
         }
     }
@@ -559,11 +559,11 @@ impl CompletionHandler for QueuePair {
 
 impl Member for QueuePair {
     fn device_removed(&self) {
-        let inner = self.lock();
-        Self::stop_waiting(&inner);
+        let state = self.lock();
+        Self::stop_waiting(&state);
         // A connection or an attempt does it for itself.
-        if inner.state == QueuePairState::Unconnected {
-            run(self.finish(inner, Status::DEVICE_REMOVED));
+        if state.phase == QueuePairState::Unconnected {
+            run(self.finish(state, Status::DEVICE_REMOVED));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::{DeviceQp, Inner, QueuePair, QueuePairUser};
+use super::{DeviceQp, QueuePair, QueuePairUser, State};
 use crate::error::{Reason, WcError};
 use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
@@ -91,18 +91,18 @@ impl QueuePair {
     }
 
     /// Processes the completions that were deferred.
-    pub(super) fn read_current(&self, inner: &mut Inner, effects: &mut Effects<'_, '_>) {
+    pub(super) fn read_current(&self, state: &mut State, effects: &mut Effects<'_, '_>) {
         if self.deferred_completions.is_empty() {
             return;
         }
-        let mut list = std::mem::take(&mut inner.reading);
+        let mut list = std::mem::take(&mut state.reading);
         self.deferred_completions.swap(&mut list);
         for (key, id, result) in list.drain(..) {
-            self.read(inner, key, id, result, effects);
+            self.read(state, key, id, result, effects);
         }
         // A list that a burst has made long is not kept.
         if list.capacity() <= KEPT {
-            inner.reading = list;
+            state.reading = list;
         }
     }
 
@@ -110,55 +110,55 @@ impl QueuePair {
     /// has ended.
     pub(super) fn read(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         id: u64,
         result: WcResult,
         effects: &mut Effects<'_, '_>,
     ) {
         let id = RequestId::unpack(id);
-        let device = inner.device.as_deref().map(DeviceQp::key);
-        if device.or_else(|| inner.ending.as_ref().map(|ending| ending.key)) != Some(key) {
-            self.read_late(inner, key, id, result, effects);
+        let device = state.device.as_deref().map(DeviceQp::key);
+        if device.or_else(|| state.ending.as_ref().map(|ending| ending.key)) != Some(key) {
+            self.read_late(state, key, id, result, effects);
         } else if id.key != RequestId::SHARED {
-            self.completed(inner, id, result, effects);
-        } else if let Some((ticket, payload)) = inner.take_shared(id.sequence) {
-            self.finished(inner, key, true, Outstanding::new(ticket, payload), result, effects);
+            self.completed(state, id, result, effects);
+        } else if let Some((ticket, payload)) = state.take_shared(id.sequence) {
+            self.finished(state, key, true, Outstanding::new(ticket, payload), result, effects);
         }
     }
 
-    fn completed(&self, inner: &mut Inner, id: RequestId, result: WcResult, effects: &mut Effects<'_, '_>) {
+    fn completed(&self, state: &mut State, id: RequestId, result: WcResult, effects: &mut Effects<'_, '_>) {
         let RequestId { key, receive, sequence } = id;
         if sequence == RequestId::KEEPALIVE {
-            return self.probed(inner, key, result, effects);
+            return self.probed(state, key, result, effects);
         }
         // Nearly always it is the oldest.
-        if let Some(outstanding) = inner.queue(receive).pop_if(sequence) {
-            self.finished(inner, key, receive, outstanding, result, effects);
-        } else if !inner.queue(receive).finished(sequence, result) {
+        if let Some(outstanding) = state.queue(receive).pop_if(sequence) {
+            self.finished(state, key, receive, outstanding, result, effects);
+        } else if !state.queue(receive).finished(sequence, result) {
             debug!(sequence, receive, "completion of an unknown request");
             return;
         }
-        self.finish_ready(inner, key, receive, effects);
+        self.finish_ready(state, key, receive, effects);
     }
 
     /// Finishes the oldest requests of a queue of which the result is known.
     pub(super) fn finish_ready(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         receive: bool,
         effects: &mut Effects<'_, '_>,
     ) {
-        while let Some((outstanding, result)) = inner.queue(receive).pop() {
-            self.finished(inner, key, receive, outstanding, result, effects);
+        while let Some((outstanding, result)) = state.queue(receive).pop() {
+            self.finished(state, key, receive, outstanding, result, effects);
         }
     }
 
     /// Finishes the next request of a queue. If it has failed, it is kept until the connection has ended.
     fn finished(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         receive: bool,
         outstanding: Outstanding,
@@ -169,42 +169,42 @@ impl QueuePair {
         let mut status = status_of(result.status, receive, self.adapter.quirks());
         // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
         // that failed (`QP-18`).
-        if status == Status::SUCCESS && !receive && inner.failed.iter().any(|(receive, ..)| !receive) {
+        if status == Status::SUCCESS && !receive && state.failed.iter().any(|(receive, ..)| !receive) {
             status = Status::CANCELED;
         }
         if status != Status::SUCCESS {
             // First the connection ends, then its requests fail (`X3`).
-            inner.failed.push((receive, ticket, result.failed(status, payload)));
-            if let (None, Some(error)) = (inner.broken, result.error()) {
-                inner.broken = Some(error);
+            state.failed.push((receive, ticket, result.failed(status, payload)));
+            if let (None, Some(error)) = (state.broken, result.error()) {
+                state.broken = Some(error);
                 effects.queue_pair.broken = Some((error, key));
             }
             return;
         }
         // An iWARP device has only handed what it sends to its TCP.
         if receive || !self.adapter.is_iwarp() {
-            inner.silence.heard();
+            state.silence.heard();
         }
         if let WindowChange::Invalidating(invalidating) = window_change {
             let (window, bound) = *invalidating;
             window.invalidated(bound);
         }
         if let Some(Told::Invalidated(invalidated)) = result.told {
-            let windows = inner.windows.iter().filter_map(std::sync::Weak::upgrade);
+            let windows = state.windows.iter().filter_map(std::sync::Weak::upgrade);
             windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
         }
         let bytes =
             if receive { result.received(&payload) } else { copied as usize + inflight::length(&payload) };
         // Once the connection is established, the connector needs no notice.
-        if receive && inner.state == QueuePairState::Associated {
+        if receive && state.phase == QueuePairState::Associated {
             effects.queue_pair.received = true;
-            inner.has_received = true;
+            state.has_received = true;
         }
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
             if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
         let Effects { wakes, polling, .. } = effects;
-        inner.queue(receive).sink.complete_polled(ticket, completed, polling.as_deref_mut(), wakes);
+        state.queue(receive).sink.complete_polled(ticket, completed, polling.as_deref_mut(), wakes);
     }
 
     /// Returns the report of the device on the first request that failed, if one did, and the status of that.
@@ -249,14 +249,14 @@ impl QueuePair {
     /// Returns the connector that has the queue pair, while it uses that of the device with this key. Without a connector the requests
     /// finish.
     fn user_of(&self, key: u32) -> Option<Arc<dyn QueuePairUser>> {
-        let inner = self.lock();
+        let state = self.lock();
         // The attempt may have ended by now, and the queue pair may have another one of the device.
-        if inner.device.as_ref().is_none_or(|device| device.key() != key) {
+        if state.device.as_ref().is_none_or(|device| device.key() != key) {
             return None;
         }
-        let connector = inner.user();
+        let connector = state.user();
         if connector.is_none() {
-            self.finish_apart(inner, Status::CANCELED);
+            self.finish_apart(state, Status::CANCELED);
         }
         connector
     }

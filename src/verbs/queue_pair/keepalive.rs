@@ -15,7 +15,7 @@
 
 use tracing::debug;
 
-use super::{Inner, QueuePair};
+use super::{QueuePair, State};
 use crate::error::{Reason, WcError};
 use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
@@ -67,18 +67,18 @@ impl QueuePair {
     pub(super) fn count_silence(&self) {
         // A completion is a sign of life, also if the program has not polled for it yet.
         self.collect_completions();
-        let mut inner = self.lock();
-        if inner.state != QueuePairState::Connected || inner.broken.is_some() || inner.refused {
+        let mut state = self.lock();
+        if state.phase != QueuePairState::Connected || state.broken.is_some() || state.refused {
             return;
         }
-        if !inner.silence.tick() {
-            if inner.silence.is_due() {
-                self.probe(&mut inner);
+        if !state.silence.tick() {
+            if state.silence.is_due() {
+                self.probe(&mut state);
             }
             return;
         }
-        let key = inner.device.as_ref().map(|device| device.key());
-        drop(inner);
+        let key = state.device.as_ref().map(|device| device.key());
+        drop(state);
         if let Some(key) = key {
             self.silent(key, Reason::PathTimeout);
         }
@@ -103,15 +103,15 @@ impl QueuePair {
     }
 
     /// Posts an empty request, unless requests are outstanding that the device reports.
-    fn probe(&self, inner: &mut Inner) {
-        let Some(device) = inner.device.as_ref() else { return };
-        let outstanding = &inner.initiator.outstanding;
-        if !inner.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
+    fn probe(&self, state: &mut State) {
+        let Some(device) = state.device.as_ref() else { return };
+        let outstanding = &state.initiator.outstanding;
+        if !state.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
             return;
         }
         let alone = outstanding.is_empty() || self.credited;
         let nowhere = RemoteMemory { address: 0, key: 0 };
-        let reads = self.adapter.is_iwarp() && inner.reads > 0;
+        let reads = self.adapter.is_iwarp() && state.reads > 0;
         let operation = if reads { Operation::Read(nowhere) } else { Operation::Write(nowhere) };
         let id = RequestId { key: device.key(), receive: false, sequence: RequestId::KEEPALIVE };
         let entries = nothing(self.adapter.quirks());
@@ -119,8 +119,8 @@ impl QueuePair {
         // SAFETY: the request has no bytes, so no memory is in use.
         match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
-                let next = inner.initiator.next();
-                inner.silence.probe = Some(Probe { ticks: 0, alone, next });
+                let next = state.initiator.next();
+                state.silence.probe = Some(Probe { ticks: 0, alone, next });
             }
             // The queue is full after all, or the connection is ending.
             Err(refused) => debug!(error = %refused.source, "probe not posted"),
@@ -130,26 +130,26 @@ impl QueuePair {
     /// Handles the completion of the empty request.
     pub(super) fn probed(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         result: WcResult,
         effects: &mut Effects<'_, '_>,
     ) {
-        let probe = inner.silence.probe.take();
+        let probe = state.silence.probe.take();
         match result.error() {
             None => {
-                inner.silence.heard();
+                state.silence.heard();
                 // The unsignaled requests before the probe have succeeded. They are retired, or the next probe would
                 // not count as alone.
                 if let Some(Probe { next, .. }) = probe {
-                    inner.initiator.finished_before(next);
-                    self.finish_ready(inner, key, false, effects);
+                    state.initiator.finished_before(next);
+                    self.finish_ready(state, key, false, effects);
                 }
             }
             // Flushed: an event, or the request that failed, has the reason.
             Some(WcError { status: WcStatus::WR_FLUSH_ERR, .. }) => {}
             Some(error) => {
-                inner.broken.get_or_insert(error);
+                state.broken.get_or_insert(error);
                 effects.queue_pair.silent = Some((error, key));
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Inner, QueuePair};
+use super::{QueuePair, State};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::memory::Slice;
@@ -70,38 +70,38 @@ impl QueuePair {
     /// # Errors
     /// The reason, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let mut inner = self.lock();
+        let mut state = self.lock();
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
-        if inner.device.is_none() && inner.state == QueuePairState::Unconnected {
-            return self.post_later(&mut inner, ticket, payload);
+        if state.device.is_none() && state.phase == QueuePairState::Unconnected {
+            return self.post_later(&mut state, ticket, payload);
         }
-        if inner.device.is_none() {
+        if state.device.is_none() {
             // Too late: it comes back flushed (`DIS-10`).
             let mut wakes = WakeList::default();
-            inner.receives.sink.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
-            drop(inner);
+            state.receives.sink.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
+            drop(state);
             wakes.wake_all();
             return Ok(());
         }
-        self.post_receive_locked(&mut inner, ticket, payload)
+        self.post_receive_locked(&mut state, ticket, payload)
     }
 
     /// Keeps a receive for the next queue pair of the device, which a job is making.
     ///
     /// # Errors
     /// The reason, with the payload.
-    fn post_later(&self, inner: &mut Inner, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let failed = inner.failed.iter().filter(|(receive, ..)| *receive).count();
-        let held = inner.receives.outstanding.len() + failed + inner.waiting.len();
+    fn post_later(&self, state: &mut State, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
+        let failed = state.failed.iter().filter(|(receive, ..)| *receive).count();
+        let held = state.receives.outstanding.len() + failed + state.waiting.len();
         if held >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }
         if receive_entries(&payload, self.adapter.quirks()).is_none() {
             return Err(Refused { kind: no_entries(&payload, self.adapter.quirks()), payload });
         }
-        inner.waiting.push_back(Outstanding::new(ticket, payload));
+        state.waiting.push_back(Outstanding::new(ticket, payload));
         Ok(())
     }
 
@@ -111,13 +111,13 @@ impl QueuePair {
     /// The reason, with the payload.
     pub(super) fn post_receive_locked(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         ticket: Ticket,
         payload: Payload,
     ) -> Result<(), Refused> {
-        let sequence = inner.receives.next();
-        let full = inner.receives.outstanding.len() >= self.capacities.receive as usize;
-        let posted = match (full, inner.device.as_ref(), receive_entries(&payload, self.adapter.quirks())) {
+        let sequence = state.receives.next();
+        let full = state.receives.outstanding.len() >= self.capacities.receive as usize;
+        let posted = match (full, state.device.as_ref(), receive_entries(&payload, self.adapter.quirks())) {
             (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
             (_, Some(device), Some(entries)) => {
                 let id = RequestId { key: device.key(), receive: true, sequence };
@@ -134,7 +134,7 @@ impl QueuePair {
         };
         match posted {
             Ok(()) => {
-                inner.receives.outstanding.push_back(Outstanding::new(ticket, payload));
+                state.receives.outstanding.push_back(Outstanding::new(ticket, payload));
                 Ok(())
             }
             Err(sys::Refused { source, .. }) => {
@@ -152,8 +152,8 @@ impl QueuePair {
         let kind = operation.kind();
         let operation = translate(operation);
         let length = inflight::length(&payload);
-        let mut inner = self.lock();
-        let posted = match self.admits(&inner, kind, length) {
+        let mut state = self.lock();
+        let posted = match self.admits(&state, kind, length) {
             Ok(key) => {
                 let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
                 let outstanding = Outstanding::to_send(ticket, payload, flags);
@@ -161,14 +161,14 @@ impl QueuePair {
                     Some(entries) => {
                         let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
                         let bytes = Bytes { entries: &entries, inline, copied: None };
-                        self.submit(&mut inner, key, outstanding, &operation, bytes, flags)
+                        self.submit(&mut state, key, outstanding, &operation, bytes, flags)
                     }
                     None => Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload }),
                 }
             }
             Err(kind) => Err(Refused { kind, payload }),
         };
-        self.conclude(inner, posted)
+        self.conclude(state, posted)
     }
 
     /// Posts a request of the send queue whose bytes are copied by this call.
@@ -178,27 +178,27 @@ impl QueuePair {
     pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
         let InlineRequest { ticket, operation, parts, flags } = request;
         let length: usize = parts.iter().map(|part| part.len()).sum();
-        let mut inner = self.lock();
-        let posted = match self.admits(&inner, operation.kind(), length) {
+        let mut state = self.lock();
+        let posted = match self.admits(&state, operation.kind(), length) {
             Ok(key) => {
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
                 // No longer than the inline bytes of a queue pair.
                 outstanding.copied = length as u32;
-                let from = inner.copies.len();
-                parts.iter().for_each(|part| inner.copies.extend_from_slice(part));
-                let range = from..inner.copies.len();
-                let entries = self.entry_of(&inner.copies, &range);
+                let from = state.copies.len();
+                parts.iter().for_each(|part| state.copies.extend_from_slice(part));
+                let range = from..state.copies.len();
+                let entries = self.entry_of(&state.copies, &range);
                 let bytes = Bytes { entries: &entries, inline: true, copied: Some(range) };
-                let posted = self.submit(&mut inner, key, outstanding, &translate(operation), bytes, flags);
-                if inner.deferred.is_empty() {
+                let posted = self.submit(&mut state, key, outstanding, &translate(operation), bytes, flags);
+                if state.deferred.is_empty() {
                     // The device has them, or nobody wants them.
-                    inner.copies.clear();
+                    state.copies.clear();
                 }
                 posted
             }
             Err(kind) => Err(Refused { kind, payload: Payload::new() }),
         };
-        self.conclude(inner, posted).map_err(|refused| refused.kind)
+        self.conclude(state, posted).map_err(|refused| refused.kind)
     }
 
     /// Posts the bind of a window, which has its new key when this returns.
@@ -212,18 +212,18 @@ impl QueuePair {
         target: BindTarget<&Arc<Registration>>,
     ) -> Result<(), PostErrorKind> {
         let WindowRequest { ticket, flags } = request;
-        let mut inner = self.lock();
-        let posted = self.admits(&inner, OpKind::Bind, 0).and_then(|key| {
+        let mut state = self.lock();
+        let posted = self.admits(&state, OpKind::Bind, 0).and_then(|key| {
             let flags = send_flags(flags) | SendFlags::SIGNALED;
-            self.bind_window(&mut inner, key, window, target, flags)
+            self.bind_window(&mut state, key, window, target, flags)
         });
         let posted = posted.map(|window_change| {
             let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
             outstanding.window_change = window_change;
-            inner.initiator.outstanding.push_back(outstanding);
-            inner.unsignaled = 0;
+            state.initiator.outstanding.push_back(outstanding);
+            state.unsignaled = 0;
         });
-        drop(inner);
+        drop(state);
         posted.map_err(|kind| self.explain(kind))
     }
 
@@ -237,8 +237,8 @@ impl QueuePair {
         window: &Arc<Window>,
     ) -> Result<(), PostErrorKind> {
         let WindowRequest { ticket, flags } = request;
-        let mut inner = self.lock();
-        let bound = self.admits(&inner, OpKind::Invalidate, 0).and_then(|key| {
+        let mut state = self.lock();
+        let bound = self.admits(&state, OpKind::Invalidate, 0).and_then(|key| {
             // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
             window.unbind(key).map(|bound| (key, bound)).ok_or(PostErrorKind::NotBound)
         });
@@ -247,11 +247,11 @@ impl QueuePair {
                 let operation = sys::Operation::LocalInvalidate(bound.key());
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
                 outstanding.window_change = WindowChange::Invalidating(Box::new((window.clone(), bound)));
-                self.submit(&mut inner, key, outstanding, &operation, Bytes::NOTHING, flags)
+                self.submit(&mut state, key, outstanding, &operation, Bytes::NOTHING, flags)
             }
             Err(kind) => Err(Refused { kind, payload: Payload::new() }),
         };
-        self.conclude(inner, posted).map_err(|refused| refused.kind)
+        self.conclude(state, posted).map_err(|refused| refused.kind)
     }
 
     /// Ends a posting call, whose outcome is that of [`submit`](Self::submit).
@@ -259,8 +259,8 @@ impl QueuePair {
     /// # Errors
     /// Those of the outcome, with the cause of the loss of the connection if nothing can be posted because of it.
     #[inline]
-    fn conclude(&self, inner: MutexGuard<'_, Inner>, posted: Result<bool, Refused>) -> Result<(), Refused> {
-        self.unlock(inner, matches!(posted, Ok(true)));
+    fn conclude(&self, state: MutexGuard<'_, State>, posted: Result<bool, Refused>) -> Result<(), Refused> {
+        self.unlock(state, matches!(posted, Ok(true)));
         match posted {
             Ok(_) => Ok(()),
             Err(Refused { kind, payload }) => Err(Refused { kind: self.explain(kind), payload }),
@@ -269,9 +269,9 @@ impl QueuePair {
 
     /// Unlocks, and ends the connection if the device has refused deferred requests.
     #[inline]
-    fn unlock(&self, inner: MutexGuard<'_, Inner>, refused: bool) {
-        let key = if refused { inner.device.as_ref().map(|device| device.key()) } else { None };
-        drop(inner);
+    fn unlock(&self, state: MutexGuard<'_, State>, refused: bool) {
+        let key = if refused { state.device.as_ref().map(|device| device.key()) } else { None };
+        drop(state);
         if let Some(key) = key {
             self.doorbell_refused(key);
         }
@@ -299,7 +299,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// The reason why it cannot be posted.
-    fn admits(&self, inner: &Inner, kind: OpKind, length: usize) -> Result<u32, PostErrorKind> {
+    fn admits(&self, state: &State, kind: OpKind, length: usize) -> Result<u32, PostErrorKind> {
         let maximum = self.adapter.info().max_transfer;
         if length > maximum {
             return Err(PostErrorKind::TooLong { length, maximum });
@@ -308,18 +308,18 @@ impl QueuePair {
             return Err(PostErrorKind::DeviceRemoved);
         }
         // A message may be answered as soon as it has come: in librdmacm, too, the queue pair can send by then.
-        if !(inner.has_received && inner.state == QueuePairState::Associated) {
-            inner.state.admits(kind)?;
+        if !(state.has_received && state.phase == QueuePairState::Associated) {
+            state.phase.admits(kind)?;
         }
-        if inner.refused {
+        if state.refused {
             // Its connection is about to end.
             return Err(PostErrorKind::ConnectionInvalid);
         }
-        if inner.initiator.outstanding.len() >= self.send_depth as usize {
+        if state.initiator.outstanding.len() >= self.send_depth as usize {
             return Err(self.full(QueueKind::Send));
         }
-        let device = inner.device.as_ref().ok_or(PostErrorKind::ConnectionInvalid)?;
-        if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && inner.reads == 0 {
+        let device = state.device.as_ref().ok_or(PostErrorKind::ConnectionInvalid)?;
+        if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && state.reads == 0 {
             return Err(PostErrorKind::NoReads);
         }
         Ok(device.key())
@@ -329,7 +329,7 @@ impl QueuePair {
     /// were refused, see [`ring_for`](Self::ring_for).
     fn submit(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         mut outstanding: Outstanding,
         operation: &sys::Operation<'static>,
@@ -339,8 +339,8 @@ impl QueuePair {
         let Bytes { entries, inline, copied } = bytes;
         outstanding.unsignaled = outstanding.silent
             && matches!(outstanding.window_change, WindowChange::Nothing)
-            && self.may_be_unsignaled(inner);
-        let id = RequestId { key, receive: false, sequence: inner.initiator.next() };
+            && self.may_be_unsignaled(state);
+        let id = RequestId { key, receive: false, sequence: state.initiator.next() };
         let mut send_flags = send_flags(flags);
         send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
         send_flags.set(SendFlags::INLINE, inline);
@@ -348,16 +348,16 @@ impl QueuePair {
             // Reads are answered in their order, so it waits by itself; `siw` gives up on one that has the flag.
             send_flags.remove(SendFlags::FENCE);
         }
-        let unsignaled = if outstanding.unsignaled { inner.unsignaled + 1 } else { 0 };
-        if flags.contains(Flags::DEFER) || !inner.deferred.is_empty() {
+        let unsignaled = if outstanding.unsignaled { state.unsignaled + 1 } else { 0 };
+        if flags.contains(Flags::DEFER) || !state.deferred.is_empty() {
             let (operation, entries) = (*operation, entries.into());
-            inner.deferred.push(Deferred { id, operation, entries, copied, flags: send_flags });
-            inner.initiator.outstanding.push_back(outstanding);
-            inner.unsignaled = unsignaled;
-            let rings = !flags.contains(Flags::DEFER) || inner.deferred.len() >= DEFERRED;
-            return Ok(rings && self.ring_for(inner));
+            state.deferred.push(Deferred { id, operation, entries, copied, flags: send_flags });
+            state.initiator.outstanding.push_back(outstanding);
+            state.unsignaled = unsignaled;
+            let rings = !flags.contains(Flags::DEFER) || state.deferred.len() >= DEFERRED;
+            return Ok(rings && self.ring_for(state));
         }
-        let Some(device) = inner.device.as_ref() else {
+        let Some(device) = state.device.as_ref() else {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
         };
         let request = SendRequest { id: id.pack(), operation: *operation, entries, flags: send_flags };
@@ -366,8 +366,8 @@ impl QueuePair {
         // may while a device reads them.
         match unsafe { device.queue_pair.post_send(&[request]) } {
             Ok(()) => {
-                inner.initiator.outstanding.push_back(outstanding);
-                inner.unsignaled = unsignaled;
+                state.initiator.outstanding.push_back(outstanding);
+                state.unsignaled = unsignaled;
                 Ok(false)
             }
             Err(sys::Refused { source, .. }) => {
@@ -394,33 +394,33 @@ impl QueuePair {
     /// Returns whether the next request may succeed without a completion of the device: in each half of the
     /// queue one request has a completion, so that there is always room again. Devices of iWARP finish a
     /// write before an earlier read, and then nothing follows from the completion of the write.
-    fn may_be_unsignaled(&self, inner: &Inner) -> bool {
-        !self.adapter.is_iwarp() && inner.unsignaled < self.send_depth / 2
+    fn may_be_unsignaled(&self, state: &State) -> bool {
+        !self.adapter.is_iwarp() && state.unsignaled < self.send_depth / 2
     }
 
     /// Posts the deferred requests to the device.
     pub(crate) fn ring(&self) {
-        let mut inner = self.lock();
-        let refused = self.ring_for(&mut inner);
-        self.unlock(inner, refused);
+        let mut state = self.lock();
+        let refused = self.ring_for(&mut state);
+        self.unlock(state, refused);
     }
 
     /// Posts the deferred requests. Returns whether the device refused some of them: nothing is posted behind
     /// these, and the caller ends the connection, without the lock. The outstanding requests finish with it,
     /// as nothing may be known of the requests before.
-    fn ring_for(&self, inner: &mut Inner) -> bool {
-        if inner.deferred.is_empty() {
+    fn ring_for(&self, state: &mut State) -> bool {
+        if state.deferred.is_empty() {
             return false;
         }
-        let mut deferred = std::mem::take(&mut inner.deferred);
+        let mut deferred = std::mem::take(&mut state.deferred);
         // The copies may have moved when those of later requests were added.
         for Deferred { entries, copied, .. } in &mut deferred {
             if let Some(range) = copied {
-                *entries = self.entry_of(&inner.copies, range);
+                *entries = self.entry_of(&state.copies, range);
             }
         }
         let requests: SmallVec<[SendRequest<'_>; 16]> = deferred.iter().map(Deferred::request).collect();
-        let posted = match inner.device.as_ref() {
+        let posted = match state.device.as_ref() {
             // SAFETY: as in `submit`.
             Some(device) => unsafe { device.queue_pair.post_send(&requests) },
             // The requests have come back flushed.
@@ -429,11 +429,11 @@ impl QueuePair {
         drop(requests);
         if let Err(sys::Refused { taken, source }) = &posted {
             tracing::debug!(%source, taken, "deferred requests rejected");
-            inner.refused = true;
+            state.refused = true;
         }
         deferred.clear();
-        inner.deferred = deferred;
-        inner.copies.clear();
+        state.deferred = deferred;
+        state.copies.clear();
         posted.is_err()
     }
 
@@ -443,25 +443,25 @@ impl QueuePair {
     /// The reason why it was not posted.
     fn bind_window(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         window: &Arc<Window>,
         target: BindTarget<&Arc<Registration>>,
         flags: SendFlags,
     ) -> Result<WindowChange, PostErrorKind> {
         // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
-        if self.ring_for(inner) {
+        if self.ring_for(state) {
             self.broke_later(key);
             return Err(PostErrorKind::ConnectionInvalid);
         }
         let BindTarget { registration, range, access } = target;
-        let Some(device) = inner.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
+        let Some(device) = state.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
         let free = window.take_free().map_err(|error| match error {
             RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
             RegisterError::InsufficientResources(what) => PostErrorKind::InsufficientResources(what),
             _ => PostErrorKind::Device(libc::ENOMEM),
         })?;
-        let id = RequestId { key, receive: false, sequence: inner.initiator.next() }.pack();
+        let id = RequestId { key, receive: false, sequence: state.initiator.next() }.pack();
         let posted = registration.with_region(|region| {
             let operation = sys::Operation::BindWindow(Binding {
                 window: free.window(),
@@ -484,7 +484,7 @@ impl QueuePair {
             return Err(kind);
         }
         let before = window.bind(free, registration, range, key);
-        inner.add_window(window);
+        state.add_window(window);
         Ok(WindowChange::Binding(Box::new((window.clone(), before))))
     }
 

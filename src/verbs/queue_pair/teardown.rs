@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::device::Sequel;
-use super::{DeviceQp, Inner, QueuePair, Silence};
+use super::{DeviceQp, QueuePair, Silence, State};
 use crate::inflight::{Completed, WakeList};
 use crate::proto::qp::QueuePairState;
 use crate::provider::connector::Job;
@@ -111,16 +111,16 @@ impl QueuePair {
     /// Frees the queue pair after an attempt that came to nothing, with its receives as they were (`CM-21`, `LS-16`),
     /// unless it was flushed. If the adapter is removed or the last handle is dropped, they finish.
     pub(crate) fn dissociate(&self) -> Option<Job> {
-        let mut inner = self.lock();
-        if inner.state != QueuePairState::Associated {
+        let mut state = self.lock();
+        if state.phase != QueuePairState::Associated {
             return None;
         }
-        inner.state.dissociate();
-        inner.connector = None;
-        if self.adapter.is_removed() || inner.released {
-            self.finish(inner, self.status_of_the_rest())
-        } else if inner.used || inner.flushed {
-            self.renew(inner)
+        state.phase.dissociate();
+        state.connector = None;
+        if self.adapter.is_removed() || state.released {
+            self.finish(state, self.status_of_the_rest())
+        } else if state.used || state.flushed {
+            self.renew(state)
         } else {
             None
         }
@@ -129,9 +129,9 @@ impl QueuePair {
     /// Ends a connection: everything outstanding finishes. An attempt keeps its receives, see
     /// [`dissociate`](Self::dissociate).
     pub(crate) fn end(&self) -> Option<Job> {
-        let inner = self.lock();
-        match inner.state {
-            QueuePairState::Connected | QueuePairState::Over => self.finish(inner, self.status_of_the_rest()),
+        let state = self.lock();
+        match state.phase {
+            QueuePairState::Connected | QueuePairState::Over => self.finish(state, self.status_of_the_rest()),
             QueuePairState::Unconnected | QueuePairState::Associated => None,
         }
     }
@@ -145,9 +145,9 @@ impl QueuePair {
     /// with `status` that has not finished by itself. There is none if another job does so already, or did. If a call
     /// that connects the queue pair has yet to return, and the device has not given every request back, the thread of
     /// that call finishes the rest.
-    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>, status: Status) -> Option<Job> {
-        inner.state.end();
-        let detached = self.detach(&mut inner)?;
+    pub(super) fn finish(&self, mut state: MutexGuard<'_, State>, status: Status) -> Option<Job> {
+        state.phase.end();
+        let detached = self.detach(&mut state)?;
         let me = self.me.upgrade()?;
         Some(Box::new(move || {
             let core = me.clone();
@@ -156,16 +156,16 @@ impl QueuePair {
     }
 
     /// Has a finished queue pair ended on a thread of the adapter.
-    pub(super) fn finish_apart(&self, inner: MutexGuard<'_, Inner>, status: Status) {
-        if let Some(job) = self.finish(inner, status) {
+    pub(super) fn finish_apart(&self, state: MutexGuard<'_, State>, status: Status) {
+        if let Some(job) = self.finish(state, status) {
             self.adapter.teardown.run(job);
         }
     }
 
     /// Replaces the queue pair of the device by a new one, in the job. Its receives are posted again, or finish
     /// CANCELED.
-    pub(super) fn renew(&self, mut inner: MutexGuard<'_, Inner>) -> Option<Job> {
-        let detached = self.detach(&mut inner)?;
+    pub(super) fn renew(&self, mut state: MutexGuard<'_, State>) -> Option<Job> {
+        let detached = self.detach(&mut state)?;
         let me = self.me.upgrade()?;
         Some(Box::new(move || {
             let core = me.clone();
@@ -181,18 +181,18 @@ impl QueuePair {
     /// `status`.
     pub(super) fn settle(&self, free: bool, status: Status, next: Option<Arc<DeviceQp>>) {
         let mut effects = Effects::default();
-        let mut inner = self.lock();
-        self.read_current(&mut inner, &mut effects);
-        inner.ending = None;
-        let lives = inner.state == QueuePairState::Unconnected && !self.adapter.is_removed();
+        let mut state = self.lock();
+        self.read_current(&mut state, &mut effects);
+        state.ending = None;
+        let lives = state.phase == QueuePairState::Unconnected && !self.adapter.is_removed();
         let (next, unused) = if lives { (next, None) } else { (None, next) };
-        let kept = next.as_ref().map(|_| inner.take_receives(free)).unwrap_or_default();
-        self.finish_all(&mut inner, free, status, &mut effects);
+        let kept = next.as_ref().map(|_| state.take_receives(free)).unwrap_or_default();
+        self.finish_all(&mut state, free, status, &mut effects);
         match next {
-            Some(device) => self.begin_anew(&mut inner, device, kept, &mut effects),
-            None => inner.state.end(),
+            Some(device) => self.begin_anew(&mut state, device, kept, &mut effects),
+            None => state.phase.end(),
         }
-        drop(inner);
+        drop(state);
         drop(unused);
         self.check_completions();
         self.settled.notify_waiters();
@@ -202,50 +202,50 @@ impl QueuePair {
     /// Finishes everything with `status` that has not finished by itself.
     pub(super) fn finish_all(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         free: bool,
         status: Status,
         effects: &mut Effects<'_, '_>,
     ) {
-        for (receive, ticket, mut completed) in std::mem::take(&mut inner.failed) {
+        for (receive, ticket, mut completed) in std::mem::take(&mut state.failed) {
             // Flushed by the same end.
             if completed.status == Status::CANCELED {
                 completed.status = status;
             }
-            inner.queue(receive).sink.complete(ticket, completed, &mut effects.wakes);
+            state.queue(receive).sink.complete(ticket, completed, &mut effects.wakes);
         }
         for receive in [false, true] {
-            let WorkQueue { sink, outstanding, .. } = inner.queue(receive);
+            let WorkQueue { sink, outstanding, .. } = state.queue(receive);
             for outstanding in outstanding.drain(..) {
                 let (ticket, completed) = outstanding.ended(status, free);
                 sink.complete(ticket, completed, &mut effects.wakes);
             }
         }
         // No device has had these.
-        for waiting in inner.waiting.drain(..) {
+        for waiting in state.waiting.drain(..) {
             let (ticket, completed) = waiting.ended(status, true);
-            inner.receives.sink.complete(ticket, completed, &mut effects.wakes);
+            state.receives.sink.complete(ticket, completed, &mut effects.wakes);
         }
     }
 
     /// Uses this queue pair of the device from now on, with these receives. Those that it does not take finish CANCELED.
     pub(super) fn begin_anew(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         device: Arc<DeviceQp>,
         mut kept: VecDeque<Outstanding>,
         effects: &mut Effects<'_, '_>,
     ) {
-        inner.receives.reset();
-        inner.initiator.reset();
-        inner.silence = Silence::default();
-        (inner.used, inner.broken, inner.refused, inner.unsignaled) = (false, None, false, 0);
-        (inner.has_received, inner.reads) = (false, 0);
-        inner.device = Some(device);
+        state.receives.reset();
+        state.initiator.reset();
+        state.silence = Silence::default();
+        (state.used, state.broken, state.refused, state.unsignaled) = (false, None, false, 0);
+        (state.has_received, state.reads) = (false, 0);
+        state.device = Some(device);
         while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
             let posted = match &self.queues.shared {
                 Some(shared) => shared.post_receive(ticket, payload),
-                None => self.post_receive_locked(inner, ticket, payload),
+                None => self.post_receive_locked(state, ticket, payload),
             };
             if let Err(Refused { payload, .. }) = posted {
                 kept.push_front(Outstanding::new(ticket, payload));
@@ -254,25 +254,25 @@ impl QueuePair {
         }
         for Outstanding { ticket, payload, .. } in kept {
             let completed = Completed::failed(self.status_of_the_rest(), payload);
-            inner.receives.sink.complete(ticket, completed, &mut effects.wakes);
+            state.receives.sink.complete(ticket, completed, &mut effects.wakes);
         }
     }
 
     /// Takes the queue pair of the device, if there is one. From then on nothing is posted to it.
-    pub(super) fn detach(&self, inner: &mut Inner) -> Option<Detached> {
-        let device = inner.device.take()?;
-        inner.ending = Some(Ending {
+    pub(super) fn detach(&self, state: &mut State) -> Option<Detached> {
+        let device = state.device.take()?;
+        state.ending = Some(Ending {
             key: device.key(),
             receives: device.receives().cloned(),
             last_receive: device.last_receive.clone(),
             sequel: None,
         });
-        inner.deferred.clear();
-        inner.copies.clear();
+        state.deferred.clear();
+        state.copies.clear();
         // A call that connects it may have it, too.
-        let idle = inner.is_flushed() && self.queues.shared.is_none() && Arc::strong_count(&device) == 1;
-        let windows = std::mem::take(&mut inner.windows);
-        Some(Detached { device, lent: std::mem::take(&mut inner.lent), idle, used: inner.used, windows })
+        let idle = state.is_flushed() && self.queues.shared.is_none() && Arc::strong_count(&device) == 1;
+        let windows = std::mem::take(&mut state.windows);
+        Some(Detached { device, lent: std::mem::take(&mut state.lent), idle, used: state.used, windows })
     }
 
     /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device
@@ -293,8 +293,8 @@ impl QueuePair {
         self.progress();
         // Windows go first, or the queue pair would wait for them.
         let changes: Vec<WindowChange> = {
-            let mut inner = self.lock();
-            let all = inner.initiator.outstanding.iter_mut();
+            let mut state = self.lock();
+            let all = state.initiator.outstanding.iter_mut();
             all.map(|outstanding| std::mem::replace(&mut outstanding.window_change, WindowChange::Nothing))
                 .collect()
         };
@@ -309,26 +309,26 @@ impl QueuePair {
             && !self.adapter.is_stopped();
         if let (true, Some(receives), Some(queue_pair)) = (drains, receives, self.me.upgrade()) {
             let last_receive = device.last_receive.clone();
-            let mut inner = self.lock();
-            let next = WorkQueue::new(inner.initiator.sink.clone());
-            let requests = std::mem::replace(&mut inner.initiator, next);
-            inner.draining.push(Draining { key, device: Some(device), receives, requests, status });
-            drop(inner);
+            let mut state = self.lock();
+            let next = WorkQueue::new(state.initiator.sink.clone());
+            let requests = std::mem::replace(&mut state.initiator, next);
+            state.draining.push(Draining { key, device: Some(device), receives, requests, status });
+            drop(state);
             Drain { queue_pair, key }.begin(last_receive);
             return then(true);
         }
         let lent = lent && stopped.is_ok();
         let held = lent || Arc::strong_count(&device) > 1;
-        let mut inner = self.lock();
-        if held && inner.is_flushed() {
-            drop(inner);
+        let mut state = self.lock();
+        if held && state.is_flushed() {
+            drop(state);
             then(true);
         } else {
             let sequel = device.when_destroyed(then);
-            if let (true, Some(ending)) = (held, &mut inner.ending) {
+            if let (true, Some(ending)) = (held, &mut state.ending) {
                 ending.sequel = Some(sequel);
             }
-            drop(inner);
+            drop(state);
         }
         if lent {
             // A connect that nothing can take back may still have it, and its destruction waits for that.
@@ -339,16 +339,16 @@ impl QueuePair {
     /// Lets the end of the queue pair of the device go on, if that waits for a thread in a call and the device has
     /// completed every request of it.
     #[inline]
-    pub(super) fn check_flushed(&self, inner: &Inner, wakes: &mut WakeList) {
-        if inner.ending.is_some() {
-            self.check_ending(inner, wakes);
+    pub(super) fn check_flushed(&self, state: &State, wakes: &mut WakeList) {
+        if state.ending.is_some() {
+            self.check_ending(state, wakes);
         }
     }
 
     #[cold]
-    fn check_ending(&self, inner: &Inner, wakes: &mut WakeList) {
-        let Some(sequel) = inner.ending.as_ref().and_then(|ending| ending.sequel.as_ref()) else { return };
-        if inner.is_flushed() {
+    fn check_ending(&self, state: &State, wakes: &mut WakeList) {
+        let Some(sequel) = state.ending.as_ref().and_then(|ending| ending.sequel.as_ref()) else { return };
+        if state.is_flushed() {
             let (sequel, teardown) = (sequel.clone(), self.adapter.teardown.clone());
             // Without the locks of the caller, which the job may need if no thread can take it. One that is not run, because a waker
             // has panicked, is left to the last holder.
@@ -363,32 +363,32 @@ impl QueuePair {
     /// Ends the wait for the last receive of the device's queue pair with this key, which takes no further receive of a
     /// shared queue.
     pub(super) fn takes_no_receive(&self, key: u32) {
-        let inner = self.lock();
+        let state = self.lock();
         // The queue pair in use has failed. When it ends, there is nothing to wait for.
-        inner
+        state
             .device
             .iter()
             .filter(|device| device.key() == key)
             .for_each(|device| device.last_receive.notify_one());
-        inner
+        state
             .ending
             .iter()
             .filter(|ending| ending.key == key)
             .for_each(|ending| ending.last_receive.notify_one());
-        inner.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify);
+        state.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify);
     }
 
     /// Handles the result of a request of a device's queue pair that has ended. A message that arrived before the end
     /// is delivered.
     pub(super) fn read_late(
         &self,
-        inner: &mut Inner,
+        state: &mut State,
         key: u32,
         id: RequestId,
         result: WcResult,
         effects: &mut Effects<'_, '_>,
     ) {
-        let Some(draining) = inner.draining.iter_mut().find(|draining| draining.key == key) else { return };
+        let Some(draining) = state.draining.iter_mut().find(|draining| draining.key == key) else { return };
         if id.key != RequestId::SHARED {
             if !id.receive && id.sequence != RequestId::KEEPALIVE {
                 draining.complete(id.sequence, result, &mut effects.wakes);
@@ -403,19 +403,19 @@ impl QueuePair {
             Status::CANCELED => result.failed(draining.status, payload),
             status => result.failed(status, payload),
         };
-        inner.receives.sink.complete(ticket, completed, &mut effects.wakes);
+        state.receives.sink.complete(ticket, completed, &mut effects.wakes);
     }
 
     /// Ends the waits for the last receives.
-    pub(super) fn stop_waiting(inner: &Inner) {
-        inner.draining.iter().for_each(Draining::notify);
+    pub(super) fn stop_waiting(state: &State) {
+        state.draining.iter().for_each(Draining::notify);
     }
 
     /// Destroys a queue pair of the device that takes no further receive. Without the lock, because that may take long.
     fn drained(self: &Arc<Self>, key: u32) {
         let device = {
-            let mut inner = self.lock();
-            let draining = inner.draining.iter_mut().find(|draining| draining.key == key);
+            let mut state = self.lock();
+            let draining = state.draining.iter_mut().find(|draining| draining.key == key);
             draining.and_then(|draining| draining.device.take())
         };
         let Some(device) = device else { return };
@@ -429,10 +429,10 @@ impl QueuePair {
     /// Finishes what a queue pair of the device that was destroyed has left. `free` is whether its memory is free.
     fn finish_drained(&self, key: u32, free: bool) {
         let mut effects = Effects::default();
-        let mut inner = self.lock();
-        self.read_current(&mut inner, &mut effects);
-        let place = inner.draining.iter().position(|draining| draining.key == key);
-        if let Some(Draining { requests, status, .. }) = place.map(|place| inner.draining.swap_remove(place))
+        let mut state = self.lock();
+        self.read_current(&mut state, &mut effects);
+        let place = state.draining.iter().position(|draining| draining.key == key);
+        if let Some(Draining { requests, status, .. }) = place.map(|place| state.draining.swap_remove(place))
         {
             for outstanding in requests.outstanding {
                 // A request behind one that the device has not completed may have completed.
@@ -441,7 +441,7 @@ impl QueuePair {
                 requests.sink.complete(ticket, completed, &mut effects.wakes);
             }
         }
-        drop(inner);
+        drop(state);
         self.apply(effects);
     }
 }
