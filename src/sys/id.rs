@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-use super::address::{self, RawAddress};
+use libc::sockaddr_storage;
+use socket2::{SockAddr, SockAddrStorage};
+
 use super::channel::EventChannel;
 use super::device::DeviceKind;
 use super::ffi::number;
@@ -83,10 +85,10 @@ impl RawCmId {
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
-        let mut address = RawAddress::new(address);
+        let mut address = to_storage(address);
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the address is one of its family.
-        call::errno(|| unsafe { ffi::rdma_bind_addr(self.as_ptr(), address.as_mut_ptr()) })
+        call::errno(|| unsafe { ffi::rdma_bind_addr(self.as_ptr(), (&raw mut address).cast()) })
     }
 
     /// Sets the option that is like `SO_REUSEADDR`, before binding.
@@ -126,12 +128,12 @@ impl RawCmId {
         destination: SocketAddr,
         timeout: Duration,
     ) -> io::Result<()> {
-        let mut source = source.map(RawAddress::new);
-        let source = source.as_mut().map_or(ptr::null_mut(), RawAddress::as_mut_ptr);
-        let mut destination = RawAddress::new(destination);
+        let mut source = source.map(to_storage);
+        let source = source.as_mut().map_or(ptr::null_mut(), |source| (&raw mut *source).cast());
+        let mut destination = to_storage(destination);
         let _fields = self.fields();
         call::errno(|| {
-            let destination = destination.as_mut_ptr();
+            let destination = (&raw mut destination).cast();
             // SAFETY: the identifier is live, and both addresses are ones of their families, or null.
             unsafe { ffi::rdma_resolve_addr(self.as_ptr(), source, destination, milliseconds(timeout)) }
         })
@@ -218,7 +220,7 @@ impl RawCmId {
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
         let address = unsafe { &(*self.as_ptr()).route.addr.src_addr_union };
         // SAFETY: whatever the union holds is integers, and a storage is all of it.
-        address::from_storage(unsafe { &address.src_storage })
+        from_storage(unsafe { &address.src_storage })
     }
 
     /// Returns the address of the peer; `None` while the identifier has none.
@@ -227,7 +229,7 @@ impl RawCmId {
         // SAFETY: as for the local address.
         let address = unsafe { &(*self.as_ptr()).route.addr.dst_addr_union };
         // SAFETY: as for the local address.
-        address::from_storage(unsafe { &address.dst_storage })
+        from_storage(unsafe { &address.dst_storage })
     }
 
     /// Returns the device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
@@ -348,4 +350,42 @@ fn private_length(data: &[u8]) -> io::Result<u8> {
 /// Converts a timeout to the form of the library, at least one millisecond.
 fn milliseconds(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX).max(1)
+}
+
+fn to_storage(address: SocketAddr) -> SockAddrStorage {
+    SockAddr::from(address).as_storage()
+}
+
+/// Returns the address in a storage of the library; `None` while it is unset, or of a family that is no internet's.
+fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    let mut copy = SockAddrStorage::zeroed();
+    let length = copy.size_of();
+    // SAFETY: both are storages of C.
+    *unsafe { copy.view_as() } = *storage;
+    // SAFETY: no address is longer than a storage, and all of that is initialized.
+    unsafe { SockAddr::new(copy, length) }.as_socket()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_to_c_and_back() {
+        for text in ["1.2.3.4:5", "0.0.0.0:0", "[2001:db8::1]:65535", "[fe80::1%3]:7"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let mut storage = to_storage(address);
+            // SAFETY: both are storages of C.
+            assert_eq!(from_storage(unsafe { storage.view_as() }), Some(address), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unset_address_is_none() {
+        // SAFETY: plain integers.
+        let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
+        assert_eq!(from_storage(&storage), None);
+        storage.ss_family = libc::AF_UNIX as libc::sa_family_t;
+        assert_eq!(from_storage(&storage), None);
+    }
 }

@@ -40,7 +40,6 @@ macro_rules! numbers {
 }
 use numbers;
 
-mod address;
 mod call;
 pub(crate) mod channel;
 pub(crate) mod completion;
