@@ -3,7 +3,7 @@
 //! Requests finish in the order of the posts, whatever the order of the completions: the next one is always the front of
 //! [`WorkQueue::outstanding`]. [`post`] adds them, [`complete`] takes them. When a connection ends, the queue pair of the
 //! device is destroyed, see [`teardown`], and what is outstanding finishes CANCELED. The user's queue pair gets a new one of
-//! the device when the old one was only an attempt. Completions that come while another thread has the lock are deferred, as
+//! the device when the old one was only an attempt: [`Generations`] say which is meant. Completions that come while another thread has the lock are deferred, as
 //! [`DeferredCompletions`], see [`completion_queue`](super::completion_queue).
 //!
 //! Calls that the driver may take long for are made without the lock. The ones that end a queue pair of the device are handed
@@ -22,12 +22,11 @@ use super::cm_id::CmId;
 use super::completion_queue::{CompletionGroup, LOST};
 use super::context::AdapterContext;
 use super::limits;
-use super::memory::Window;
 use super::receive_queue::SharedReceives;
 use super::routes::{CompletionHandler, Effects};
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
-use crate::inflight::{Completed, Payload, Ticket, WakeList};
+use crate::inflight::{Completed, Ticket, WakeList};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
 use crate::provider::params::{self, Options, QueuePairParts};
@@ -39,13 +38,14 @@ use crate::types::{ConnectionId, ReadLimits};
 
 use complete::{DeferredCompletions, RawCompletion};
 use keepalive::Silence;
-use post::Deferred;
-use teardown::{Draining, Ending};
+
+use generations::Generations;
 
 pub(super) use device::DeviceQp;
 
 mod complete;
 mod device;
+mod generations;
 mod keepalive;
 mod post;
 mod teardown;
@@ -98,48 +98,30 @@ pub(crate) trait QueuePairUser: Send + Sync {
     fn queue_pair_removed(&self);
 }
 
+/// The state of a queue pair.
+///
+/// A receive that was posted stands in one place until it finishes:
+///
+/// | place | why |
+/// |---|---|
+/// | `receives` | the newest queue pair of the device has it, or had it when it ended |
+/// | the [`Receives`](super::receive_queue::Receives) of a shared queue | whichever queue pair of the device a message comes for takes it |
+/// | `waiting` | a job replaces the queue pair of the device, and no device has it yet |
+/// | `failed` | the device has given it back. If a connection ends, it fails after that (`X3`); if only an attempt does, the next queue pair of the device gets it (`CM-21`) |
 struct State {
     phase: QueuePairState,
     /// The connection it is being used for.
     connector: Option<Weak<dyn QueuePairUser>>,
     /// The last handle of the user is gone.
     released: bool,
-    /// The device's queue pair; `None` when it has ended.
-    device: Option<Arc<DeviceQp>>,
-    /// It has left the state in which it was made, for an attempt.
-    used: bool,
-    /// It was flushed while a connector was connecting it: the end of that attempt does not keep its receives.
-    flushed: bool,
-    /// It was given to a driver that connects it by itself, and may not have done so yet.
-    lent: bool,
-    /// A message of the peer has come, before the connection manager has established the connection: the device is connected, and
-    /// may send.
-    has_received: bool,
-    /// The one before it, while a job ends it.
-    ending: Option<Ending>,
-    /// Queue pairs of the device before it that have ended and are not destroyed yet.
-    draining: Vec<Draining>,
-    /// Receives for the next one, which a job is making.
+    device: Generations,
+    /// Receives for the next queue pair of the device.
     waiting: VecDeque<Outstanding>,
     /// The other list of deferred completions, which is empty: the two are exchanged to be read.
     reading: Vec<RawCompletion>,
-    /// The number of reads and atomics that may be outstanding at once. It is set when the connection is
-    /// made.
-    reads: u32,
+    /// The requests of the newest queue pair of the device.
     initiator: WorkQueue,
     receives: WorkQueue,
-    /// Requests that wait for the doorbell: the last of the send queue.
-    deferred: Vec<Deferred>,
-    /// The bytes of requests that are inline, until they have been posted: empty when none waits.
-    copies: Vec<u8>,
-    /// The device has refused some of these: nothing can be posted behind them.
-    refused: bool,
-    /// The number of last requests in a row that the device will not report.
-    unsignaled: u32,
-    /// The state of the detection of a silent peer.
-    silence: Silence,
-    /// The windows that were bound on it.
-    windows: Vec<Weak<Window>>,
     /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
     failed: Vec<(bool, Ticket, Completed)>,
     /// The report of the device on the first of them, which was passed to the connector.
@@ -152,32 +134,23 @@ impl State {
         self.connector.as_ref().and_then(Weak::upgrade)
     }
 
-    /// Takes the receive at this place of the shared queue, which has completed.
-    fn take_shared(&self, place: u32) -> Option<(Ticket, Payload)> {
-        let device = self.device.as_ref().map(|device| device.receives());
-        let receives = device.or_else(|| self.ending.as_ref().map(|ending| ending.receives.as_ref()));
-        receives.flatten().and_then(|receives| receives.take(place))
-    }
-
     fn queue(&mut self, receive: bool) -> &mut WorkQueue {
         if receive { &mut self.receives } else { &mut self.initiator }
     }
 
-    /// Takes the receives that the next queue pair of the device is to have.
-    fn take_receives(&mut self, free: bool) -> VecDeque<Outstanding> {
+    /// Takes the receives that the queue pair of the device after one that has ended is to have. `free` is whether the
+    /// memory of what that one has not completed is free.
+    fn take_receives(&mut self, flushed: bool, free: bool) -> VecDeque<Outstanding> {
         let mut kept = VecDeque::new();
-        if !std::mem::take(&mut self.flushed) {
+        if !flushed {
             // Receives that the end of the attempt has flushed were not used either.
             // An answer to a message that came before the attempt ended has failed with it.
-            let (receives, sends) =
+            let (receives, sends): (Vec<_>, _) =
                 std::mem::take(&mut self.failed).into_iter().partition(|(receive, ..)| *receive);
             self.failed = sends;
-            let receives: Vec<_> = receives;
-            kept.extend(
-                receives
-                    .into_iter()
-                    .map(|(_, ticket, completed)| Outstanding::new(ticket, completed.payload)),
-            );
+            let again =
+                |(_, ticket, completed): (_, _, Completed)| Outstanding::new(ticket, completed.payload);
+            kept.extend(receives.into_iter().map(again));
             if free {
                 kept.append(&mut self.receives.outstanding);
             }
@@ -189,14 +162,6 @@ impl State {
     /// Returns whether the device has completed every request that was posted to it.
     fn is_flushed(&self) -> bool {
         self.initiator.outstanding.is_empty() && self.receives.outstanding.is_empty()
-    }
-
-    /// Adds a window that was bound on it, without those that are gone.
-    fn add_window(&mut self, window: &Arc<Window>) {
-        self.windows.retain(|other| other.strong_count() > 0);
-        if !self.windows.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(window))) {
-            self.windows.push(Arc::downgrade(window));
-        }
     }
 }
 
@@ -233,24 +198,11 @@ impl QueuePair {
                 phase: QueuePairState::Unconnected,
                 connector: None,
                 released: false,
-                device: None,
-                used: false,
-                flushed: false,
-                lent: false,
-                has_received: false,
-                ending: None,
-                draining: Vec::new(),
+                device: Generations::default(),
                 waiting: VecDeque::new(),
                 reading: Vec::new(),
-                reads: 0,
                 initiator: WorkQueue::new(parts.initiator),
                 receives: WorkQueue::new(parts.receive),
-                deferred: Vec::new(),
-                copies: Vec::new(),
-                refused: false,
-                unsignaled: 0,
-                silence: Silence::default(),
-                windows: Vec::new(),
                 failed: Vec::new(),
                 broken: None,
             }),
@@ -261,7 +213,7 @@ impl QueuePair {
         };
         let begin = |core: &Self| -> io::Result<()> {
             let device = core.make()?;
-            core.lock().device = Some(device);
+            core.lock().device.begin(device);
             core.check_completions();
             Ok(())
         };
@@ -278,7 +230,7 @@ impl QueuePair {
 
     /// Returns the key of the device's queue pair that it uses.
     pub(crate) fn key(&self) -> Option<u32> {
-        self.lock().device.as_ref().map(|device| device.key())
+        self.lock().device.current().map(|current| current.qp.key())
     }
 
     /// Gives the queue pair to a connector.
@@ -287,7 +239,7 @@ impl QueuePair {
     /// Another one has it, or had, and it has not [`settled`](Self::settled).
     pub(crate) fn associate(&self, connector: Weak<dyn QueuePairUser>) -> Result<(), Busy> {
         let mut state = self.lock();
-        if state.ending.is_some() {
+        if state.device.ending().is_some() {
             return Err(Busy);
         }
         state.phase.associate()?;
@@ -301,9 +253,10 @@ impl QueuePair {
     /// earlier one.
     pub(crate) fn lend(&self) -> Option<Arc<DeviceQp>> {
         let mut state = self.lock();
-        state.used = true;
-        state.lent = self.adapter.is_iwarp();
-        state.device.clone()
+        let current = state.device.current_mut()?;
+        current.used = true;
+        current.lent = self.adapter.is_iwarp();
+        Some(current.qp.clone())
     }
 
     /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE
@@ -341,15 +294,19 @@ impl QueuePair {
     /// Sets the number of reads that may be outstanding at once. The connection need not be established: a message of the peer may
     /// come before, and be answered.
     pub(crate) fn set_reads(&self, limits: ReadLimits) {
-        self.lock().reads = limits.outbound;
+        if let Some(current) = self.lock().device.current_mut() {
+            current.reads = limits.outbound;
+        }
     }
 
     /// Marks the queue pair as connected: from now on all kinds of requests may be posted.
     pub(crate) fn establish(&self, limits: ReadLimits) {
         let mut state = self.lock();
-        state.reads = limits.outbound;
-        state.lent = false;
-        state.silence = Silence::default();
+        if let Some(current) = state.device.current_mut() {
+            current.reads = limits.outbound;
+            current.lent = false;
+            current.silence = Silence::default();
+        }
         state.phase.establish();
     }
 
@@ -358,7 +315,7 @@ impl QueuePair {
         let mut settled = pin!(self.settled.notified());
         loop {
             settled.as_mut().enable();
-            if self.lock().ending.is_none() {
+            if self.lock().device.ending().is_none() {
                 return;
             }
             settled.as_mut().await;
@@ -368,7 +325,7 @@ impl QueuePair {
 
     /// Ends a queue pair of the device whose completion queue has lost a completion while it was made.
     fn check_completions(&self) {
-        let lost = self.lock().device.as_ref().is_some_and(|device| !device.is_served());
+        let lost = self.lock().device.current().is_some_and(|current| !current.qp.is_served());
         if lost {
             self.device_error(LOST);
         }
@@ -416,24 +373,20 @@ impl QueuePair {
     /// the device are receives given back.
     pub(crate) fn flush(&self) {
         let mut state = self.lock();
-        let (phase, connector) = (state.phase, state.user());
-        match (phase, connector) {
-            (QueuePairState::Unconnected, _) if state.ending.is_some() => {
-                state.flushed = true;
+        match (state.phase, state.user()) {
+            (QueuePairState::Unconnected, _) => {
+                state.device.flush();
+                // While a job ends the queue pair of the device, no device has these.
                 let (mut wakes, status) = (WakeList::default(), self.status_of_the_rest());
                 for waiting in std::mem::take(&mut state.waiting) {
                     let (ticket, completed) = waiting.ended(status, true);
                     state.receives.sink.complete(ticket, completed, &mut wakes);
                 }
-                drop(state);
+                run(self.renew(state));
                 wakes.wake_all();
             }
-            (QueuePairState::Unconnected, _) => {
-                state.flushed = true;
-                run(self.renew(state));
-            }
             (QueuePairState::Associated, Some(connector)) => {
-                state.flushed = true;
+                state.device.flush();
                 drop(state);
                 connector.queue_pair_removed();
             }
@@ -505,13 +458,13 @@ impl CompletionHandler for QueuePair {
     }
 
     fn number(&self) -> Option<u32> {
-        self.lock().device.as_ref().map(|device| device.queue_pair.number())
+        self.lock().device.current().map(|current| current.qp.queue_pair.number())
     }
 
     fn uses(&self, element: Element) -> bool {
         let key = match element {
             Element::CompletionQueue(key) => {
-                return self.lock().device.as_ref().is_some_and(|device| device.completes_in(key));
+                return self.lock().device.current().is_some_and(|current| current.qp.completes_in(key));
             }
             Element::SharedReceiveQueue(key) => key,
             Element::QueuePair(_) | Element::Device => return false,
@@ -520,7 +473,7 @@ impl CompletionHandler for QueuePair {
     }
 
     fn last_receive(&self, key: u32) {
-        self.takes_no_receive(key);
+        self.lock().device.takes_no_receive(key);
     }
 
     fn device_error(&self, reason: Reason) {
@@ -560,7 +513,7 @@ impl CompletionHandler for QueuePair {
 impl Member for QueuePair {
     fn device_removed(&self) {
         let state = self.lock();
-        Self::stop_waiting(&state);
+        state.device.stop_waiting();
         // A connection or an attempt does it for itself.
         if state.phase == QueuePairState::Unconnected {
             run(self.finish(state, Status::DEVICE_REMOVED));

@@ -1,13 +1,13 @@
 //! Processes the completions of the device. Those that come while another thread has the lock of the queue pair wait as
 //! [`DeferredCompletions`].
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tracing::debug;
 
-use super::{DeviceQp, QueuePair, QueuePairUser, State};
+use super::{QueuePair, QueuePairUser, State};
 use crate::error::{Reason, WcError};
 use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
@@ -117,12 +117,11 @@ impl QueuePair {
         effects: &mut Effects<'_, '_>,
     ) {
         let id = RequestId::unpack(id);
-        let device = state.device.as_deref().map(DeviceQp::key);
-        if device.or_else(|| state.ending.as_ref().map(|ending| ending.key)) != Some(key) {
+        if state.device.key() != Some(key) {
             self.read_late(state, key, id, result, effects);
         } else if id.key != RequestId::SHARED {
             self.completed(state, id, result, effects);
-        } else if let Some((ticket, payload)) = state.take_shared(id.sequence) {
+        } else if let Some((ticket, payload)) = state.device.take_shared(id.sequence) {
             self.finished(state, key, true, Outstanding::new(ticket, payload), result, effects);
         }
     }
@@ -181,25 +180,26 @@ impl QueuePair {
             }
             return;
         }
-        // An iWARP device has only handed what it sends to its TCP.
-        if receive || !self.adapter.is_iwarp() {
-            state.silence.heard();
-        }
         if let WindowChange::Invalidating(invalidating) = window_change {
             let (window, bound) = *invalidating;
             window.invalidated(bound);
         }
-        if let Some(Told::Invalidated(invalidated)) = result.told {
-            let windows = state.windows.iter().filter_map(std::sync::Weak::upgrade);
-            windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
+        // Once the connection is established, the connector needs no notice.
+        let early = receive && state.phase == QueuePairState::Associated;
+        effects.queue_pair.received |= early;
+        if let Some(current) = state.device.current_mut() {
+            // An iWARP device has only handed what it sends to its TCP.
+            if receive || !self.adapter.is_iwarp() {
+                current.silence.heard();
+            }
+            current.has_received |= early;
+            if let Some(Told::Invalidated(invalidated)) = result.told {
+                let windows = current.windows.iter().filter_map(Weak::upgrade);
+                windows.for_each(|window| window.invalidated_by_peer(key, invalidated));
+            }
         }
         let bytes =
             if receive { result.received(&payload) } else { copied as usize + inflight::length(&payload) };
-        // Once the connection is established, the connector needs no notice.
-        if receive && state.phase == QueuePairState::Associated {
-            effects.queue_pair.received = true;
-            state.has_received = true;
-        }
         let mut completed = Completed::done(bytes, payload);
         completed.extra =
             if receive { result.extra() } else { CompletionInfo { silent, ..CompletionInfo::default() } };
@@ -251,7 +251,7 @@ impl QueuePair {
     fn user_of(&self, key: u32) -> Option<Arc<dyn QueuePairUser>> {
         let state = self.lock();
         // The attempt may have ended by now, and the queue pair may have another one of the device.
-        if state.device.as_ref().is_none_or(|device| device.key() != key) {
+        if state.device.current().is_none_or(|current| current.qp.key() != key) {
             return None;
         }
         let connector = state.user();

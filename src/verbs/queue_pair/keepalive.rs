@@ -68,27 +68,24 @@ impl QueuePair {
         // A completion is a sign of life, also if the program has not polled for it yet.
         self.collect_completions();
         let mut state = self.lock();
-        if state.phase != QueuePairState::Connected || state.broken.is_some() || state.refused {
+        if state.phase != QueuePairState::Connected || state.broken.is_some() {
             return;
         }
-        if !state.silence.tick() {
-            if state.silence.is_due() {
-                self.probe(&mut state);
-            }
-            return;
-        }
-        let key = state.device.as_ref().map(|device| device.key());
-        drop(state);
-        if let Some(key) = key {
+        let Some(current) = state.device.current_mut().filter(|current| !current.refused) else { return };
+        if current.silence.tick() {
+            let key = current.qp.key();
+            drop(state);
             self.silent(key, Reason::PathTimeout);
+        } else if current.silence.is_due() {
+            self.probe(&mut state);
         }
     }
 
     /// Takes what the device has completed by now.
     pub(crate) fn collect_completions(&self) {
         // Under the lock: the thread that ends the queue pair of the device has to be its last holder.
-        if let Some(device) = &self.lock().device {
-            device.collect();
+        if let Some(current) = self.lock().device.current() {
+            current.qp.collect();
         }
         self.progress();
     }
@@ -104,23 +101,23 @@ impl QueuePair {
 
     /// Posts an empty request, unless requests are outstanding that the device reports.
     fn probe(&self, state: &mut State) {
-        let Some(device) = state.device.as_ref() else { return };
+        let Some(current) = state.device.current_mut() else { return };
         let outstanding = &state.initiator.outstanding;
-        if !state.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
+        if !current.deferred.is_empty() || outstanding.iter().any(|other| !other.unsignaled) {
             return;
         }
         let alone = outstanding.is_empty() || self.credited;
         let nowhere = RemoteMemory { address: 0, key: 0 };
-        let reads = self.adapter.is_iwarp() && state.reads > 0;
+        let reads = self.adapter.is_iwarp() && current.reads > 0;
         let operation = if reads { Operation::Read(nowhere) } else { Operation::Write(nowhere) };
-        let id = RequestId { key: device.key(), receive: false, sequence: RequestId::KEEPALIVE };
+        let id = RequestId { key: current.qp.key(), receive: false, sequence: RequestId::KEEPALIVE };
         let entries = nothing(self.adapter.quirks());
         let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the request has no bytes, so no memory is in use.
-        match unsafe { device.queue_pair.post_send(&[request]) } {
+        match unsafe { current.qp.queue_pair.post_send(&[request]) } {
             Ok(()) => {
                 let next = state.initiator.next();
-                state.silence.probe = Some(Probe { ticks: 0, alone, next });
+                current.silence.probe = Some(Probe { ticks: 0, alone, next });
             }
             // The queue is full after all, or the connection is ending.
             Err(refused) => debug!(error = %refused.source, "probe not posted"),
@@ -135,10 +132,11 @@ impl QueuePair {
         result: WcResult,
         effects: &mut Effects<'_, '_>,
     ) {
-        let probe = state.silence.probe.take();
+        let Some(silence) = state.device.silence() else { return };
+        let probe = silence.probe.take();
         match result.error() {
             None => {
-                state.silence.heard();
+                silence.heard();
                 // The unsignaled requests before the probe have succeeded. They are retired, or the next probe would
                 // not count as alone.
                 if let Some(Probe { next, .. }) = probe {

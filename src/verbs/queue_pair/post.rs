@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::generations::Current;
 use super::{QueuePair, State};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
@@ -23,7 +24,7 @@ use crate::types::{Access, OpKind, QueueKind};
 use crate::verbs::memory::{Registration, Window};
 use crate::verbs::routes::RequestId;
 use crate::verbs::work_queue::{
-    Entries, Outstanding, WindowChange, entries, no_entries, nothing, receive_entries,
+    Entries, Outstanding, WindowChange, WorkQueue, entries, no_entries, nothing, receive_entries,
 };
 
 /// The maximum number of requests that wait for the doorbell.
@@ -74,10 +75,10 @@ impl QueuePair {
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
-        if state.device.is_none() && state.phase == QueuePairState::Unconnected {
-            return self.post_later(&mut state, ticket, payload);
-        }
-        if state.device.is_none() {
+        if state.device.current().is_none() {
+            if state.phase == QueuePairState::Unconnected {
+                return self.post_later(&mut state, ticket, payload);
+            }
             // Too late: it comes back flushed (`DIS-10`).
             let mut wakes = WakeList::default();
             state.receives.sink.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
@@ -117,15 +118,15 @@ impl QueuePair {
     ) -> Result<(), Refused> {
         let sequence = state.receives.next();
         let full = state.receives.outstanding.len() >= self.capacities.receive as usize;
-        let posted = match (full, state.device.as_ref(), receive_entries(&payload, self.adapter.quirks())) {
+        let posted = match (full, state.device.current(), receive_entries(&payload, self.adapter.quirks())) {
             (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
-            (_, Some(device), Some(entries)) => {
-                let id = RequestId { key: device.key(), receive: true, sequence };
+            (_, Some(current), Some(entries)) => {
+                let id = RequestId { key: current.qp.key(), receive: true, sequence };
                 let request = ReceiveRequest { id: id.pack(), entries: &entries };
                 // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
                 // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair. Memory of
                 // another device is among them only where the device receives in place.
-                unsafe { device.queue_pair.post_receive(&[request]) }
+                unsafe { current.qp.queue_pair.post_receive(&[request]) }
             }
             (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
             (_, _, None) => {
@@ -153,15 +154,15 @@ impl QueuePair {
         let operation = translate(operation);
         let length = inflight::length(&payload);
         let mut state = self.lock();
-        let posted = match self.admits(&state, kind, length) {
-            Ok(key) => {
+        let posted = match self.admits(&mut state, kind, length) {
+            Ok((current, queue)) => {
                 let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
                 let outstanding = Outstanding::to_send(ticket, payload, flags);
                 match entries(&outstanding.payload, reads, self.adapter.quirks()) {
                     Some(entries) => {
                         let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
                         let bytes = Bytes { entries: &entries, inline, copied: None };
-                        self.submit(&mut state, key, outstanding, &operation, bytes, flags)
+                        self.submit(current, queue, outstanding, &operation, bytes, flags)
                     }
                     None => Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload }),
                 }
@@ -179,20 +180,20 @@ impl QueuePair {
         let InlineRequest { ticket, operation, parts, flags } = request;
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let mut state = self.lock();
-        let posted = match self.admits(&state, operation.kind(), length) {
-            Ok(key) => {
+        let posted = match self.admits(&mut state, operation.kind(), length) {
+            Ok((current, queue)) => {
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
                 // No longer than the inline bytes of a queue pair.
                 outstanding.copied = length as u32;
-                let from = state.copies.len();
-                parts.iter().for_each(|part| state.copies.extend_from_slice(part));
-                let range = from..state.copies.len();
-                let entries = self.entry_of(&state.copies, &range);
+                let from = current.copies.len();
+                parts.iter().for_each(|part| current.copies.extend_from_slice(part));
+                let range = from..current.copies.len();
+                let entries = self.entry_of(&current.copies, &range);
                 let bytes = Bytes { entries: &entries, inline: true, copied: Some(range) };
-                let posted = self.submit(&mut state, key, outstanding, &translate(operation), bytes, flags);
-                if state.deferred.is_empty() {
+                let posted = self.submit(current, queue, outstanding, &translate(operation), bytes, flags);
+                if current.deferred.is_empty() {
                     // The device has them, or nobody wants them.
-                    state.copies.clear();
+                    current.copies.clear();
                 }
                 posted
             }
@@ -213,15 +214,13 @@ impl QueuePair {
     ) -> Result<(), PostErrorKind> {
         let WindowRequest { ticket, flags } = request;
         let mut state = self.lock();
-        let posted = self.admits(&state, OpKind::Bind, 0).and_then(|key| {
-            let flags = send_flags(flags) | SendFlags::SIGNALED;
-            self.bind_window(&mut state, key, window, target, flags)
-        });
-        let posted = posted.map(|window_change| {
+        let posted = self.admits(&mut state, OpKind::Bind, 0).and_then(|(current, queue)| {
+            let options = send_flags(flags) | SendFlags::SIGNALED;
             let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
-            outstanding.window_change = window_change;
-            state.initiator.outstanding.push_back(outstanding);
-            state.unsignaled = 0;
+            outstanding.window_change = self.bind_window(current, queue.next(), window, target, options)?;
+            queue.outstanding.push_back(outstanding);
+            current.unsignaled = 0;
+            Ok(())
         });
         drop(state);
         posted.map_err(|kind| self.explain(kind))
@@ -238,16 +237,17 @@ impl QueuePair {
     ) -> Result<(), PostErrorKind> {
         let WindowRequest { ticket, flags } = request;
         let mut state = self.lock();
-        let bound = self.admits(&state, OpKind::Invalidate, 0).and_then(|key| {
+        let bound = self.admits(&mut state, OpKind::Invalidate, 0).and_then(|(current, queue)| {
             // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
-            window.unbind(key).map(|bound| (key, bound)).ok_or(PostErrorKind::NotBound)
+            let bound = window.unbind(current.qp.key()).ok_or(PostErrorKind::NotBound)?;
+            Ok((current, queue, bound))
         });
         let posted = match bound {
-            Ok((key, bound)) => {
+            Ok((current, queue, bound)) => {
                 let operation = sys::Operation::LocalInvalidate(bound.key());
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
                 outstanding.window_change = WindowChange::Invalidating(Box::new((window.clone(), bound)));
-                self.submit(&mut state, key, outstanding, &operation, Bytes::NOTHING, flags)
+                self.submit(current, queue, outstanding, &operation, Bytes::NOTHING, flags)
             }
             Err(kind) => Err(Refused { kind, payload: Payload::new() }),
         };
@@ -270,7 +270,7 @@ impl QueuePair {
     /// Unlocks, and ends the connection if the device has refused deferred requests.
     #[inline]
     fn unlock(&self, state: MutexGuard<'_, State>, refused: bool) {
-        let key = if refused { state.device.as_ref().map(|device| device.key()) } else { None };
+        let key = if refused { state.device.current().map(|current| current.qp.key()) } else { None };
         drop(state);
         if let Some(key) = key {
             self.doorbell_refused(key);
@@ -294,12 +294,17 @@ impl QueuePair {
         few.contains(&length) && !flags.contains(Flags::FENCE) && payload.iter().all(Slice::can_be_copied)
     }
 
-    /// Checks that a request of this kind and length can be posted now. Returns the key of the device's queue
-    /// pair.
+    /// Checks that a request of this kind and length can be posted now. Returns the queue pair of the device and the queue that
+    /// take it.
     ///
     /// # Errors
     /// The reason why it cannot be posted.
-    fn admits(&self, state: &State, kind: OpKind, length: usize) -> Result<u32, PostErrorKind> {
+    fn admits<'a>(
+        &self,
+        state: &'a mut State,
+        kind: OpKind,
+        length: usize,
+    ) -> Result<(&'a mut Current, &'a mut WorkQueue), PostErrorKind> {
         let maximum = self.adapter.info().max_transfer;
         if length > maximum {
             return Err(PostErrorKind::TooLong { length, maximum });
@@ -307,30 +312,31 @@ impl QueuePair {
         if self.adapter.is_removed() {
             return Err(PostErrorKind::DeviceRemoved);
         }
+        let State { phase, device, initiator, .. } = state;
+        let current = device.current_mut();
         // A message may be answered as soon as it has come: in librdmacm, too, the queue pair can send by then.
-        if !(state.has_received && state.phase == QueuePairState::Associated) {
-            state.phase.admits(kind)?;
+        let answers =
+            *phase == QueuePairState::Associated && current.as_ref().is_some_and(|c| c.has_received);
+        if !answers {
+            phase.admits(kind)?;
         }
-        if state.refused {
-            // Its connection is about to end.
-            return Err(PostErrorKind::ConnectionInvalid);
-        }
-        if state.initiator.outstanding.len() >= self.send_depth as usize {
+        // If the device has refused requests, the connection is about to end.
+        let current = current.filter(|c| !c.refused).ok_or(PostErrorKind::ConnectionInvalid)?;
+        if initiator.outstanding.len() >= self.send_depth as usize {
             return Err(self.full(QueueKind::Send));
         }
-        let device = state.device.as_ref().ok_or(PostErrorKind::ConnectionInvalid)?;
-        if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && state.reads == 0 {
+        if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && current.reads == 0 {
             return Err(PostErrorKind::NoReads);
         }
-        Ok(device.key())
+        Ok((current, initiator))
     }
 
     /// Hands a request to the device, now or with the doorbell. Returns whether some of the deferred requests
     /// were refused, see [`ring_for`](Self::ring_for).
     fn submit(
         &self,
-        state: &mut State,
-        key: u32,
+        current: &mut Current,
+        queue: &mut WorkQueue,
         mut outstanding: Outstanding,
         operation: &sys::Operation<'static>,
         bytes: Bytes<'_>,
@@ -339,8 +345,8 @@ impl QueuePair {
         let Bytes { entries, inline, copied } = bytes;
         outstanding.unsignaled = outstanding.silent
             && matches!(outstanding.window_change, WindowChange::Nothing)
-            && self.may_be_unsignaled(state);
-        let id = RequestId { key, receive: false, sequence: state.initiator.next() };
+            && self.may_be_unsignaled(current);
+        let id = RequestId { key: current.qp.key(), receive: false, sequence: queue.next() };
         let mut send_flags = send_flags(flags);
         send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
         send_flags.set(SendFlags::INLINE, inline);
@@ -348,26 +354,23 @@ impl QueuePair {
             // Reads are answered in their order, so it waits by itself; `siw` gives up on one that has the flag.
             send_flags.remove(SendFlags::FENCE);
         }
-        let unsignaled = if outstanding.unsignaled { state.unsignaled + 1 } else { 0 };
-        if flags.contains(Flags::DEFER) || !state.deferred.is_empty() {
+        let unsignaled = if outstanding.unsignaled { current.unsignaled + 1 } else { 0 };
+        if flags.contains(Flags::DEFER) || !current.deferred.is_empty() {
             let (operation, entries) = (*operation, entries.into());
-            state.deferred.push(Deferred { id, operation, entries, copied, flags: send_flags });
-            state.initiator.outstanding.push_back(outstanding);
-            state.unsignaled = unsignaled;
-            let rings = !flags.contains(Flags::DEFER) || state.deferred.len() >= DEFERRED;
-            return Ok(rings && self.ring_for(state));
+            current.deferred.push(Deferred { id, operation, entries, copied, flags: send_flags });
+            queue.outstanding.push_back(outstanding);
+            current.unsignaled = unsignaled;
+            let rings = !flags.contains(Flags::DEFER) || current.deferred.len() >= DEFERRED;
+            return Ok(rings && self.ring_for(current));
         }
-        let Some(device) = state.device.as_ref() else {
-            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload: outstanding.payload });
-        };
         let request = SendRequest { id: id.pack(), operation: *operation, entries, flags: send_flags };
         // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and the device
         // does not read later. Bytes of a region that the call copies may be written by others during the call, as they
         // may while a device reads them.
-        match unsafe { device.queue_pair.post_send(&[request]) } {
+        match unsafe { current.qp.queue_pair.post_send(&[request]) } {
             Ok(()) => {
-                state.initiator.outstanding.push_back(outstanding);
-                state.unsignaled = unsignaled;
+                queue.outstanding.push_back(outstanding);
+                current.unsignaled = unsignaled;
                 Ok(false)
             }
             Err(sys::Refused { source, .. }) => {
@@ -394,46 +397,41 @@ impl QueuePair {
     /// Returns whether the next request may succeed without a completion of the device: in each half of the
     /// queue one request has a completion, so that there is always room again. Devices of iWARP finish a
     /// write before an earlier read, and then nothing follows from the completion of the write.
-    fn may_be_unsignaled(&self, state: &State) -> bool {
-        !self.adapter.is_iwarp() && state.unsignaled < self.send_depth / 2
+    fn may_be_unsignaled(&self, current: &Current) -> bool {
+        !self.adapter.is_iwarp() && current.unsignaled < self.send_depth / 2
     }
 
     /// Posts the deferred requests to the device.
     pub(crate) fn ring(&self) {
         let mut state = self.lock();
-        let refused = self.ring_for(&mut state);
+        let refused = state.device.current_mut().is_some_and(|current| self.ring_for(current));
         self.unlock(state, refused);
     }
 
     /// Posts the deferred requests. Returns whether the device refused some of them: nothing is posted behind
     /// these, and the caller ends the connection, without the lock. The outstanding requests finish with it,
     /// as nothing may be known of the requests before.
-    fn ring_for(&self, state: &mut State) -> bool {
-        if state.deferred.is_empty() {
+    fn ring_for(&self, current: &mut Current) -> bool {
+        let Current { qp, deferred, copies, refused, .. } = current;
+        if deferred.is_empty() {
             return false;
         }
-        let mut deferred = std::mem::take(&mut state.deferred);
         // The copies may have moved when those of later requests were added.
-        for Deferred { entries, copied, .. } in &mut deferred {
+        for Deferred { entries, copied, .. } in &mut *deferred {
             if let Some(range) = copied {
-                *entries = self.entry_of(&state.copies, range);
+                *entries = self.entry_of(copies, range);
             }
         }
         let requests: SmallVec<[SendRequest<'_>; 16]> = deferred.iter().map(Deferred::request).collect();
-        let posted = match state.device.as_ref() {
-            // SAFETY: as in `submit`.
-            Some(device) => unsafe { device.queue_pair.post_send(&requests) },
-            // The requests have come back flushed.
-            None => Ok(()),
-        };
+        // SAFETY: as in `submit`.
+        let posted = unsafe { qp.queue_pair.post_send(&requests) };
         drop(requests);
+        deferred.clear();
+        copies.clear();
         if let Err(sys::Refused { taken, source }) = &posted {
             tracing::debug!(%source, taken, "deferred requests rejected");
-            state.refused = true;
+            *refused = true;
         }
-        deferred.clear();
-        state.deferred = deferred;
-        state.copies.clear();
         posted.is_err()
     }
 
@@ -443,25 +441,25 @@ impl QueuePair {
     /// The reason why it was not posted.
     fn bind_window(
         &self,
-        state: &mut State,
-        key: u32,
+        current: &mut Current,
+        sequence: u32,
         window: &Arc<Window>,
         target: BindTarget<&Arc<Registration>>,
         flags: SendFlags,
     ) -> Result<WindowChange, PostErrorKind> {
         // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
-        if self.ring_for(state) {
+        let key = current.qp.key();
+        if self.ring_for(current) {
             self.broke_later(key);
             return Err(PostErrorKind::ConnectionInvalid);
         }
         let BindTarget { registration, range, access } = target;
-        let Some(device) = state.device.as_ref() else { return Err(PostErrorKind::ConnectionInvalid) };
         let free = window.take_free().map_err(|error| match error {
             RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
             RegisterError::InsufficientResources(what) => PostErrorKind::InsufficientResources(what),
             _ => PostErrorKind::Device(libc::ENOMEM),
         })?;
-        let id = RequestId { key, receive: false, sequence: state.initiator.next() }.pack();
+        let id = RequestId { key, receive: false, sequence }.pack();
         let posted = registration.with_region(|region| {
             let operation = sys::Operation::BindWindow(Binding {
                 window: free.window(),
@@ -474,7 +472,7 @@ impl QueuePair {
             });
             // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
             // the registration is held by the window. No other request has this window of the device.
-            unsafe { device.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
+            unsafe { current.qp.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
         });
         let posted = posted.ok_or(PostErrorKind::ForeignMemory);
         let refused = |refused: sys::Refused| self.refused(QueueKind::Send, &refused.source);
@@ -484,7 +482,7 @@ impl QueuePair {
             return Err(kind);
         }
         let before = window.bind(free, registration, range, key);
-        state.add_window(window);
+        current.add_window(window);
         Ok(WindowChange::Binding(Box::new((window.clone(), before))))
     }
 

@@ -11,7 +11,7 @@
 //!
 //! The calls are commands to the device, so no lock is held during them. The queue pair is taken from its owner under
 //! the lock, [`Detached`], and a [`Job`] does the rest; until the job is done,
-//! [`Ending`] has the key of the queue pair whose completions still count.
+//! [`Generations`](super::generations::Generations) have the key of the queue pair whose completions still count.
 //!
 //! A queue pair that takes its receives from a shared queue stays in the error state for a while, until the device
 //! reports that no receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions
@@ -26,51 +26,20 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::device::Sequel;
-use super::{DeviceQp, QueuePair, Silence, State};
+use super::generations::{Current, Draining};
+use super::{DeviceQp, QueuePair, State};
 use crate::inflight::{Completed, WakeList};
 use crate::proto::qp::QueuePairState;
 use crate::provider::connector::Job;
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::MutexGuard;
-use crate::verbs::memory::Window;
-use crate::verbs::receive_queue::Receives;
 use crate::verbs::routes::{CompletionHandler, Effects, RequestId};
 use crate::verbs::work_queue::{Outstanding, WcResult, WindowChange, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
 /// raises it.
 const LAST_RECEIVE: Duration = Duration::from_secs(1);
-
-/// A queue pair of the device that has ended, and may still complete receives of a shared queue.
-pub(super) struct Draining {
-    key: u32,
-    /// `None` while it is being destroyed.
-    device: Option<Arc<DeviceQp>>,
-    receives: Arc<Receives>,
-    /// The requests of its send queue, and the status with which they finish.
-    requests: WorkQueue,
-    status: Status,
-}
-
-impl Draining {
-    /// Finishes the requests up to one that the device has completed: their memory is free.
-    fn complete(&mut self, sequence: u32, result: WcResult, wakes: &mut WakeList) {
-        self.requests.finished(sequence, result);
-        while let Some((outstanding, _)) = self.requests.pop() {
-            let (ticket, completed) = outstanding.ended(self.status, true);
-            self.requests.sink.complete(ticket, completed, wakes);
-        }
-    }
-
-    /// Ends the wait for the last receive: no receive is to come, or the device will not report it.
-    fn notify(&self) {
-        if let Some(device) = &self.device {
-            device.last_receive.notify_one();
-        }
-    }
-}
 
 /// A guard that destroys a queue pair of the device when it is dropped: also by a runtime that shuts down.
 struct Drain {
@@ -86,25 +55,9 @@ impl Drop for Drain {
 
 /// A queue pair of the device that was taken from its owner, for the calls that end it.
 pub(super) struct Detached {
-    device: Arc<DeviceQp>,
-    /// It was given to a driver that connects it by itself, and may not have done so yet.
-    lent: bool,
+    was: Current,
     /// There is nothing to flush.
     idle: bool,
-    /// It has left its first state.
-    used: bool,
-    /// The windows that were bound on it.
-    windows: Vec<Weak<Window>>,
-}
-
-/// The queue pair of the device that is being ended, as its owner needs it for what still completes.
-pub(super) struct Ending {
-    pub(super) key: u32,
-    pub(super) receives: Option<Arc<Receives>>,
-    last_receive: Arc<Notify>,
-    /// The job that follows the destruction, while a thread in a call holds the queue pair. It may also run once the
-    /// device has completed every request.
-    sequel: Option<Arc<Sequel>>,
 }
 
 impl QueuePair {
@@ -119,7 +72,7 @@ impl QueuePair {
         state.connector = None;
         if self.adapter.is_removed() || state.released {
             self.finish(state, self.status_of_the_rest())
-        } else if state.used || state.flushed {
+        } else if state.device.current().is_some_and(|current| current.used || current.flushed) {
             self.renew(state)
         } else {
             None
@@ -183,10 +136,10 @@ impl QueuePair {
         let mut effects = Effects::default();
         let mut state = self.lock();
         self.read_current(&mut state, &mut effects);
-        state.ending = None;
+        let flushed = state.device.settle();
         let lives = state.phase == QueuePairState::Unconnected && !self.adapter.is_removed();
         let (next, unused) = if lives { (next, None) } else { (None, next) };
-        let kept = next.as_ref().map(|_| state.take_receives(free)).unwrap_or_default();
+        let kept = next.as_ref().map(|_| state.take_receives(flushed, free)).unwrap_or_default();
         self.finish_all(&mut state, free, status, &mut effects);
         match next {
             Some(device) => self.begin_anew(&mut state, device, kept, &mut effects),
@@ -238,10 +191,8 @@ impl QueuePair {
     ) {
         state.receives.reset();
         state.initiator.reset();
-        state.silence = Silence::default();
-        (state.used, state.broken, state.refused, state.unsignaled) = (false, None, false, 0);
-        (state.has_received, state.reads) = (false, 0);
-        state.device = Some(device);
+        state.broken = None;
+        state.device.begin(device);
         while let Some(Outstanding { ticket, payload, .. }) = kept.pop_front() {
             let posted = match &self.queues.shared {
                 Some(shared) => shared.post_receive(ticket, payload),
@@ -260,19 +211,10 @@ impl QueuePair {
 
     /// Takes the queue pair of the device, if there is one. From then on nothing is posted to it.
     pub(super) fn detach(&self, state: &mut State) -> Option<Detached> {
-        let device = state.device.take()?;
-        state.ending = Some(Ending {
-            key: device.key(),
-            receives: device.receives().cloned(),
-            last_receive: device.last_receive.clone(),
-            sequel: None,
-        });
-        state.deferred.clear();
-        state.copies.clear();
+        let was = state.device.detach()?;
         // A call that connects it may have it, too.
-        let idle = state.is_flushed() && self.queues.shared.is_none() && Arc::strong_count(&device) == 1;
-        let windows = std::mem::take(&mut state.windows);
-        Some(Detached { device, lent: std::mem::take(&mut state.lent), idle, used: state.used, windows })
+        let idle = state.is_flushed() && self.queues.shared.is_none() && Arc::strong_count(&was.qp) == 1;
+        Some(Detached { was, idle })
     }
 
     /// Ends the device's use of every request, with calls that may take long: without the lock. Takes what the device
@@ -280,7 +222,7 @@ impl QueuePair {
     /// memory of what is outstanding is free: at once, or, if a thread in a call holds the queue pair, when that call
     /// has returned or the device has completed everything.
     pub(super) fn stop(&self, detached: Detached, status: Status, then: impl FnOnce(bool) + Send + 'static) {
-        let Detached { device, lent, idle, used, windows } = detached;
+        let Detached { was: Current { qp: device, lent, used, windows, .. }, idle } = detached;
         // If there is nothing to flush, destroying it is enough.
         let stopped = if idle && !self.adapter.is_iwarp() { Ok(()) } else { device.end() };
         // A device that is gone refuses the call; its queue pair can be destroyed all the same.
@@ -312,7 +254,7 @@ impl QueuePair {
             let mut state = self.lock();
             let next = WorkQueue::new(state.initiator.sink.clone());
             let requests = std::mem::replace(&mut state.initiator, next);
-            state.draining.push(Draining { key, device: Some(device), receives, requests, status });
+            state.device.draining.push(Draining { key, qp: Some(device), receives, requests, status });
             drop(state);
             Drain { queue_pair, key }.begin(last_receive);
             return then(true);
@@ -325,7 +267,7 @@ impl QueuePair {
             then(true);
         } else {
             let sequel = device.when_destroyed(then);
-            if let (true, Some(ending)) = (held, &mut state.ending) {
+            if let (true, Some(ending)) = (held, state.device.ending_mut()) {
                 ending.sequel = Some(sequel);
             }
             drop(state);
@@ -340,15 +282,16 @@ impl QueuePair {
     /// completed every request of it.
     #[inline]
     pub(super) fn check_flushed(&self, state: &State, wakes: &mut WakeList) {
-        if state.ending.is_some() {
+        if state.device.ending().is_some() {
             self.check_ending(state, wakes);
         }
     }
 
     #[cold]
     fn check_ending(&self, state: &State, wakes: &mut WakeList) {
-        let Some(sequel) = state.ending.as_ref().and_then(|ending| ending.sequel.as_ref()) else { return };
-        if state.is_flushed() {
+        if let Some(sequel) = state.device.ending().and_then(|ending| ending.sequel.as_ref())
+            && state.is_flushed()
+        {
             let (sequel, teardown) = (sequel.clone(), self.adapter.teardown.clone());
             // Without the locks of the caller, which the job may need if no thread can take it. One that is not run, because a waker
             // has panicked, is left to the last holder.
@@ -358,24 +301,6 @@ impl QueuePair {
                 }
             });
         }
-    }
-
-    /// Ends the wait for the last receive of the device's queue pair with this key, which takes no further receive of a
-    /// shared queue.
-    pub(super) fn takes_no_receive(&self, key: u32) {
-        let state = self.lock();
-        // The queue pair in use has failed. When it ends, there is nothing to wait for.
-        state
-            .device
-            .iter()
-            .filter(|device| device.key() == key)
-            .for_each(|device| device.last_receive.notify_one());
-        state
-            .ending
-            .iter()
-            .filter(|ending| ending.key == key)
-            .for_each(|ending| ending.last_receive.notify_one());
-        state.draining.iter().filter(|draining| draining.key == key).for_each(Draining::notify);
     }
 
     /// Handles the result of a request of a device's queue pair that has ended. A message that arrived before the end
@@ -388,7 +313,7 @@ impl QueuePair {
         result: WcResult,
         effects: &mut Effects<'_, '_>,
     ) {
-        let Some(draining) = state.draining.iter_mut().find(|draining| draining.key == key) else { return };
+        let Some(draining) = state.device.draining(key) else { return };
         if id.key != RequestId::SHARED {
             if !id.receive && id.sequence != RequestId::KEEPALIVE {
                 draining.complete(id.sequence, result, &mut effects.wakes);
@@ -406,18 +331,9 @@ impl QueuePair {
         state.receives.sink.complete(ticket, completed, &mut effects.wakes);
     }
 
-    /// Ends the waits for the last receives.
-    pub(super) fn stop_waiting(state: &State) {
-        state.draining.iter().for_each(Draining::notify);
-    }
-
     /// Destroys a queue pair of the device that takes no further receive. Without the lock, because that may take long.
     fn drained(self: &Arc<Self>, key: u32) {
-        let device = {
-            let mut state = self.lock();
-            let draining = state.draining.iter_mut().find(|draining| draining.key == key);
-            draining.and_then(|draining| draining.device.take())
-        };
+        let device = self.lock().device.draining(key).and_then(|draining| draining.qp.take());
         let Some(device) = device else { return };
         device.collect();
         // Another holder may keep it for long.
@@ -431,9 +347,7 @@ impl QueuePair {
         let mut effects = Effects::default();
         let mut state = self.lock();
         self.read_current(&mut state, &mut effects);
-        let place = state.draining.iter().position(|draining| draining.key == key);
-        if let Some(Draining { requests, status, .. }) = place.map(|place| state.draining.swap_remove(place))
-        {
+        if let Some(Draining { requests, status, .. }) = state.device.drained(key) {
             for outstanding in requests.outstanding {
                 // A request behind one that the device has not completed may have completed.
                 let free = free || outstanding.result.is_some();
