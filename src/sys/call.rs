@@ -25,27 +25,22 @@ pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     }
 }
 
-/// Calls a function of libibverbs: it fails with an error number, which some drivers give as a negative number, or with
-/// -1 and `errno`. Calls it again if a signal interrupted it.
+/// Calls a function of libibverbs, see [`result`]. Calls it again if a signal interrupted it.
 pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
     loop {
         clear_errno();
-        let error = match call() {
-            0 => return Ok(()),
-            -1 => last_error(libc::EIO),
-            number => io::Error::from_raw_os_error(number.saturating_abs()),
-        };
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match result(call()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
         }
     }
 }
 
-/// Calls a function of libibverbs like [`number`], but once, because a second call would repeat its effects: a signal
-/// is an error like any other.
-pub(super) fn once(call: impl FnOnce() -> c_int) -> io::Result<()> {
-    clear_errno();
-    match call() {
+/// Returns the outcome of a function of libibverbs, of the number that it returned: 0, an error number, which some drivers
+/// give as a negative number, or -1 with `errno`, which the caller has [cleared](clear_errno).
+#[inline]
+pub(super) fn result(returned: c_int) -> io::Result<()> {
+    match returned {
         0 => Ok(()),
         -1 => Err(last_error(libc::EIO)),
         number => Err(io::Error::from_raw_os_error(number.saturating_abs())),
@@ -77,7 +72,7 @@ pub(super) fn unless_empty(result: io::Result<()>) -> io::Result<Option<()>> {
 }
 
 /// Clears `errno`, so that the error of an earlier call is not taken for one of the next.
-fn clear_errno() {
+pub(super) fn clear_errno() {
     // SAFETY: the address is that of the calling thread's own variable.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above; nothing else refers to it.

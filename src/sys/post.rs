@@ -3,11 +3,10 @@
 use std::ffi::c_int;
 use std::fmt;
 use std::io;
-use std::mem::{self, offset_of};
-use std::{ptr, slice};
+use std::mem::offset_of;
+use std::ptr;
 
 use bitflags::bitflags;
-use smallvec::SmallVec;
 
 use super::ffi::number;
 use super::memory::{AccessFlags, MemoryRegion, MemoryWindow};
@@ -132,7 +131,7 @@ impl SendRequest<'_> {
     ///
     /// # Safety
     /// See [`QueuePair::post_send`](super::QueuePair::post_send).
-    unsafe fn fill(&self, raw: &mut ffi::ibv_send_wr) -> io::Result<()> {
+    pub(super) unsafe fn fill(&self, raw: &mut ffi::ibv_send_wr) -> io::Result<()> {
         use Operation as Op;
         raw.wr_id = self.id;
         raw.sg_list = entries_ptr(self.entries);
@@ -202,6 +201,18 @@ fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> ffi::atomic_t {
     ffi::atomic_t { remote_addr: remote.address, compare_add, swap, rkey: remote.key }
 }
 
+impl ReceiveRequest<'_> {
+    /// Returns the request as C takes it.
+    pub(super) fn to_raw(self) -> io::Result<ffi::ibv_recv_wr> {
+        Ok(ffi::ibv_recv_wr {
+            wr_id: self.id,
+            next: ptr::null_mut(),
+            sg_list: entries_ptr(self.entries),
+            num_sge: entries_len(self.entries)?,
+        })
+    }
+}
+
 /// Returns the entries as C takes them; it does not write to them.
 fn entries_ptr(entries: &[ScatterEntry]) -> *mut ffi::ibv_sge {
     entries.as_ptr().cast_mut().cast()
@@ -211,69 +222,15 @@ fn entries_len(entries: &[ScatterEntry]) -> io::Result<c_int> {
     c_int::try_from(entries.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Makes a chain of the requests, and hands it to `call`: its first link, and where to store the link that was not taken.
+/// Returns the outcome of a call that posts requests: the number that the call returned, and the place of the request that
+/// it has not taken, if there is one.
 ///
-/// # Safety
-/// See [`QueuePair::post_send`](super::QueuePair::post_send).
-pub(super) unsafe fn sends(
-    requests: &[SendRequest<'_>],
-    call: impl FnOnce(*mut ffi::ibv_send_wr, *mut *mut ffi::ibv_send_wr) -> c_int,
-) -> Result<(), Refused> {
-    let refused = |source| Refused { taken: 0, source };
-    // SAFETY: all members are integers or pointers, for which zero is a value.
-    let zeros = || unsafe { mem::zeroed::<ffi::ibv_send_wr>() };
-    // Nearly always there is one, which is not moved.
-    if let [request] = requests {
-        let mut raw = zeros();
-        // SAFETY: the caller's.
-        unsafe { request.fill(&mut raw) }.map_err(refused)?;
-        return post(slice::from_mut(&mut raw), |link| &mut link.next, call);
-    }
-    let mut chain: SmallVec<[ffi::ibv_send_wr; 4]> = requests.iter().map(|_| zeros()).collect();
-    for (request, raw) in requests.iter().zip(&mut chain) {
-        // SAFETY: the caller's.
-        unsafe { request.fill(raw) }.map_err(refused)?;
-    }
-    post(&mut chain, |link| &mut link.next, call)
-}
-
-/// Chains requests like [`sends`], for a receive queue.
-pub(super) fn receives(
-    requests: &[ReceiveRequest<'_>],
-    call: impl FnOnce(*mut ffi::ibv_recv_wr, *mut *mut ffi::ibv_recv_wr) -> c_int,
-) -> Result<(), Refused> {
-    let chain: io::Result<SmallVec<[ffi::ibv_recv_wr; 8]>> = requests
-        .iter()
-        .map(|request| {
-            Ok(ffi::ibv_recv_wr {
-                wr_id: request.id,
-                next: ptr::null_mut(),
-                sg_list: entries_ptr(request.entries),
-                num_sge: entries_len(request.entries)?,
-            })
-        })
-        .collect();
-    let mut chain = chain.map_err(|source| Refused { taken: 0, source })?;
-    post(&mut chain, |link| &mut link.next, call)
-}
-
-fn post<T>(
-    chain: &mut [T],
-    next: impl Fn(&mut T) -> &mut *mut T,
-    call: impl FnOnce(*mut T, *mut *mut T) -> c_int,
-) -> Result<(), Refused> {
-    if chain.is_empty() {
-        return Ok(());
-    }
-    let first = chain.as_mut_ptr();
-    for place in 1..chain.len() {
-        let link = first.wrapping_add(place);
-        *next(&mut chain[place - 1]) = link;
-    }
-    let mut bad = ptr::null_mut();
-    let result = call::once(|| call(first, &mut bad));
-    let place = (0..chain.len()).find(|place| ptr::eq(first.wrapping_add(*place), bad));
-    match (place, result) {
+/// # Errors
+/// That of the request that was not taken.
+#[inline]
+pub(super) fn outcome(returned: c_int, refused: Option<usize>) -> Result<(), Refused> {
+    match (refused, call::result(returned)) {
+        (None, Ok(())) => Ok(()),
         // Some libraries then call the device for the requests before it, and return the error of that call.
         (Some(taken), result) => {
             let source = result.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM));
@@ -285,6 +242,5 @@ fn post<T>(
             tracing::debug!(%error, "requests queued, but the device was not notified");
             Ok(())
         }
-        (None, Ok(())) => Ok(()),
     }
 }

@@ -4,7 +4,10 @@ use std::ffi::c_int;
 use std::io;
 use std::mem;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::completion::CompletionQueue;
 use super::ffi::number;
@@ -167,16 +170,38 @@ impl QueuePair {
     /// of the queue has completed, or the queue pair is destroyed. Inline memory is of this process, and readable now. The objects
     /// of a binding live as long, and no other call binds the same window at the same time.
     pub(crate) unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
-        let post = |first, bad| {
-            // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The
-            // memory behind them is the caller's.
-            unsafe { ffi::ibv_post_send(self.as_ptr(), first, bad) }
+        // SAFETY: all members are integers or pointers, for which zero is a value.
+        let zeros = || unsafe { mem::zeroed::<ffi::ibv_send_wr>() };
+        // Nearly always there is one, which is not moved.
+        let (mut one, mut more);
+        let chain = match requests {
+            [] => return Ok(()),
+            [_] => {
+                one = zeros();
+                slice::from_mut(&mut one)
+            }
+            _ => {
+                more = requests.iter().map(|_| zeros()).collect::<SmallVec<[_; 4]>>();
+                &mut more[..]
+            }
         };
-        // SAFETY: the caller's.
-        unsafe { post::sends(requests, post) }
+        let mut first = ptr::null_mut();
+        for (request, raw) in requests.iter().zip(&mut *chain).rev() {
+            // SAFETY: the caller's.
+            unsafe { request.fill(raw) }.map_err(|source| Refused { taken: 0, source })?;
+            raw.next = first;
+            first = raw;
+        }
+        let mut bad = ptr::null_mut();
+        call::clear_errno();
+        // Once, because a second call would repeat the effects of the first: a signal is an error like any other.
+        // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The memory
+        // behind them is the caller's.
+        let returned = unsafe { ffi::ibv_post_send(self.as_ptr(), first, &mut bad) };
+        post::outcome(returned, chain.iter().position(|raw| ptr::eq(raw, bad)))
     }
 
-    /// Adds requests to the receive queue, in this order.
+    /// Adds a request to the receive queue.
     ///
     /// # Errors
     /// As for [`post_send`](Self::post_send).
@@ -185,11 +210,13 @@ impl QueuePair {
     /// As for a read in [`post_send`](Self::post_send), with the receive queue instead. The queue pair has a receive queue
     /// of its own. Memory of another device is not among the entries unless the device
     /// [receives in place](super::Quirks::receives_in_place).
-    pub(crate) unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), Refused> {
-        post::receives(requests, |first, bad| {
-            // SAFETY: as for a send.
-            unsafe { ffi::ibv_post_recv(self.as_ptr(), first, bad) }
-        })
+    pub(crate) unsafe fn post_receive(&self, request: ReceiveRequest<'_>) -> Result<(), Refused> {
+        let mut raw = request.to_raw().map_err(|source| Refused { taken: 0, source })?;
+        let mut bad = ptr::null_mut();
+        call::clear_errno();
+        // SAFETY: as for a send.
+        let returned = unsafe { ffi::ibv_post_recv(self.as_ptr(), &mut raw, &mut bad) };
+        post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
     }
 }
 

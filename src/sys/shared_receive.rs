@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::ffi::number;
@@ -51,21 +51,23 @@ impl SharedReceiveQueue {
         self.raw.as_ptr()
     }
 
-    /// Adds requests, in this order.
+    /// Adds a request.
     ///
     /// # Errors
-    /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong; and how many were added before.
+    /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong.
     ///
     /// # Safety
     /// The memory of the entries stays allocated and registered under their keys, and no reference to it is made, until
     /// the request has completed, or this queue and every queue pair of it is destroyed. Memory of another device is not among the
     /// entries unless the device [receives in place](super::Quirks::receives_in_place).
-    pub(crate) unsafe fn post(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), Refused> {
-        post::receives(requests, |first, bad| {
-            // SAFETY: the queue is live; chain and entries are, and are only read, until the call returns. The memory
-            // behind them is the caller's.
-            unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), first, bad) }
-        })
+    pub(crate) unsafe fn post(&self, request: ReceiveRequest<'_>) -> Result<(), Refused> {
+        let mut raw = request.to_raw().map_err(|source| Refused { taken: 0, source })?;
+        let mut bad = ptr::null_mut();
+        call::clear_errno();
+        // SAFETY: the queue is live; request and entries are, and are only read, until the call returns. The memory behind
+        // them is the caller's.
+        let returned = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &mut raw, &mut bad) };
+        post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
     }
 
     /// Makes room for at least that many requests. Its requests stay.

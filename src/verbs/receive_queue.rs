@@ -211,7 +211,7 @@ impl SharedReceives {
         // SAFETY: the entries are parts of the payload, registered allocations that are shared from now on and stay in their
         // slot until the request has completed, or the drop of `receives` has destroyed the queue after every queue pair. Memory of
         // another device is among them only where the device receives in place.
-        let Err(sys::Refused { source, .. }) = (unsafe { queue.post(&[request]) }) else { return Ok(()) };
+        let Err(sys::Refused { source, .. }) = (unsafe { queue.post(request) }) else { return Ok(()) };
         let (_, payload) = slots.remove(place);
         // A resize has the lock below while it waits for a poller that waits for the slots.
         drop(slots);

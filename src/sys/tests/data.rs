@@ -111,11 +111,10 @@ fn chains(device: &Device) {
     let (context, domain) = open(device);
     let inbox: Vec<_> = (0..4).map(|_| Buffer::new(&domain, &[0; 8])).collect();
     let pair = Pair::connect(device, &context, &domain, None, |passive| {
-        let entries = [inbox[0].entry(), inbox[1].entry(), inbox[2].entry(), inbox[3].entry()];
-        let requests: Vec<_> =
-            (0..4).map(|id| ReceiveRequest { id: id as u64, entries: &entries[id..=id] }).collect();
-        // SAFETY: the buffers outlive the pair, and are looked at after their completions.
-        unsafe { passive.queue_pair.post_receive(&requests) }.unwrap();
+        for (id, buffer) in (0..).zip(&inbox) {
+            // SAFETY: the buffers outlive the pair, and are looked at after their completions.
+            unsafe { passive.receive(id, buffer) };
+        }
     });
     let outbox: Vec<_> = (0..4_u8).map(|byte| Buffer::new(&domain, &[byte; 8])).collect();
     let entries: Vec<_> = outbox.iter().map(Buffer::entry).collect();
@@ -331,10 +330,11 @@ fn shared_receives(device: &Device) {
     let shared = SharedReceiveQueue::new(&domain, 8, 1, 77).unwrap();
     let inbox: Vec<_> = (0..4).map(|_| Buffer::new(&domain, &[0; 8])).collect();
     let entries: Vec<_> = inbox.iter().map(Buffer::entry).collect();
-    let requests: Vec<_> =
-        (0..4).map(|id| ReceiveRequest { id: id as u64, entries: &entries[id..=id] }).collect();
-    // SAFETY: the buffers outlive the queue.
-    unsafe { shared.post(&requests) }.unwrap();
+    for id in 0..4 {
+        let request = ReceiveRequest { id: id as u64, entries: &entries[id..=id] };
+        // SAFETY: the buffers outlive the queue.
+        unsafe { shared.post(request) }.unwrap();
+    }
     let pairs = [0, 1].map(|_| Pair::connect(device, &context, &domain, Some(&shared), |_| ()));
     let words = Buffer::new(&domain, b"to share");
     for (place, id) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
@@ -347,9 +347,10 @@ fn shared_receives(device: &Device) {
     let resized = shared.resize(64);
     if context.transport() == Transport::InfiniBand {
         resized.unwrap();
-        let more: Vec<_> = (0..64).map(|id| ReceiveRequest { id, entries: &entries[..1] }).collect();
-        // SAFETY: as above.
-        unsafe { shared.post(&more) }.unwrap();
+        for id in 0..64 {
+            // SAFETY: as above.
+            unsafe { shared.post(ReceiveRequest { id, entries: &entries[..1] }) }.unwrap();
+        }
     } else {
         assert_eq!(resized.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
     }

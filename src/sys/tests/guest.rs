@@ -201,7 +201,7 @@ impl Side {
     pub(super) unsafe fn receive(&self, id: u64, buffer: &Buffer) {
         let request = ReceiveRequest { id, entries: &[buffer.entry()] };
         // SAFETY: the caller's.
-        unsafe { self.queue_pair.post_receive(&[request]) }.unwrap();
+        unsafe { self.queue_pair.post_receive(request) }.unwrap();
     }
 
     /// Posts a request to the send queue and waits until it has succeeded.

@@ -126,7 +126,7 @@ impl QueuePair {
                 // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
                 // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair. Memory of
                 // another device is among them only where the device receives in place.
-                unsafe { current.qp.queue_pair.post_receive(&[request]) }
+                unsafe { current.qp.queue_pair.post_receive(request) }
             }
             (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
             (_, _, None) => {
