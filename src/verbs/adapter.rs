@@ -73,9 +73,6 @@ impl Adapter {
 
     /// Returns completion queues for a queue pair that completes through futures. They are of another group than those
     /// of the call before, so that each thread of the runtime has its part.
-    ///
-    /// # Errors
-    /// The device is gone, or the system has no room.
     pub(crate) fn shared_completions(&self) -> Result<Arc<CompletionGroup>, OpenError> {
         let turn = self.chosen.fetch_add(1, Ordering::Relaxed);
         let count = {
@@ -105,9 +102,6 @@ impl Adapter {
     }
 
     /// Makes completion queues for the futures of a further thread.
-    ///
-    /// # Errors
-    /// The device is gone, or the system has no room.
     fn another_group(&self, place: usize) -> Result<Arc<CompletionGroup>, OpenError> {
         let opened = self.context.opened().ok_or(OpenError::DeviceRemoved)?;
         let channel = CompletionChannel::new(&opened.context).map_err(failed("ibv_create_comp_channel"))?;
@@ -118,9 +112,6 @@ impl Adapter {
 
     /// Makes a completion queue of the program, of this depth. Its events come by the vector for this processor: by
     /// custom the vectors are spread over the processors. `polled` says that the program polls the queue all the time.
-    ///
-    /// # Errors
-    /// The device is gone, or the system has no room.
     pub(crate) fn completion_queue(
         &self,
         depth: usize,
@@ -139,9 +130,6 @@ impl Adapter {
 }
 
 /// Makes the first queue of a group, and begins to wait for its events.
-///
-/// # Errors
-/// The device is gone, or the system has no room.
 fn begin(group: &Arc<CompletionGroup>) -> Result<(), OpenError> {
     group.open().map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => OpenError::DeviceRemoved,
@@ -160,9 +148,6 @@ struct Parts {
 
 impl Parts {
     /// Opens the device with this name.
-    ///
-    /// # Errors
-    /// No permission, or no memory.
     fn open(name: &str) -> Result<Self, OpenError> {
         let context = Context::open(name).map_err(failed("ibv_open_device"))?;
         let attributes = context.attributes().map_err(failed("ibv_query_device"))?;

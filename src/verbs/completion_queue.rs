@@ -137,9 +137,6 @@ impl CompletionGroup {
 
     /// Creates a group that is a completion queue of the program, of this depth. `polled` says that the program polls
     /// it all the time.
-    ///
-    /// # Errors
-    /// Those of ibv_create_comp_channel(3).
     pub(crate) fn own(
         context: &Arc<AdapterContext>,
         device: &Arc<Context>,
@@ -289,17 +286,11 @@ impl CompletionGroup {
     }
 
     /// Makes the first queue.
-    ///
-    /// # Errors
-    /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
     pub(crate) fn open(&self) -> io::Result<()> {
         self.reserve(0).map(drop)
     }
 
     /// Reserves room for so many completions, in a new queue if no other has it.
-    ///
-    /// # Errors
-    /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
     fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
         let before = {
             let mut slots = self.queues.lock();
@@ -448,9 +439,6 @@ impl Drop for CompletionGroup {
 
 impl Queue {
     /// Creates a queue of this length for a group.
-    ///
-    /// # Errors
-    /// Those of ibv_create_cq(3).
     fn new(group: &CompletionGroup, length: u32) -> io::Result<Arc<Self>> {
         let context = group.context.clone();
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
@@ -474,9 +462,6 @@ impl Queue {
     }
 
     /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
-    ///
-    /// # Errors
-    /// Those of ibv_req_notify_cq(3).
     pub(crate) fn arm(&self) -> io::Result<()> {
         self.completions.arm(false)
     }
@@ -496,9 +481,6 @@ impl Queue {
     }
 
     /// Makes room for so many more.
-    ///
-    /// # Errors
-    /// Those of ibv_resize_cq(3).
     fn grow(&self, more: u32) -> io::Result<()> {
         // One after the other, or one of them would be lost.
         let mut work = self.work.lock();
@@ -529,9 +511,6 @@ pub(crate) struct Room {
 
 impl Room {
     /// Reserves room for so many completions in a queue of this group.
-    ///
-    /// # Errors
-    /// Those of ibv_create_cq(3) and ibv_req_notify_cq(3).
     pub(crate) fn new(group: &Arc<CompletionGroup>, entries: u32) -> io::Result<Self> {
         let queue = group.reserve(entries)?;
         Ok(Self { queue, entries: entries.into(), group: group.clone() })
@@ -553,9 +532,6 @@ impl Room {
     }
 
     /// Makes room for so many completions in all. One task does so at a time.
-    ///
-    /// # Errors
-    /// Those of ibv_resize_cq(3).
     pub(crate) fn grow(&self, entries: u32) -> io::Result<()> {
         let more = entries.saturating_sub(self.entries.load(Ordering::Relaxed));
         if more > 0 {

@@ -49,9 +49,6 @@ pub(crate) struct Opened {
 impl Opened {
     /// Creates the open objects of a device, from the id that watches an address of it and the rights that peers have
     /// in every queue pair.
-    ///
-    /// # Errors
-    /// Those of rdma_init_qp_attr(3).
     pub(super) fn new(
         anchor: Arc<CmId>,
         rights: AccessFlags,
@@ -64,9 +61,6 @@ impl Opened {
     }
 
     /// Takes a new queue pair of the device to its first state, in which it can have receives.
-    ///
-    /// # Errors
-    /// Those of ibv_modify_qp(3) and rdma_init_qp_attr(3).
     pub(crate) fn initialize(&self, queue_pair: &QueuePair) -> io::Result<()> {
         queue_pair.modify(&self.initial).or_else(|error| match error.raw_os_error() {
             // The entry of the P_Key table may be empty by now.
@@ -78,18 +72,12 @@ impl Opened {
     /// Returns the first state of a queue pair for the connection of this id. Its path may be by another port than that
     /// of the anchor, or in another partition, and the index of a P_Key changes whenever the subnet manager writes the
     /// table anew.
-    ///
-    /// # Errors
-    /// Those of rdma_init_qp_attr(3).
     pub(crate) fn initial_for(&self, id: &CmId) -> io::Result<QpAttributes> {
         initial(id, self.rights)
     }
 }
 
 /// Returns the first state of a queue pair on the path of this id, with these rights of the peer.
-///
-/// # Errors
-/// Those of rdma_init_qp_attr(3).
 fn initial(id: &CmId, rights: AccessFlags) -> io::Result<QpAttributes> {
     let mut initial = id.qp_attributes(QpState::Init)?;
     initial.set_access(rights);

@@ -46,9 +46,6 @@ pub(crate) fn devices(config: &VerbsConfig) -> Result<Vec<Device>, OpenError> {
 
 /// Lists the devices that own an address, and whether they are excluded. One whose ports are excluded in part is in the
 /// list twice.
-///
-/// # Errors
-/// See [`devices`].
 pub(super) fn list(config: &VerbsConfig) -> Result<Vec<(Device, bool)>, OpenError> {
     let channel = channel()?;
     let mut devices: Vec<(Device, bool)> = Vec::new();
@@ -67,9 +64,6 @@ pub(super) fn list(config: &VerbsConfig) -> Result<Vec<(Device, bool)>, OpenErro
 
 /// Returns the device with this id, if it is used, with the first address that leads to it. Other devices are asked for
 /// only until it is found: rdma_cm opens each one that it is asked for.
-///
-/// # Errors
-/// `Os` if the addresses cannot be listed.
 pub(super) fn by_id(
     id: AdapterId,
     channel: &Arc<EventChannel>,
@@ -84,9 +78,6 @@ pub(super) fn by_id(
 }
 
 /// Lists the addresses that lead to a device of which an adapter is open, with port 0. Needs no channel of its own.
-///
-/// # Errors
-/// `Os` if the addresses cannot be listed.
 pub(super) fn addresses_of(
     device: &str,
     channel: &Arc<EventChannel>,
@@ -100,9 +91,6 @@ pub(super) fn addresses_of(
 }
 
 /// Lists the addresses of the interfaces that are up, with port 0, those that are link-local last.
-///
-/// # Errors
-/// `Os` if getifaddrs(3) fails.
 fn local_addresses() -> Result<Vec<SocketAddr>, OpenError> {
     interfaces::addresses()
         .map_err(|source: io::Error| OpenError::Os { call: "getifaddrs", source: source.into() })
@@ -184,9 +172,6 @@ pub(crate) fn resolve(config: &VerbsConfig, address: SocketAddr) -> Result<Adapt
 }
 
 /// Lists the addresses of the devices that are used, except those that need a scope.
-///
-/// # Errors
-/// See [`devices`].
 pub(crate) fn addresses(config: &VerbsConfig) -> Result<Vec<IpAddr>, OpenError> {
     Ok(devices(config)?.into_iter().flat_map(|device| without_scope(&device.addresses)).collect())
 }

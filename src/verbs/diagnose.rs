@@ -265,9 +265,6 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
 }
 
 /// Returns every address that a device has, whether or not the device is used, but for those that need a scope.
-///
-/// # Errors
-/// Those of listing the devices.
 pub(crate) fn addresses() -> Result<Vec<IpAddr>, OpenError> {
     let devices = devices::list(&VerbsConfig::default())?;
     Ok(devices.into_iter().flat_map(|(device, _)| without_scope(&device.addresses)).collect())

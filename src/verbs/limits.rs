@@ -195,9 +195,6 @@ struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     /// Makes the completion queue that a device is asked with.
-    ///
-    /// # Errors
-    /// Those of ibv_create_cq(3).
     fn new(
         context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
@@ -207,9 +204,6 @@ impl<'a> Asking<'a> {
     }
 
     /// Makes a queue pair and destroys it.
-    ///
-    /// # Errors
-    /// Those of ibv_create_qp(3).
     fn queue_pair(&self, capacities: Capacities) -> io::Result<()> {
         self.make(capacities).map(drop)
     }
@@ -219,9 +213,6 @@ impl<'a> Asking<'a> {
     }
 
     /// Makes a shared receive queue and destroys it.
-    ///
-    /// # Errors
-    /// Those of ibv_create_srq(3).
     fn shared(&self, depth: u32, entries: u32) -> io::Result<()> {
         SharedReceiveQueue::new(self.domain, depth, entries, 0).map(drop)
     }

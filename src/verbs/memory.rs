@@ -197,9 +197,6 @@ impl AdapterContext {
     ///
     /// The device may write to it in any order: the bytes are not read before the request has completed, for which all
     /// of them are there (ibv_reg_mr(3)), and no other request writes to them before.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
         let memory = Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?;
         let mut access = AccessFlags::LOCAL_WRITE;
@@ -211,9 +208,6 @@ impl AdapterContext {
     }
 
     /// Puts memory under a key.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
     pub(crate) fn register(&self, memory: Owned, access: Access) -> Result<Registration, RegisterError> {
         let mut made = None;
         let memory = memory.attach(|start, length| {

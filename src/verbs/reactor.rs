@@ -46,9 +46,6 @@ use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel,
 const TURN: usize = 64;
 
 /// Starts the tasks of an adapter, but for those of its completion queues.
-///
-/// # Errors
-/// The runtime cannot watch the descriptors.
 pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = readable(adapter.events.clone())?;
     let device = readable(AsyncEvents(opened.context.clone()))?;
@@ -66,9 +63,6 @@ pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Resul
 }
 
 /// Starts the task of a group of completion queues.
-///
-/// # Errors
-/// The runtime cannot watch the descriptor.
 pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
     let adapter = group.context();
     // The adapter was removed in between.
@@ -304,9 +298,6 @@ impl CqPoller {
     }
 
     /// Processes completions and takes events. Returns whether to look again before the next sleep.
-    ///
-    /// # Errors
-    /// Those of ibv_get_cq_event(3).
     fn turn(&mut self, group: &CompletionGroup, channel: &CompletionChannel) -> io::Result<bool> {
         let mut found = self.find(group);
         self.looks += 1;

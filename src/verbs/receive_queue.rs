@@ -62,9 +62,6 @@ impl Receives {
     /// Returns the room for the completions of queue pairs that complete in this group, or in any one of those that
     /// queue pairs share: one of these is enough. A room in a completion queue that has lost a completion is not used
     /// again.
-    ///
-    /// # Errors
-    /// Those of making a completion queue.
     pub(crate) fn room(&self, group: &Arc<CompletionGroup>) -> io::Result<Arc<Room>> {
         let mut completions = self.completions.lock();
         completions.kept = completions.kept.take().filter(|room| room.is_served());
@@ -85,9 +82,6 @@ impl Receives {
     }
 
     /// Makes room for the completions of so many receives.
-    ///
-    /// # Errors
-    /// Those of ibv_resize_cq(3).
     fn grow(&self, depth: u32) -> io::Result<()> {
         let mut completions = self.completions.lock();
         completions.rooms.iter().filter_map(Weak::upgrade).try_for_each(|room| room.grow(depth))?;
@@ -190,9 +184,6 @@ impl SharedReceives {
     }
 
     /// Posts a receive.
-    ///
-    /// # Errors
-    /// The reason, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let receives = self.receives();
         let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));

@@ -79,9 +79,6 @@ impl DeviceQp {
     /// Makes a queue pair whose completions are for `owner`: those of its send queue in the first group, and those of its receives
     /// in the second. It may use the shared receives, which have room of their own there. `make` is given the completion queues of
     /// its send queue and of its receives.
-    ///
-    /// # Errors
-    /// Those of `make`, and of making a completion queue.
     pub(crate) fn new(
         context: &Arc<AdapterContext>,
         owner: Weak<dyn CompletionHandler>,
@@ -136,9 +133,6 @@ impl DeviceQp {
     }
 
     /// Moves it to the error state, for good. A thread that is changing its state does it after that change.
-    ///
-    /// # Errors
-    /// Those of ibv_modify_qp(3).
     pub(crate) fn end(&self) -> io::Result<()> {
         let mut changes = self.changes.lock();
         changes.ended = true;
@@ -235,9 +229,6 @@ struct Route {
 
 impl Route {
     /// Reserves room for the completions, and registers the owner under a new key.
-    ///
-    /// # Errors
-    /// Those of making a completion queue.
     fn new(
         context: &Arc<AdapterContext>,
         owner: &Weak<dyn CompletionHandler>,

@@ -67,9 +67,6 @@ impl Bytes<'_> {
 
 impl QueuePair {
     /// Posts a receive.
-    ///
-    /// # Errors
-    /// The reason, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let mut state = self.lock();
         if self.adapter.is_removed() {
@@ -90,9 +87,6 @@ impl QueuePair {
     }
 
     /// Keeps a receive for the next queue pair of the device, which a job is making.
-    ///
-    /// # Errors
-    /// The reason, with the payload.
     fn post_later(&self, state: &mut State, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let failed = state.failed.iter().filter(|(receive, ..)| *receive).count();
         let held = state.receives.outstanding.len() + failed + state.waiting.len();
@@ -107,9 +101,6 @@ impl QueuePair {
     }
 
     /// Posts a receive under the lock.
-    ///
-    /// # Errors
-    /// The reason, with the payload.
     pub(super) fn post_receive_locked(
         &self,
         state: &mut State,
@@ -145,9 +136,6 @@ impl QueuePair {
     }
 
     /// Posts a request of the send queue.
-    ///
-    /// # Errors
-    /// The reason, with the payload.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
         let WorkRequest { ticket, operation, payload, flags } = request;
         let kind = operation.kind();
@@ -173,9 +161,6 @@ impl QueuePair {
     }
 
     /// Posts a request of the send queue whose bytes are copied by this call.
-    ///
-    /// # Errors
-    /// The reason.
     pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
         let InlineRequest { ticket, operation, parts, flags } = request;
         let length: usize = parts.iter().map(|part| part.len()).sum();
@@ -203,9 +188,6 @@ impl QueuePair {
     }
 
     /// Posts the bind of a window, which has its new key when this returns.
-    ///
-    /// # Errors
-    /// The reason.
     pub(crate) fn post_bind(
         &self,
         request: WindowRequest,
@@ -227,9 +209,6 @@ impl QueuePair {
     }
 
     /// Posts the invalidation of a window.
-    ///
-    /// # Errors
-    /// The reason.
     pub(crate) fn post_invalidate(
         &self,
         request: WindowRequest,
@@ -296,9 +275,6 @@ impl QueuePair {
 
     /// Checks that a request of this kind and length can be posted now. Returns the queue pair of the device and the queue that
     /// take it.
-    ///
-    /// # Errors
-    /// The reason why it cannot be posted.
     fn admits<'a>(
         &self,
         state: &'a mut State,
@@ -436,9 +412,6 @@ impl QueuePair {
     }
 
     /// Hands a binding to the device, and returns what its request holds until it has finished.
-    ///
-    /// # Errors
-    /// The reason why it was not posted.
     fn bind_window(
         &self,
         current: &mut Current,
