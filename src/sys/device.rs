@@ -128,15 +128,16 @@ impl DeviceKind {
     }
 }
 
-/// Returns the attributes of a port.
+/// Returns the attributes of a port. The library fills what its first version had: everything up to and including `flags`.
+/// (The inline function of the C header would fill all of the structure.)
 ///
 /// # Safety
 /// The device is open.
 unsafe fn query_port(context: NonNull<ffi::ibv_context>, port: u8) -> io::Result<ffi::ibv_port_attr> {
     // SAFETY: all members are integers, for which zero is a value.
     let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
-    // SAFETY: the caller's; the call fills the structure.
-    call::number(|| unsafe { ffi::query_port(context.as_ptr(), port, &mut raw) })?;
+    // SAFETY: the caller's; the call fills the leading part of the structure.
+    call::number(|| unsafe { ffi::ibv_query_port(context.as_ptr(), port, (&raw mut raw).cast()) })?;
     Ok(raw)
 }
 
@@ -310,7 +311,7 @@ impl Context {
         // SAFETY: the event was filled. The destruction of its object waits until the event is acknowledged.
         let element = unsafe { element(kind, raw.as_ptr()) };
         // SAFETY: the event was filled, and is acknowledged this once.
-        unsafe { ffi::ack_async_event(raw.as_mut_ptr()) };
+        unsafe { ffi::ibv_ack_async_event(raw.as_mut_ptr()) };
         Ok(Some(AsyncEvent { kind, element }))
     }
 }
@@ -420,28 +421,30 @@ pub(crate) enum Element {
 /// # Safety
 /// An event of this kind that the library has filled, and whose object is live.
 unsafe fn element(kind: u32, event: *const ffi::ibv_async_event) -> Element {
-    let found = match async_event::subject(kind) {
-        async_event::Subject::QueuePair => {
+    use async_event::*;
+    let found = match kind {
+        QP_FATAL | QP_REQ_ERR | QP_ACCESS_ERR | COMM_EST | SQ_DRAINED | PATH_MIG | PATH_MIG_ERR
+        | QP_LAST_WQE_REACHED => {
             // SAFETY: the event was filled, and is of a queue pair.
             let queue_pair = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_qp>(event) });
             // SAFETY: the caller's; the field is never written again.
             queue_pair.map(|queue_pair| Element::QueuePair(unsafe { (*queue_pair.as_ptr()).qp_num }))
         }
-        async_event::Subject::CompletionQueue => {
+        CQ_ERR => {
             // SAFETY: the event was filled, and is of a completion queue.
             let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_cq>(event) });
             // SAFETY: as above.
             let context = queue.map(|queue| unsafe { (*queue.as_ptr()).cq_context });
             context.map(|context| Element::CompletionQueue(ffi::context_to_key(context)))
         }
-        async_event::Subject::SharedReceiveQueue => {
+        SRQ_ERR | SRQ_LIMIT_REACHED => {
             // SAFETY: the event was filled, and is of a shared receive queue.
             let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_srq>(event) });
             // SAFETY: as above.
             let context = queue.map(|queue| unsafe { (*queue.as_ptr()).srq_context });
             context.map(|context| Element::SharedReceiveQueue(ffi::context_to_key(context)))
         }
-        async_event::Subject::Device => None,
+        _ => None,
     };
     found.unwrap_or(Element::Device)
 }
@@ -469,23 +472,5 @@ pub(crate) mod async_event {
         CLIENT_REREGISTER = 17,
         GID_CHANGE = 18,
         WQ_FATAL = 19,
-    }
-
-    /// The kind of the object that an event concerns.
-    pub(super) enum Subject {
-        QueuePair,
-        CompletionQueue,
-        SharedReceiveQueue,
-        Device,
-    }
-
-    pub(super) fn subject(kind: u32) -> Subject {
-        match kind {
-            CQ_ERR => Subject::CompletionQueue,
-            SRQ_ERR | SRQ_LIMIT_REACHED => Subject::SharedReceiveQueue,
-            QP_FATAL | QP_REQ_ERR | QP_ACCESS_ERR | COMM_EST | SQ_DRAINED | PATH_MIG | PATH_MIG_ERR
-            | QP_LAST_WQE_REACHED => Subject::QueuePair,
-            _ => Subject::Device,
-        }
     }
 }

@@ -3,19 +3,20 @@
 use std::ffi::{CStr, c_int, c_void};
 
 pub(in crate::sys) use rdma_sys::{
-    atomic_t, bind_mw_t, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event, ibv_close_device,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp,
-    ibv_create_srq, ibv_dealloc_mw, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq,
-    ibv_destroy_qp, ibv_destroy_srq, ibv_device, ibv_device_attr, ibv_free_device_list, ibv_get_async_event,
-    ibv_get_cq_event, ibv_get_device_guid, ibv_get_device_list, ibv_get_device_name, ibv_modify_qp,
-    ibv_modify_srq, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_open_device, ibv_pd, ibv_poll_cq, ibv_port_attr,
-    ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_query_device, ibv_recv_wr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_resize_cq, ibv_send_wr, ibv_sge,
-    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, rdma_accept, rdma_ack_cm_event, rdma_bind_addr,
-    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel, rdma_create_id,
-    rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect, rdma_establish, rdma_event_channel,
-    rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_init_qp_attr, rdma_listen, rdma_reject,
-    rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t,
+    atomic_t, bind_mw_t, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event,
+    ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq,
+    ibv_create_qp, ibv_create_srq, ibv_dealloc_mw, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel,
+    ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_device, ibv_device_attr, ibv_free_device_list,
+    ibv_get_async_event, ibv_get_cq_event, ibv_get_device_guid, ibv_get_device_list, ibv_get_device_name,
+    ibv_modify_qp, ibv_modify_srq, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_open_device, ibv_pd, ibv_poll_cq,
+    ibv_port_attr, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_query_device, ibv_query_port, ibv_recv_wr, ibv_reg_mr_iova2, ibv_req_notify_cq,
+    ibv_resize_cq, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, rdma_accept,
+    rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
+    rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect,
+    rdma_establish, rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices,
+    rdma_init_qp_attr, rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+    rdma_t,
 };
 
 #[cfg(test)]
@@ -30,21 +31,6 @@ use super::{EceFunctions, RegDmabufMr};
 /// Succeeds, because the libraries are linked.
 pub(super) fn load_libraries() -> Result<(), &'static str> {
     Ok(())
-}
-
-/// Calls `ibv_query_port`, whose parameter the bindings type as the opaque structure of its first version. (The inline
-/// function of the C header would fill all of the structure; its translation in the bindings compares with the wrong
-/// mark, and so never does.)
-///
-/// # Safety
-/// As for the C function: an open device, and a structure to fill.
-pub(in crate::sys) unsafe fn query_port(
-    context: *mut ibv_context,
-    port: u8,
-    attributes: *mut ibv_port_attr,
-) -> c_int {
-    // SAFETY: the caller's. The library writes the leading part of the structure only.
-    unsafe { rdma_sys::ibv_query_port(context, port, attributes.cast()) }
 }
 
 /// Calls `ibv_alloc_mw`: null if the driver knows no windows.
@@ -63,15 +49,6 @@ pub(in crate::sys) unsafe fn alloc_window(domain: *mut ibv_pd, kind: u32) -> *mu
 pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller's.
     unsafe { rdma_sys::rdma_notify(id, rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST) }
-}
-
-/// Calls `ibv_ack_async_event`.
-///
-/// # Safety
-/// An event that `ibv_get_async_event` filled and that was not yet acknowledged.
-pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller's.
-    unsafe { rdma_sys::ibv_ack_async_event(event) }
 }
 
 /// Returns `ibv_reg_dmabuf_mr`, if the library has it. Bindings made from older headers do not, so it is looked for.

@@ -231,20 +231,6 @@ fn loaded() -> &'static Loaded {
     }
 }
 
-/// Calls `ibv_query_port`. The library fills the structure of its first version, which the first members of
-/// `ibv_port_attr` are: everything up to and including `flags`. The other members keep their values.
-///
-/// # Safety
-/// As for the C function: an open device, and a structure to fill.
-pub(in crate::sys) unsafe fn query_port(
-    context: *mut ibv_context,
-    port: u8,
-    attributes: *mut ibv_port_attr,
-) -> c_int {
-    // SAFETY: the caller's. The library writes the leading part of the structure only.
-    unsafe { ibv_query_port(context, port, attributes.cast()) }
-}
-
 /// Calls `rdma_notify` with the event that a connection is established.
 ///
 /// # Safety
@@ -252,15 +238,6 @@ pub(in crate::sys) unsafe fn query_port(
 pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller's.
     unsafe { rdma_notify(id, IBV_EVENT_COMM_EST) }
-}
-
-/// Calls `ibv_ack_async_event`.
-///
-/// # Safety
-/// An event that `ibv_get_async_event` filled and that was not yet acknowledged.
-pub(in crate::sys) unsafe fn ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller's.
-    unsafe { ibv_ack_async_event(event) }
 }
 
 /// Returns `ibv_reg_dmabuf_mr`, if the library has it.
@@ -273,83 +250,55 @@ pub(in crate::sys) fn ece() -> Option<EceFunctions> {
     loaded().ece
 }
 
-/// Calls a function of the driver: the inline functions of the C header.
+/// Declares functions that call one of the driver: the inline functions of the C header. Each has the result without a driver
+/// that knows the function.
 macro_rules! driver {
-    ($object:ident.$function:ident($($argument:expr),*), or $without:expr) => {{
-        // SAFETY: the object is live, and the device stays open while it has objects; the table does not change.
-        let function = unsafe { (*(*$object).context).ops.$function };
-        match function {
-            // SAFETY: the caller's.
-            Some(function) => unsafe { function($object, $($argument),*) },
-            None => $without,
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident = $function:ident($object:ident: $object_type:ty $(, $argument:ident: $type:ty)*) -> $result:ty,
+            or $without:expr;
+    )*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The conditions of the manual page of the C function.
+        pub(in crate::sys) unsafe fn $name($object: $object_type $(, $argument: $type)*) -> $result {
+            // SAFETY: the object is live, and the device stays open while it has objects; the table does not change.
+            let function = unsafe { (*(*$object).context).ops.$function };
+            match function {
+                // SAFETY: the caller's.
+                Some(function) => unsafe { function($object $(, $argument)*) },
+                None => $without,
+            }
         }
-    }};
+    )*};
 }
 
-/// Calls `ibv_alloc_mw` of the driver: null if the driver knows no windows.
-///
-/// # Safety
-/// A live domain.
-pub(in crate::sys) unsafe fn alloc_window(domain: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
-    driver!(domain.alloc_mw(kind), or std::ptr::null_mut())
-}
+driver! {
+    /// Calls `ibv_alloc_mw` of the driver: null if the driver knows no windows.
+    fn alloc_window = alloc_mw(domain: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw, or std::ptr::null_mut();
 
-/// Calls `ibv_dealloc_mw` of the driver.
-///
-/// # Safety
-/// As for the C function.
-pub(in crate::sys) unsafe fn ibv_dealloc_mw(window: *mut ibv_mw) -> c_int {
-    driver!(window.dealloc_mw(), or libc::EOPNOTSUPP)
-}
+    /// Calls `ibv_dealloc_mw` of the driver.
+    fn ibv_dealloc_mw = dealloc_mw(window: *mut ibv_mw) -> c_int, or libc::EOPNOTSUPP;
 
-/// Calls `ibv_poll_cq` of the driver.
-///
-/// # Safety
-/// As for the C function.
-pub(in crate::sys) unsafe fn ibv_poll_cq(queue: *mut ibv_cq, room: c_int, entries: *mut ibv_wc) -> c_int {
-    driver!(queue.poll_cq(room, entries), or - 1)
-}
+    /// Calls `ibv_poll_cq` of the driver.
+    fn ibv_poll_cq = poll_cq(queue: *mut ibv_cq, room: c_int, entries: *mut ibv_wc) -> c_int, or -1;
 
-/// Calls `ibv_req_notify_cq` of the driver.
-///
-/// # Safety
-/// As for the C function.
-pub(in crate::sys) unsafe fn ibv_req_notify_cq(queue: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    driver!(queue.req_notify_cq(solicited_only), or libc::EOPNOTSUPP)
-}
+    /// Calls `ibv_req_notify_cq` of the driver.
+    fn ibv_req_notify_cq = req_notify_cq(queue: *mut ibv_cq, solicited_only: c_int) -> c_int, or libc::EOPNOTSUPP;
 
-/// Calls `ibv_post_srq_recv` of the driver.
-///
-/// # Safety
-/// As for the C function.
-pub(in crate::sys) unsafe fn ibv_post_srq_recv(
-    queue: *mut ibv_srq,
-    first: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    driver!(queue.post_srq_recv(first, bad), or libc::EOPNOTSUPP)
-}
+    /// Calls `ibv_post_srq_recv` of the driver.
+    fn ibv_post_srq_recv = post_srq_recv(
+        queue: *mut ibv_srq, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr
+    ) -> c_int, or libc::EOPNOTSUPP;
 
-/// Calls `ibv_post_send` of the driver.
-///
-/// # Safety
-/// As for the C function.
-pub(in crate::sys) unsafe fn ibv_post_send(
-    queue_pair: *mut ibv_qp,
-    first: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-) -> c_int {
-    driver!(queue_pair.post_send(first, bad), or libc::EOPNOTSUPP)
-}
+    /// Calls `ibv_post_send` of the driver.
+    fn ibv_post_send = post_send(
+        queue_pair: *mut ibv_qp, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr
+    ) -> c_int, or libc::EOPNOTSUPP;
 
-/// Calls `ibv_post_recv` of the driver.
-///
-/// # Safety
-/// As for the C function.
-pub(in crate::sys) unsafe fn ibv_post_recv(
-    queue_pair: *mut ibv_qp,
-    first: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    driver!(queue_pair.post_recv(first, bad), or libc::EOPNOTSUPP)
+    /// Calls `ibv_post_recv` of the driver.
+    fn ibv_post_recv = post_recv(
+        queue_pair: *mut ibv_qp, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr
+    ) -> c_int, or libc::EOPNOTSUPP;
 }

@@ -60,121 +60,115 @@ fn transfer(from: &Side, to: &Side, buffer: &Buffer) {
 fn three_phases_on_rxe() {
     let Some(guest) = Guest::enter() else { return };
     let device = guest.rxe();
-    {
-        let context = Context::open(&device.name).unwrap();
-        let channel = EventChannel::new().unwrap();
-        assert!(channel.next().unwrap().is_none());
-        let listener = listener(&channel, &device);
-        let active_id = resolved(&channel, &device, &listener);
-        let (active, passive) = (Side::new(&context, 11), Side::new(&context, 12));
+    let context = Context::open(&device.name).unwrap();
+    let channel = EventChannel::new().unwrap();
+    assert!(channel.next().unwrap().is_none());
+    let listener = listener(&channel, &device);
+    let active_id = resolved(&channel, &device, &listener);
+    let (active, passive) = (Side::new(&context, 11), Side::new(&context, 12));
 
-        active.modify(&active_id, QpState::Init);
-        let mut params = ConnectionParams {
-            private_data: b"may I?",
-            responder_resources: 2,
-            initiator_depth: 3,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            qp_num: active.queue_pair.number(),
-        };
-        active_id.connect(&params).unwrap();
+    active.modify(&active_id, QpState::Init);
+    let mut params = ConnectionParams {
+        private_data: b"may I?",
+        responder_resources: 2,
+        initiator_depth: 3,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        qp_num: active.queue_pair.number(),
+    };
+    active_id.connect(&params).unwrap();
 
-        let asked = guest::expect(&channel, event::CONNECT_REQUEST);
-        assert_eq!((asked.key, asked.responder_resources, asked.initiator_depth), (LISTENER, 3, 2));
-        assert_eq!((&asked.private_data[..6], asked.private_data.len()), (&b"may I?"[..], 56));
-        let mut passive_id = asked.request.unwrap();
-        passive_id.set_key(PASSIVE);
-        assert_eq!(passive_id.device(), active_id.device());
-        assert_eq!(passive_id.peer_addr().unwrap().ip(), device.address.ip());
-        passive.modify(&passive_id, QpState::Init);
-        let buffer = Buffer::new(&passive.domain, &[0; 10]);
-        // SAFETY: the buffer lives until its completion.
-        unsafe { passive.receive(41, &buffer) };
-        let mut attributes = passive_id.qp_attributes(QpState::ReadyToReceive).unwrap();
-        attributes.set_max_dest_rd_atomic(2);
-        passive.queue_pair.modify(&attributes).unwrap();
-        let mut attributes = passive_id.qp_attributes(QpState::ReadyToSend).unwrap();
-        attributes.set_max_rd_atomic(2);
-        passive.queue_pair.modify(&attributes).unwrap();
-        params.private_data = b"you may";
-        params.qp_num = passive.queue_pair.number();
-        passive_id.accept(&params).unwrap();
+    let asked = guest::expect(&channel, event::CONNECT_REQUEST);
+    assert_eq!((asked.key, asked.responder_resources, asked.initiator_depth), (LISTENER, 3, 2));
+    assert_eq!((&asked.private_data[..6], asked.private_data.len()), (&b"may I?"[..], 56));
+    let mut passive_id = asked.request.unwrap();
+    passive_id.set_key(PASSIVE);
+    assert_eq!(passive_id.device(), active_id.device());
+    assert_eq!(passive_id.peer_addr().unwrap().ip(), device.address.ip());
+    passive.modify(&passive_id, QpState::Init);
+    let buffer = Buffer::new(&passive.domain, &[0; 10]);
+    // SAFETY: the buffer lives until its completion.
+    unsafe { passive.receive(41, &buffer) };
+    let mut attributes = passive_id.qp_attributes(QpState::ReadyToReceive).unwrap();
+    attributes.set_max_dest_rd_atomic(2);
+    passive.queue_pair.modify(&attributes).unwrap();
+    let mut attributes = passive_id.qp_attributes(QpState::ReadyToSend).unwrap();
+    attributes.set_max_rd_atomic(2);
+    passive.queue_pair.modify(&attributes).unwrap();
+    params.private_data = b"you may";
+    params.qp_num = passive.queue_pair.number();
+    passive_id.accept(&params).unwrap();
 
-        let answer = guest::expect(&channel, event::CONNECT_RESPONSE);
-        assert_eq!(answer.key, ACTIVE);
-        assert_eq!((&answer.private_data[..7], answer.private_data.len()), (&b"you may"[..], 196));
-        assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
-        active.modify(&active_id, QpState::ReadyToReceive);
-        active.modify(&active_id, QpState::ReadyToSend);
-        assert_eq!(active.queue_pair.state().unwrap(), QpState::ReadyToSend.number());
-        active_id.establish().unwrap();
-        assert_eq!(guest::expect(&channel, event::ESTABLISHED).key, PASSIVE);
+    let answer = guest::expect(&channel, event::CONNECT_RESPONSE);
+    assert_eq!(answer.key, ACTIVE);
+    assert_eq!((&answer.private_data[..7], answer.private_data.len()), (&b"you may"[..], 196));
+    assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
+    active.modify(&active_id, QpState::ReadyToReceive);
+    active.modify(&active_id, QpState::ReadyToSend);
+    assert_eq!(active.queue_pair.state().unwrap(), QpState::ReadyToSend.number());
+    active_id.establish().unwrap();
+    assert_eq!(guest::expect(&channel, event::ESTABLISHED).key, PASSIVE);
 
-        transfer(&active, &passive, &buffer);
+    transfer(&active, &passive, &buffer);
 
-        active.queue_pair.to_error().unwrap();
-        assert_eq!(active.queue_pair.state().unwrap(), number::IBV_QPS_ERR);
-        active_id.disconnect().unwrap();
-        assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, PASSIVE);
-        passive.queue_pair.to_error().unwrap();
-        passive_id.disconnect().unwrap();
-        assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, ACTIVE);
-        assert!(guest.objects().len() >= 11, "{:?}", guest.objects());
-    }
-    assert_eq!(guest.objects(), [""; 0]);
+    active.queue_pair.to_error().unwrap();
+    assert_eq!(active.queue_pair.state().unwrap(), number::IBV_QPS_ERR);
+    active_id.disconnect().unwrap();
+    assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, PASSIVE);
+    passive.queue_pair.to_error().unwrap();
+    passive_id.disconnect().unwrap();
+    assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, ACTIVE);
+    assert!(guest.objects().len() >= 11, "{:?}", guest.objects());
 }
 
 #[test]
 fn two_phases_on_siw() {
     let Some(guest) = Guest::enter() else { return };
     let device = guest.siw();
-    {
-        let context = Context::open(&device.name).unwrap();
-        let channel = EventChannel::new().unwrap();
-        let listener = listener(&channel, &device);
-        let active_id = resolved(&channel, &device, &listener);
-        let (active, passive) = (Side::new(&context, 11), Side::new(&context, 12));
+    let context = Context::open(&device.name).unwrap();
+    let channel = EventChannel::new().unwrap();
+    let listener = listener(&channel, &device);
+    let active_id = resolved(&channel, &device, &listener);
+    let (active, passive) = (Side::new(&context, 11), Side::new(&context, 12));
 
-        active.modify(&active_id, QpState::Init);
-        let mut params = ConnectionParams {
-            private_data: b"may I?",
-            responder_resources: 2,
-            initiator_depth: 3,
-            qp_num: active.queue_pair.number(),
-            ..ConnectionParams::default()
-        };
-        active_id.connect(&params).unwrap();
+    active.modify(&active_id, QpState::Init);
+    let mut params = ConnectionParams {
+        private_data: b"may I?",
+        responder_resources: 2,
+        initiator_depth: 3,
+        qp_num: active.queue_pair.number(),
+        ..ConnectionParams::default()
+    };
+    active_id.connect(&params).unwrap();
 
-        let asked = guest::expect(&channel, event::CONNECT_REQUEST);
-        assert_eq!((asked.key, &asked.private_data[..]), (LISTENER, &b"may I?"[..]));
-        let mut passive_id = asked.request.unwrap();
-        passive_id.set_key(PASSIVE);
-        passive.modify(&passive_id, QpState::Init);
-        let buffer = Buffer::new(&passive.domain, &[0; 10]);
-        // SAFETY: the buffer lives until its completion.
-        unsafe { passive.receive(41, &buffer) };
-        params.private_data = b"you may";
-        params.qp_num = passive.queue_pair.number();
-        passive_id.accept(&params).unwrap();
+    let asked = guest::expect(&channel, event::CONNECT_REQUEST);
+    assert_eq!((asked.key, &asked.private_data[..]), (LISTENER, &b"may I?"[..]));
+    let mut passive_id = asked.request.unwrap();
+    passive_id.set_key(PASSIVE);
+    passive.modify(&passive_id, QpState::Init);
+    let buffer = Buffer::new(&passive.domain, &[0; 10]);
+    // SAFETY: the buffer lives until its completion.
+    unsafe { passive.receive(41, &buffer) };
+    params.private_data = b"you may";
+    params.qp_num = passive.queue_pair.number();
+    passive_id.accept(&params).unwrap();
 
-        // Both sides receive the event of the connection, in either order.
-        let mut keys = Vec::new();
-        for _ in 0..2 {
-            let told = guest::expect(&channel, event::ESTABLISHED);
-            if told.key == ACTIVE {
-                assert_eq!(&told.private_data[..], b"you may");
-            }
-            keys.push(told.key);
+    // Both sides receive the event of the connection, in either order.
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let told = guest::expect(&channel, event::ESTABLISHED);
+        if told.key == ACTIVE {
+            assert_eq!(&told.private_data[..], b"you may");
         }
-        keys.sort_unstable();
-        assert_eq!(keys, [ACTIVE, PASSIVE]);
-
-        transfer(&active, &passive, &buffer);
-
-        active_id.disconnect().unwrap();
-        let mut keys = [(); 2].map(|()| guest::expect(&channel, event::DISCONNECTED).key);
-        keys.sort_unstable();
-        assert_eq!(keys, [ACTIVE, PASSIVE]);
+        keys.push(told.key);
     }
-    assert_eq!(guest.objects(), [""; 0]);
+    keys.sort_unstable();
+    assert_eq!(keys, [ACTIVE, PASSIVE]);
+
+    transfer(&active, &passive, &buffer);
+
+    active_id.disconnect().unwrap();
+    let mut keys = [(); 2].map(|()| guest::expect(&channel, event::DISCONNECTED).key);
+    keys.sort_unstable();
+    assert_eq!(keys, [ACTIVE, PASSIVE]);
 }

@@ -76,7 +76,6 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
     drop(queue_pair);
     drop(buffer);
     drop(id);
-    assert_eq!(guest.objects(), [""; 0]);
 }
 
 #[test]
@@ -114,7 +113,6 @@ fn siw_has_more_queue_pairs_than_the_driver_numbers_well() {
         })
         .collect();
     drop((made, queues, side, context));
-    assert_eq!(guest.objects(), [""; 0]);
 }
 
 /// A device with a network of its own, which a test may remove.
@@ -141,7 +139,7 @@ impl Drop for OwnDevice {
 
 #[test]
 fn a_port_that_goes_down_is_told() {
-    let Some(guest) = Guest::enter() else { return };
+    let Some(_guest) = Guest::enter() else { return };
     let own = OwnDevice::new();
     let context = Context::open("rxe8").unwrap();
     let events = AsyncEvents(context.clone());
@@ -151,14 +149,13 @@ fn a_port_that_goes_down_is_told() {
         != (AsyncEvent { kind: async_event::PORT_ERR, element: Element::Device })
     {}
     drop((events, context, own));
-    assert_eq!(guest.objects(), [""; 0]);
 }
 
 /// Removes a device in use. The kernel waits until every program has closed the device, librdmacm's own opening
 /// included.
 #[test]
 fn a_device_can_be_removed_while_it_is_in_use() {
-    let Some(guest) = Guest::enter() else { return };
+    let Some(_guest) = Guest::enter() else { return };
     let own = OwnDevice::new();
     let context = Context::open("rxe8").unwrap();
     let channel = EventChannel::new().unwrap();
@@ -184,5 +181,4 @@ fn a_device_can_be_removed_while_it_is_in_use() {
     device::forget_removed_devices();
     assert!(removal.wait().unwrap().success());
     drop(own);
-    assert_eq!(guest.objects(), [""; 0]);
 }

@@ -28,8 +28,15 @@ pub(super) struct Device {
     pub(super) address: SocketAddr,
 }
 
-/// The guard that a test holds while it runs on the guest's devices: they are its own.
+/// The guard that a test holds while it runs on the guest's devices: they are its own. What the test has made is gone before
+/// the guard is dropped, which checks that.
 pub(super) struct Guest(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking() || self.objects().is_empty(), "{:?}", self.objects());
+    }
+}
 
 impl Guest {
     /// Waits for the devices of the guest machine; `None`, after a line on standard output, on any other machine.
