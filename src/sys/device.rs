@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -340,13 +340,6 @@ pub(crate) struct AsyncEvents(pub(crate) Arc<Context>);
 impl AsRawFd for AsyncEvents {
     fn as_raw_fd(&self) -> RawFd {
         self.0.async_descriptor()
-    }
-}
-
-impl AsFd for AsyncEvents {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the device is closed, which `self` prevents.
-        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::{self, ManuallyDrop};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bitflags::bitflags;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use super::call;
 use super::device::Context;
@@ -219,11 +220,8 @@ pub(crate) fn await_placements() -> io::Result<()> {
 /// Returns the number of bytes of memory that this process may lock, which registering does; `None` if there
 /// is no limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
-    // SAFETY: plain integers, for which zero is a value.
-    let mut limit: libc::rlimit = unsafe { mem::zeroed() };
-    // SAFETY: the call fills the structure.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (limit != RLIM_INFINITY).then_some(limit)
 }
 
 /// A memory window. It is bound to a region, and made of use to the peer of one queue pair, by a request of that queue

@@ -82,17 +82,13 @@ impl SharedReceiveQueue {
         call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask) })
     }
 
-    /// Destroys the queue: then the device no longer uses the memory of its requests.
+    /// Destroys the queue, if that has not been tried: then the device no longer uses the memory of its requests. The owner drops the
+    /// handle next.
     ///
     /// # Errors
     /// Those of ibv_destroy_srq(3): `EBUSY` if a queue pair of it could not be destroyed. It is leaked, and the device may use that
     /// memory at any later time.
-    pub(crate) fn destroy(mut self) -> io::Result<()> {
-        self.end()
-    }
-
-    /// Destroys the queue, if that has not been tried.
-    fn end(&mut self) -> io::Result<()> {
+    pub(crate) fn destroy(&mut self) -> io::Result<()> {
         if mem::replace(&mut self.ended, true) {
             return Ok(());
         }
@@ -109,6 +105,6 @@ impl SharedReceiveQueue {
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         // The error has been logged.
-        let _ = self.end();
+        let _ = self.destroy();
     }
 }

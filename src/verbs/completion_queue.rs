@@ -451,11 +451,6 @@ impl Queue {
         Ok(Arc::new(Self { completions, work: Mutex::default(), lost, lingers, context }))
     }
 
-    /// Returns the queue of the device.
-    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
-        &self.completions
-    }
-
     /// Returns whether the queue is polled: it has lost no completion.
     fn is_served(&self) -> bool {
         !self.lost.load(Ordering::Acquire)
@@ -523,7 +518,7 @@ impl Room {
 
     /// Returns the queue of the device.
     pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
-        self.queue.completions()
+        &self.queue.completions
     }
 
     /// Returns whether the queue is polled: it has lost no completion.

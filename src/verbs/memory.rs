@@ -329,15 +329,9 @@ impl AdapterContext {
 /// Translates the rights of a region, for a device that writes the answers to reads as a peer writes, or does not.
 fn flags(access: Access, requires_read_sink: bool) -> AccessFlags {
     let mut flags = AccessFlags::empty();
-    if access.contains(Access::LOCAL_WRITE) {
-        flags |= AccessFlags::LOCAL_WRITE;
-    }
-    if access.contains(Access::REMOTE_READ) {
-        flags |= AccessFlags::REMOTE_READ;
-    }
-    if access.contains(Access::REMOTE_WRITE) {
-        flags |= AccessFlags::REMOTE_WRITE;
-    }
+    flags.set(AccessFlags::LOCAL_WRITE, access.contains(Access::LOCAL_WRITE));
+    flags.set(AccessFlags::REMOTE_READ, access.contains(Access::REMOTE_READ));
+    flags.set(AccessFlags::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE));
     if access.contains(Access::READ_SINK) && requires_read_sink {
         flags |= AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     }
@@ -378,8 +372,8 @@ struct State {
 
 /// A window of the device that is not bound, and the last key that it had.
 pub(crate) struct Free {
-    window: MemoryWindow,
-    key: u32,
+    pub(crate) window: MemoryWindow,
+    pub(crate) key: u32,
 }
 
 /// A window of the device that is bound, or will be when the request has been carried out.
@@ -397,20 +391,6 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn key(&self) -> u32 {
         self.key
-    }
-}
-
-impl Free {
-    pub(crate) fn window(&self) -> &MemoryWindow {
-        &self.window
-    }
-
-    pub(crate) fn key(&self) -> u32 {
-        self.key
-    }
-
-    pub(crate) fn next_key(&self) -> u32 {
-        next_key(self.key)
     }
 }
 
@@ -459,10 +439,9 @@ impl Window {
         range: Range<usize>,
         owner: u32,
     ) -> Option<Bound> {
-        let key = free.next_key();
         let bound = Bound {
             window: free.window,
-            key,
+            key: next_key(free.key),
             address: registration.address() + range.start as u64,
             length: range.len(),
             owner,
@@ -472,7 +451,8 @@ impl Window {
         before.filter(|before| before.owner == owner)
     }
 
-    /// Takes the binding, whose invalidation is about to be posted to this queue pair.
+    /// Takes the binding, whose invalidation is about to be posted to this queue pair, or which this queue pair leaves before it
+    /// is destroyed.
     pub(crate) fn unbind(&self, owner: u32) -> Option<Bound> {
         let mut state = self.state.lock();
         state.bound.take_if(|bound| bound.owner == owner)
@@ -498,12 +478,6 @@ impl Window {
         if let Some(bound) = bound {
             self.invalidated(bound);
         }
-    }
-
-    /// Removes the binding of a queue pair that is about to be destroyed.
-    pub(crate) fn leave(&self, owner: u32) {
-        let bound = self.unbind(owner);
-        drop(bound);
     }
 }
 

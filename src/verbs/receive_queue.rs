@@ -38,8 +38,7 @@ pub(crate) struct SharedReceives {
 
 /// The queue of the device, and what was posted to it. Every queue pair of the device that uses it holds it.
 pub(crate) struct Receives {
-    /// `None` while this is being dropped.
-    queue: Option<Arc<SharedReceiveQueue>>,
+    queue: Arc<SharedReceiveQueue>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
     completions: Mutex<Rooms>,
     /// A queue pair of it could not be destroyed.
@@ -89,8 +88,8 @@ impl Receives {
         Ok(())
     }
 
-    pub(crate) fn queue(&self) -> Option<&Arc<SharedReceiveQueue>> {
-        self.queue.as_ref()
+    pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {
+        &self.queue
     }
 
     fn slots(&self) -> MutexGuard<'_, Slab<(Ticket, Payload)>> {
@@ -111,8 +110,7 @@ impl Receives {
 impl Drop for Receives {
     fn drop(&mut self) {
         // No queue pair uses the queue: with this nothing does.
-        let destroyed =
-            self.queue.take().and_then(Arc::into_inner).is_some_and(|queue| queue.destroy().is_ok());
+        let destroyed = Arc::get_mut(&mut self.queue).is_some_and(|queue| queue.destroy().is_ok());
         let free = destroyed && !*self.withheld.get_mut();
         let slots = std::mem::take(&mut *self.slots());
         if slots.is_empty() {
@@ -157,7 +155,7 @@ impl SharedReceives {
                 limits::shared_queue_refused(adapter, (small(depth), small(entries)), source)
             })?;
         let receives = Receives {
-            queue: Some(queue),
+            queue,
             slots: Mutex::default(),
             completions: Mutex::new(Rooms { depth: small(depth), rooms: SmallVec::new(), kept: None }),
             withheld: AtomicBool::new(false),
@@ -185,9 +183,7 @@ impl SharedReceives {
 
     /// Posts a receive.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let receives = self.receives();
-        let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
-        let Some((receives, queue)) = queue else {
+        let Some(receives) = self.receives() else {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         };
         let Some(entries) = receive_entries(&payload, self.adapter.quirks()) else {
@@ -202,7 +198,9 @@ impl SharedReceives {
         // SAFETY: the entries are parts of the payload, registered allocations that are shared from now on and stay in their
         // slot until the request has completed, or the drop of `receives` has destroyed the queue after every queue pair. Memory of
         // another device is among them only where the device receives in place.
-        let Err(sys::Refused { source, .. }) = (unsafe { queue.post(request) }) else { return Ok(()) };
+        let Err(sys::Refused { source, .. }) = (unsafe { receives.queue.post(request) }) else {
+            return Ok(());
+        };
         let (_, payload) = slots.remove(place);
         // A resize has the lock below while it waits for a poller that waits for the slots.
         drop(slots);
@@ -221,9 +219,7 @@ impl SharedReceives {
     ///
     /// # Errors `Os` if the device cannot (`EOPNOTSUPP`) or has no room. Nothing has changed if it cannot.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
-        let receives = self.receives();
-        let queue = receives.as_ref().and_then(|receives| Some((receives, receives.queue()?)));
-        let (receives, queue) = queue.ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
+        let receives = self.receives().ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let failed = |call| move |source: io::Error| ResizeError::Os { call, source: source.into() };
         if !self.adapter.resizes_shared() {
@@ -231,7 +227,7 @@ impl SharedReceives {
             return Err(failed("ibv_modify_srq")(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         }
         receives.grow(depth).map_err(failed("ibv_resize_cq"))?;
-        queue.resize(depth).map_err(failed("ibv_modify_srq"))
+        receives.queue.resize(depth).map_err(failed("ibv_modify_srq"))
     }
 
     /// Releases the queue, which ends when no queue pair of the device holds it.

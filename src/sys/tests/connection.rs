@@ -20,7 +20,7 @@ const ACTIVE: u64 = 2;
 const PASSIVE: u64 = u64::MAX - 3;
 
 /// Creates an identifier with a resolved route to the listener.
-fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) -> RawCmId {
+pub(super) fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) -> RawCmId {
     let id = RawCmId::new(channel, ACTIVE).unwrap();
     let address = listener.local_addr().unwrap();
     id.resolve_addr(Some(device.address), address, PATIENCE).unwrap();
@@ -32,7 +32,8 @@ fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) ->
     id
 }
 
-fn listener(channel: &Arc<EventChannel>, device: &Device) -> RawCmId {
+/// Creates an identifier that listens at the address of a device.
+pub(super) fn listener(channel: &Arc<EventChannel>, device: &Device) -> RawCmId {
     let id = RawCmId::new(channel, LISTENER).unwrap();
     id.bind(device.address).unwrap();
     id.listen(4).unwrap();

@@ -1,8 +1,8 @@
 //! Requests of every kind between two queue pairs, windows and shared receive queues.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::connection;
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::status::WcStatus;
 use crate::sys::channel::{EventChannel, event};
@@ -14,13 +14,8 @@ use crate::sys::post::{Binding, Operation, ReceiveRequest, RemoteMemory, SendFla
 use crate::sys::queue_pair::{Capacities, QpState};
 use crate::sys::shared_receive::SharedReceiveQueue;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const ROOM: Capacities = Capacities { inline: 64, ..SMALL };
 const INLINE: usize = 64;
-
-fn everything() -> AccessFlags {
-    AccessFlags::all()
-}
 
 /// Two connected sides, of which the passive one takes its receives from the shared queue if there is one.
 struct Pair {
@@ -32,7 +27,7 @@ struct Pair {
 /// Takes a queue pair to INIT, with every access.
 fn initial(side: &Side, id: &RawCmId) {
     let mut attributes = id.qp_attributes(QpState::Init).unwrap();
-    attributes.set_access(everything() - AccessFlags::MW_BIND);
+    attributes.set_access(AccessFlags::all() - AccessFlags::MW_BIND);
     side.queue_pair.modify(&attributes).unwrap();
 }
 
@@ -46,14 +41,8 @@ impl Pair {
         prepare: impl FnOnce(&Side),
     ) -> Self {
         let channel = EventChannel::new().unwrap();
-        let listener = RawCmId::new(&channel, 1).unwrap();
-        listener.bind(device.address).unwrap();
-        listener.listen(1).unwrap();
-        let active_id = RawCmId::new(&channel, 2).unwrap();
-        active_id.resolve_addr(Some(device.address), listener.local_addr().unwrap(), PATIENCE).unwrap();
-        guest::expect(&channel, event::ADDR_RESOLVED);
-        active_id.resolve_route(PATIENCE).unwrap();
-        guest::expect(&channel, event::ROUTE_RESOLVED);
+        let listener = connection::listener(&channel, device);
+        let active_id = connection::resolved(&channel, device, &listener);
         let active = Side::in_domain(context, domain, 11, None, ROOM);
         let passive = Side::in_domain(context, domain, 12, shared, ROOM);
         initial(&active, &active_id);
@@ -228,7 +217,7 @@ fn immediate_data_and_atomics_on_rxe() {
     let Some(guest) = Guest::enter() else { return };
     let device = guest.rxe();
     let (context, domain) = open(&device);
-    let target = Buffer::with_access(&domain, &7_u64.to_ne_bytes(), everything());
+    let target = Buffer::with_access(&domain, &7_u64.to_ne_bytes(), AccessFlags::all());
     let pair = Pair::connect(&device, &context, &domain, None, |passive| {
         for id in [41, 42] {
             // SAFETY: the buffer outlives the pair.

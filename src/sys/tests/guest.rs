@@ -3,7 +3,7 @@
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
@@ -89,20 +89,19 @@ pub(super) fn run(line: &str) {
 }
 
 /// Waits until there is something to read.
-pub(super) fn wait(source: impl AsFd) {
-    let fd = source.as_fd().as_raw_fd();
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+pub(super) fn wait(source: &impl AsRawFd) {
+    let mut poll = libc::pollfd { fd: source.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, which outlives the call.
     let ready = unsafe { libc::poll(&mut poll, 1, LIMIT) };
     assert_eq!(ready, 1, "nothing came");
 }
 
 /// Waits until `take` returns a value of the source.
-pub(super) fn next<T>(source: impl AsFd, mut take: impl FnMut() -> Option<T>) -> T {
+pub(super) fn next<T>(source: &impl AsRawFd, mut take: impl FnMut() -> Option<T>) -> T {
     loop {
         match take() {
             Some(taken) => return taken,
-            None => wait(&source),
+            None => wait(source),
         }
     }
 }

@@ -435,9 +435,9 @@ impl QueuePair {
         let id = RequestId { key, receive: false, sequence }.pack();
         let posted = registration.with_region(|region| {
             let operation = sys::Operation::BindWindow(Binding {
-                window: free.window(),
-                key: free.key(),
-                next_key: free.next_key(),
+                window: &free.window,
+                key: free.key,
+                next_key: sys::next_key(free.key),
                 region,
                 address: registration.address() + range.start as u64,
                 length: range.len() as u64,

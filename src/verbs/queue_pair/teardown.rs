@@ -241,7 +241,7 @@ impl QueuePair {
                 .collect()
         };
         drop(changes);
-        windows.iter().filter_map(Weak::upgrade).for_each(|window| window.leave(key));
+        windows.iter().filter_map(Weak::upgrade).for_each(|window| drop(window.unbind(key)));
         // A driver of iWARP that has found an error, or closes TCP, takes no other order: the queue pair ends by itself.
         let ends = |error: &io::Error| self.adapter.is_iwarp() && error.raw_os_error() == Some(libc::EINVAL);
         let drains = used
