@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tracing::{debug, info};
 
 use super::cm_id::{CmId, EventRouter};
-use super::completion_queue::CompletionGroup;
+use super::completion_queue::{CompletionGroup, GroupUser};
 use super::config::VerbsConfig;
 use super::context::{AdapterContext, ContextParts, Opened, failed};
 use super::devices::{self, Device};
@@ -57,8 +57,7 @@ impl Adapter {
         let opened = context.opened().ok_or(OpenError::DeviceRemoved)?;
         let tasks = reactor::start(&context, &opened).map_err(failed("epoll_ctl"))?;
         context.set_tasks(tasks);
-        let first = CompletionGroup::shared(&context, opened.channel.clone(), 0);
-        begin(&first)?;
+        let first = begin(CompletionGroup::new(&context, opened.channel.clone(), 0, GroupUser::Futures))?;
         let vectors = usize::try_from(context.vectors()).unwrap_or(usize::MAX);
         let most = context.runtime.metrics().num_workers().clamp(1, vectors);
         let (shared, chosen) = (Mutex::new(vec![first]), AtomicUsize::new(0));
@@ -82,7 +81,7 @@ impl Adapter {
             }
             shared.len()
         };
-        match self.another_group(count) {
+        match self.group(u32::try_from(count).unwrap_or(0), GroupUser::Futures) {
             Err(error @ OpenError::DeviceRemoved) => return Err(error),
             // There is at least one, which has room for this queue pair, too.
             Err(error) => {
@@ -101,13 +100,11 @@ impl Adapter {
         shared.get(place).cloned().ok_or(OpenError::DeviceRemoved)
     }
 
-    /// Makes completion queues for the futures of a further thread.
-    fn another_group(&self, place: usize) -> Result<Arc<CompletionGroup>, OpenError> {
+    /// Makes a group of completion queues behind a channel of its own.
+    fn group(&self, vector: u32, user: GroupUser) -> Result<Arc<CompletionGroup>, OpenError> {
         let opened = self.context.opened().ok_or(OpenError::DeviceRemoved)?;
         let channel = CompletionChannel::new(&opened.context).map_err(failed("ibv_create_comp_channel"))?;
-        let group = CompletionGroup::shared(&self.context, channel, u32::try_from(place).unwrap_or(0));
-        begin(&group)?;
-        Ok(group)
+        begin(CompletionGroup::new(&self.context, channel, vector, user))
     }
 
     /// Makes a completion queue of the program, of this depth. Its events come by the vector for this processor: by
@@ -118,24 +115,20 @@ impl Adapter {
         processor: Option<usize>,
         polled: bool,
     ) -> Result<Arc<CompletionGroup>, OpenError> {
-        let opened = self.context.opened().ok_or(OpenError::DeviceRemoved)?;
         let processor = processor.and_then(|processor| u32::try_from(processor).ok()).unwrap_or(0);
-        let vector = processor % self.context.vectors();
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        let group = CompletionGroup::own(&self.context, &opened.context, vector, depth, polled)
-            .map_err(failed("ibv_create_comp_channel"))?;
-        begin(&group)?;
-        Ok(group)
+        self.group(processor % self.context.vectors(), GroupUser::Program { depth, polled })
     }
 }
 
 /// Makes the first queue of a group, and begins to wait for its events.
-fn begin(group: &Arc<CompletionGroup>) -> Result<(), OpenError> {
+fn begin(group: Arc<CompletionGroup>) -> Result<Arc<CompletionGroup>, OpenError> {
     group.open().map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => OpenError::DeviceRemoved,
         _ => failed("ibv_create_cq")(source),
     })?;
-    reactor::read_completions(group).map_err(failed("epoll_ctl"))
+    reactor::read_completions(&group).map_err(failed("epoll_ctl"))?;
+    Ok(group)
 }
 
 /// A device of which no address is watched yet.
@@ -154,11 +147,6 @@ impl Parts {
         let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
         let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         Ok(Self { attributes, channel, domain, context })
-    }
-
-    /// Finds the limits of the queues of the device.
-    fn limits(&self) -> Limits {
-        Limits::of(&self.context, &self.channel, &self.domain, &self.attributes)
     }
 
     /// Returns all that is open, with the id that watches an address of the device; `None` if that id has lost the
@@ -183,7 +171,8 @@ fn context(
     events: Arc<EventChannel>,
     parts: Parts,
 ) -> AdapterContext {
-    let (limits, attributes) = (parts.limits(), parts.attributes.clone());
+    let attributes = parts.attributes.clone();
+    let limits = Limits::of(&parts.context, &parts.channel, &parts.domain, &attributes);
     let vectors = parts.context.completion_vectors();
     let iwarp = parts.context.transport() == Transport::Iwarp;
     let router = Arc::<EventRouter>::default();

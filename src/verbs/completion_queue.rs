@@ -27,7 +27,7 @@ use crate::error::Reason;
 use crate::inflight::Polling;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::Mutex;
-use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Context, Element};
+use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Element};
 
 /// The length of the first queue of queue pairs that complete through futures; each further one of a group is twice as long as
 /// the one before, up to `MOST`.
@@ -61,6 +61,14 @@ pub(crate) struct CompletionGroup {
     /// The task that reads the channel.
     task: Mutex<Option<AbortHandle>>,
     _registered: Registered,
+}
+
+/// The user of a group.
+pub(crate) enum GroupUser {
+    /// The queue pairs that complete through futures.
+    Futures,
+    /// The program, whose completion queue of this depth it is. `polled` says that it polls the queue all the time.
+    Program { depth: u32, polled: bool },
 }
 
 /// A queue, and the number of its entries that are not reserved.
@@ -126,35 +134,17 @@ impl Ready {
 }
 
 impl CompletionGroup {
-    /// Creates a group for queue pairs that complete through futures, behind this channel.
-    pub(crate) fn shared(
+    /// Creates a group behind this channel.
+    pub(crate) fn new(
         context: &Arc<AdapterContext>,
         channel: Arc<CompletionChannel>,
         vector: u32,
+        user: GroupUser,
     ) -> Arc<Self> {
-        Self::new(context, channel, vector, FIRST, (false, false))
-    }
-
-    /// Creates a group that is a completion queue of the program, of this depth. `polled` says that the program polls
-    /// it all the time.
-    pub(crate) fn own(
-        context: &Arc<AdapterContext>,
-        device: &Arc<Context>,
-        vector: u32,
-        depth: u32,
-        polled: bool,
-    ) -> io::Result<Arc<Self>> {
-        let channel = CompletionChannel::new(device)?;
-        Ok(Self::new(context, channel, vector, depth.saturating_add(SPARE), (true, polled)))
-    }
-
-    fn new(
-        context: &Arc<AdapterContext>,
-        channel: Arc<CompletionChannel>,
-        vector: u32,
-        first: u32,
-        (own, polled): (bool, bool),
-    ) -> Arc<Self> {
+        let (first, own, polled) = match user {
+            GroupUser::Futures => (FIRST, false, false),
+            GroupUser::Program { depth, polled } => (depth.saturating_add(SPARE), true, polled),
+        };
         context.groups.create(|_, registered| Self {
             context: context.clone(),
             vector,

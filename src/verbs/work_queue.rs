@@ -35,7 +35,7 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
-        let window_change = WindowChange::Nothing;
+        let window_change = WindowChange::default();
         Self { ticket, payload, silent: false, unsignaled: false, window_change, copied: 0, result: None }
     }
 
@@ -43,9 +43,7 @@ impl Outstanding {
     pub(crate) fn to_send(ticket: Ticket, payload: Payload, flags: Flags) -> Self {
         Self { silent: flags.contains(Flags::SILENT), ..Self::new(ticket, payload) }
     }
-}
 
-impl Outstanding {
     /// Returns the result of a request that the device has not finished. Its memory comes back only if the device no
     /// longer uses it, `free`: nothing is left of the buffer otherwise.
     pub(crate) fn ended(self, status: Status, free: bool) -> (Ticket, Completed) {
@@ -61,7 +59,9 @@ pub(crate) fn withheld(payload: Payload) -> Payload {
 }
 
 /// A change of a memory window that a request makes, with what it needs until it has finished. Few requests make one, so it is small.
+#[derive(Default)]
 pub(crate) enum WindowChange {
+    #[default]
     Nothing,
     /// A window that is being bound, and what it was bound to before on this queue pair.
     Binding(#[expect(dead_code, reason = "held to be dropped")] Box<(Arc<Window>, Option<Bound>)>),

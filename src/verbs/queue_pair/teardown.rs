@@ -35,7 +35,7 @@ use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::MutexGuard;
 use crate::verbs::routes::{CompletionHandler, Effects, RequestId};
-use crate::verbs::work_queue::{Outstanding, WcResult, WindowChange, WorkQueue, status_of};
+use crate::verbs::work_queue::{Outstanding, WcResult, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
 /// raises it.
@@ -234,12 +234,8 @@ impl QueuePair {
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.
-        let changes: Vec<WindowChange> = {
-            let mut state = self.lock();
-            let all = state.initiator.outstanding.iter_mut();
-            all.map(|outstanding| std::mem::replace(&mut outstanding.window_change, WindowChange::Nothing))
-                .collect()
-        };
+        let take = |outstanding: &mut Outstanding| std::mem::take(&mut outstanding.window_change);
+        let changes: Vec<_> = self.lock().initiator.outstanding.iter_mut().map(take).collect();
         drop(changes);
         windows.iter().filter_map(Weak::upgrade).for_each(|window| drop(window.unbind(key)));
         // A driver of iWARP that has found an error, or closes TCP, takes no other order: the queue pair ends by itself.
