@@ -186,7 +186,7 @@ impl Context {
             removed: AtomicBool::new(false),
         };
         // SAFETY: the descriptor is open as long as the device.
-        unsafe { call::do_not_wait(context.async_descriptor()) }?;
+        unsafe { call::do_not_wait(context.as_raw_fd()) }?;
         context.quirks = context.attributes()?.quirks;
         if context.quirks.loses_page_144 {
             context.filler = context.occupy_pages();
@@ -227,11 +227,6 @@ impl Context {
     /// Returns the flag of a completion that reports an invalidated key.
     pub(super) fn invalidated_flag(&self) -> u32 {
         if self.quirks.invalidates_by_kernel_flag { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
-    }
-
-    fn async_descriptor(&self) -> RawFd {
-        // SAFETY: the device is open, and the field is never written again.
-        unsafe { (*self.as_ptr()).async_fd }
     }
 
     pub(crate) fn transport(&self) -> Transport {
@@ -334,12 +329,11 @@ impl Drop for Context {
     }
 }
 
-/// An open device as its asynchronous event descriptor, to be waited for.
-pub(crate) struct AsyncEvents(pub(crate) Arc<Context>);
-
-impl AsRawFd for AsyncEvents {
+/// The descriptor of its asynchronous events.
+impl AsRawFd for Context {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.async_descriptor()
+        // SAFETY: the device is open, and the field is never written again.
+        unsafe { (*self.as_ptr()).async_fd }
     }
 }
 

@@ -58,8 +58,8 @@ mod tests;
 pub(crate) use channel::{CmEvent, EventChannel, event};
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
 pub(crate) use device::{
-    AsyncEvents, Context, DeviceAttributes, DeviceKind, Element, PortState, Transport, async_event,
-    device_names, forget_removed_devices,
+    Context, DeviceAttributes, DeviceKind, Element, PortState, Transport, async_event, device_names,
+    forget_removed_devices,
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};

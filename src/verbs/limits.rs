@@ -165,7 +165,7 @@ fn usual(max_entries: u32, max_inline: u32) -> Capacities {
 
 /// Returns the greatest depth found that a queue can have: `most`, or after so many tries at least a quarter of the greatest
 /// that there is. `None` if the device refuses for another reason.
-fn deepest(most: u32, tries: u32, ask: impl Fn(u32) -> io::Result<()>) -> Option<u32> {
+fn deepest<T>(most: u32, tries: u32, ask: impl Fn(u32) -> io::Result<T>) -> Option<u32> {
     let (mut fits, mut refused) = (0, most.saturating_add(1));
     let mut depth = most;
     for _ in 0..tries {
@@ -173,7 +173,7 @@ fn deepest(most: u32, tries: u32, ask: impl Fn(u32) -> io::Result<()>) -> Option
             break;
         }
         match ask(depth) {
-            Ok(()) => fits = depth,
+            Ok(_) => fits = depth,
             Err(error) if is_limit(&error) => refused = depth,
             Err(_) => return None,
         }
@@ -187,7 +187,7 @@ fn is_limit(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
 }
 
-/// The objects with which a device is asked for queues.
+/// The objects with which a device is asked for queues, each of which is destroyed again.
 struct Asking<'a> {
     domain: &'a Arc<ProtectionDomain>,
     completions: Arc<CompletionQueue>,
@@ -203,18 +203,12 @@ impl<'a> Asking<'a> {
         Ok(Self { domain, completions: CompletionQueue::new(context, channel, 2, 0, 0)? })
     }
 
-    /// Makes a queue pair and destroys it.
-    fn queue_pair(&self, capacities: Capacities) -> io::Result<()> {
-        self.make(capacities).map(drop)
-    }
-
-    fn make(&self, capacities: Capacities) -> io::Result<sys::QueuePair> {
+    fn queue_pair(&self, capacities: Capacities) -> io::Result<sys::QueuePair> {
         sys::QueuePair::new(self.domain, &self.completions, &self.completions, None, capacities)
     }
 
-    /// Makes a shared receive queue and destroys it.
-    fn shared(&self, depth: u32, entries: u32) -> io::Result<()> {
-        SharedReceiveQueue::new(self.domain, depth, entries, 0).map(drop)
+    fn shared(&self, depth: u32, entries: u32) -> io::Result<Arc<SharedReceiveQueue>> {
+        SharedReceiveQueue::new(self.domain, depth, entries, 0)
     }
 
     /// Returns the number of bytes that a request can have inline. The device does not report it, so it is
@@ -223,7 +217,7 @@ impl<'a> Asking<'a> {
         // With as many entries as are usual, which share the room with the bytes.
         let room = |inline| Capacities { receive_entries: 1, ..usual(max_entries, inline) };
         let made = INLINE.into_iter().find_map(|inline| {
-            let queue_pair = self.make(Capacities { inline, ..room(inline) }).ok()?;
+            let queue_pair = self.queue_pair(Capacities { inline, ..room(inline) }).ok()?;
             Some(queue_pair.inline())
         });
         made.unwrap_or(0)

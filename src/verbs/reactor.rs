@@ -40,7 +40,7 @@ use crate::error::Reason;
 use crate::net::kernel::{Descriptor, readable};
 use crate::status::DeviceEvent;
 use crate::sync::Spin;
-use crate::sys::{AsyncEvents, CompletionChannel, Context, Element, EventChannel, Keys, async_event};
+use crate::sys::{CompletionChannel, Context, Element, EventChannel, Keys, async_event};
 
 /// The number of events that are handled, or of queue pairs that are looked at, before other tasks have a turn.
 const TURN: usize = 64;
@@ -48,7 +48,7 @@ const TURN: usize = 64;
 /// Starts the tasks of an adapter, but for those of its completion queues.
 pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Result<Vec<AbortHandle>> {
     let connections = readable(adapter.events.clone())?;
-    let device = readable(AsyncEvents(opened.context.clone()))?;
+    let device = readable(opened.context.clone())?;
     // Made here, so that a task that is dropped before it has ever run also ends the waits of the adapter.
     let alive = || Alive(Arc::downgrade(adapter));
     let spawn = |task| adapter.runtime.spawn(task).abort_handle();
@@ -80,7 +80,7 @@ type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 // Each of the three sources owns its descriptor.
 impl Descriptor for Arc<EventChannel> {}
 impl Descriptor for Arc<CompletionChannel> {}
-impl Descriptor for AsyncEvents {}
+impl Descriptor for Arc<Context> {}
 
 /// Ticks the queue pairs of an adapter, [`TICKS`] times in a path timeout.
 async fn run_keepalive(adapter: Weak<AdapterContext>, path_timeout: Duration) {
@@ -191,8 +191,8 @@ async fn run_completions(
     report_source(&adapter, "completions", outcome);
 }
 
-async fn run_device(alive: Alive, source: AsyncFd<AsyncEvents>) {
-    let outcome = run(source, |AsyncEvents(context)| {
+async fn run_device(alive: Alive, source: AsyncFd<Arc<Context>>) {
+    let outcome = run(source, |context| {
         let adapter = alive.0.upgrade()?;
         Some(device_events(&adapter, context))
     })

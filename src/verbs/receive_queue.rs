@@ -16,7 +16,7 @@ use super::completion_queue::{CompletionGroup, Room};
 use super::context::AdapterContext;
 use super::limits;
 use super::routes::RequestId;
-use super::work_queue::{Outstanding, no_entries, receive_entries};
+use super::work_queue::{Outstanding, receive_entries};
 use crate::error::{NotifyError, OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
@@ -186,8 +186,9 @@ impl SharedReceives {
         let Some(receives) = self.receives() else {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         };
-        let Some(entries) = receive_entries(&payload, self.adapter.quirks()) else {
-            return Err(Refused { kind: no_entries(&payload, self.adapter.quirks()), payload });
+        let entries = match receive_entries(&payload, self.adapter.quirks()) {
+            Ok(entries) => entries,
+            Err(kind) => return Err(Refused { kind, payload }),
         };
         // Held until it is posted, so that its completion finds it.
         let mut slots = receives.slots();

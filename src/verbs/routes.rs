@@ -192,18 +192,13 @@ impl Routes {
         self.lock().queues.remove(&key);
     }
 
-    /// Marks a completion queue that has lost a completion.
-    fn lose_queue(&self, key: u64) {
-        if let Some(lost) = self.lock().queues.get(&key) {
-            lost.store(true, Ordering::Release);
-        }
-    }
-
     /// Ends the connections that use a completion queue or a shared receive queue of the device, which has lost something.
     pub(crate) fn fail_queue(&self, element: Element, reason: Reason) {
-        if let Element::CompletionQueue(key) = element {
+        if let Element::CompletionQueue(key) = element
+            && let Some(lost) = self.lock().queues.get(&key)
+        {
             // First: no further queue pair reserves entries in it.
-            self.lose_queue(key);
+            lost.store(true, Ordering::Release);
         }
         let all = self.all();
         let hit: Vec<_> = all.iter().filter(|queue_pair| queue_pair.uses(element)).collect();

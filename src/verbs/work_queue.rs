@@ -207,27 +207,18 @@ pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Optio
     Some(if entries.is_empty() { nothing(quirks) } else { entries })
 }
 
-/// Returns the payload of a receive as the device sees it; `None` as for [`entries`], and for memory of another device
-/// unless the device receives in place.
-pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Option<Entries> {
-    if copies(payload, quirks) { None } else { entries(payload, true, quirks) }
-}
-
-/// Returns whether the library of the device might copy bytes to an address of this payload that is none of this process.
-fn copies(payload: &Payload, quirks: &Quirks) -> bool {
-    !quirks.receives_in_place && !payload.as_slice().iter().all(Slice::can_be_copied)
-}
-
-/// Returns the reason why a receive has no entries.
-#[cold]
-pub(crate) fn no_entries(payload: &Payload, quirks: &Quirks) -> PostErrorKind {
-    if copies(payload, quirks) {
-        PostErrorKind::NotSupported(
+/// Returns the payload of a receive as the device sees it.
+///
+/// # Errors
+/// `NotSupported` for memory of another device, unless the device receives in place: its library might copy the bytes to an address
+/// that is none of this process. `ForeignMemory` where there are no [`entries`].
+pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Result<Entries, PostErrorKind> {
+    if !quirks.receives_in_place && !payload.as_slice().iter().all(Slice::can_be_copied) {
+        return Err(PostErrorKind::NotSupported(
             "a receive into memory of another device, on a device whose library may copy the bytes",
-        )
-    } else {
-        PostErrorKind::ForeignMemory
+        ));
     }
+    entries(payload, true, quirks).ok_or(PostErrorKind::ForeignMemory)
 }
 
 fn entry(slice: &Slice, writes: bool) -> Option<ScatterEntry> {

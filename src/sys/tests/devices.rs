@@ -9,7 +9,7 @@ use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::status::WcStatus;
 use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{BATCH, Batch, CompletionQueue};
-use crate::sys::device::{self, AsyncEvent, AsyncEvents, Context, Element, Transport, async_event};
+use crate::sys::device::{self, AsyncEvent, Context, Element, Transport, async_event};
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::queue_pair::{QpState, QueuePair};
@@ -142,13 +142,12 @@ fn a_port_that_goes_down_is_told() {
     let Some(_guest) = Guest::enter() else { return };
     let own = OwnDevice::new();
     let context = Context::open("rxe8").unwrap();
-    let events = AsyncEvents(context.clone());
     guest::run("ip link set veth9 down");
     // Other events come before: the port has lost its address.
-    while guest::next(&events, || context.next_async_event().unwrap())
+    while guest::next(&context, || context.next_async_event().unwrap())
         != (AsyncEvent { kind: async_event::PORT_ERR, element: Element::Device })
     {}
-    drop((events, context, own));
+    drop((context, own));
 }
 
 /// Removes a device in use. The kernel waits until every program has closed the device, librdmacm's own opening

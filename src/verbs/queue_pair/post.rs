@@ -24,7 +24,7 @@ use crate::types::{Access, OpKind, QueueKind};
 use crate::verbs::memory::{Registration, Window};
 use crate::verbs::routes::RequestId;
 use crate::verbs::work_queue::{
-    Entries, Outstanding, WindowChange, WorkQueue, entries, no_entries, nothing, receive_entries,
+    Entries, Outstanding, WindowChange, WorkQueue, entries, nothing, receive_entries,
 };
 
 /// The maximum number of requests that wait for the doorbell.
@@ -72,18 +72,19 @@ impl QueuePair {
         if self.adapter.is_removed() {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
-        if state.device.current().is_none() {
-            if state.phase == QueuePairState::Unconnected {
-                return self.post_later(&mut state, ticket, payload);
+        match (state.device.current(), state.phase) {
+            (Some(_), _) => self.post_receive_locked(&mut state, ticket, payload),
+            (None, QueuePairState::Unconnected) => self.post_later(&mut state, ticket, payload),
+            (None, _) => {
+                // Too late: it comes back flushed (`DIS-10`).
+                let mut wakes = WakeList::default();
+                let canceled = Completed::failed(Status::CANCELED, payload);
+                state.receives.sink.complete(ticket, canceled, &mut wakes);
+                drop(state);
+                wakes.wake_all();
+                Ok(())
             }
-            // Too late: it comes back flushed (`DIS-10`).
-            let mut wakes = WakeList::default();
-            state.receives.sink.complete(ticket, Completed::failed(Status::CANCELED, payload), &mut wakes);
-            drop(state);
-            wakes.wake_all();
-            return Ok(());
         }
-        self.post_receive_locked(&mut state, ticket, payload)
     }
 
     /// Keeps a receive for the next queue pair of the device, which a job is making.
@@ -93,8 +94,8 @@ impl QueuePair {
         if held >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }
-        if receive_entries(&payload, self.adapter.quirks()).is_none() {
-            return Err(Refused { kind: no_entries(&payload, self.adapter.quirks()), payload });
+        if let Err(kind) = receive_entries(&payload, self.adapter.quirks()) {
+            return Err(Refused { kind, payload });
         }
         state.waiting.push_back(Outstanding::new(ticket, payload));
         Ok(())
@@ -107,24 +108,22 @@ impl QueuePair {
         ticket: Ticket,
         payload: Payload,
     ) -> Result<(), Refused> {
-        let sequence = state.receives.next();
-        let full = state.receives.outstanding.len() >= self.capacities.receive as usize;
-        let posted = match (full, state.device.current(), receive_entries(&payload, self.adapter.quirks())) {
-            (true, _, _) => return Err(Refused { kind: self.full(QueueKind::Receive), payload }),
-            (_, Some(current), Some(entries)) => {
-                let id = RequestId { key: current.qp.key(), receive: true, sequence };
-                let request = ReceiveRequest { id: id.pack(), entries: &entries };
-                // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and
-                // stay in `outstanding` until the request has completed or `stop` has destroyed the queue pair. Memory of
-                // another device is among them only where the device receives in place.
-                unsafe { current.qp.queue_pair.post_receive(request) }
-            }
-            (_, None, _) => return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload }),
-            (_, _, None) => {
-                return Err(Refused { kind: no_entries(&payload, self.adapter.quirks()), payload });
-            }
+        let Some(current) = state.device.current() else {
+            return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload });
         };
-        match posted {
+        if state.receives.outstanding.len() >= self.capacities.receive as usize {
+            return Err(Refused { kind: self.full(QueueKind::Receive), payload });
+        }
+        let entries = match receive_entries(&payload, self.adapter.quirks()) {
+            Ok(entries) => entries,
+            Err(kind) => return Err(Refused { kind, payload }),
+        };
+        let id = RequestId { key: current.qp.key(), receive: true, sequence: state.receives.next() };
+        let request = ReceiveRequest { id: id.pack(), entries: &entries };
+        // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and stay in
+        // `outstanding` until the request has completed or `stop` has destroyed the queue pair. Memory of another device is
+        // among them only where the device receives in place.
+        match unsafe { current.qp.queue_pair.post_receive(request) } {
             Ok(()) => {
                 state.receives.outstanding.push_back(Outstanding::new(ticket, payload));
                 Ok(())
