@@ -10,30 +10,26 @@ pub(super) fn unsupported(sentence: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, sentence)
 }
 
-/// Calls a function of librdmacm, or one that reads events: it fails with -1 and `errno`. Calls it again if a signal
-/// interrupted it.
-pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {
+/// Makes a call, and makes it again if a signal has interrupted it.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         clear_errno();
-        if call() >= 0 {
-            return Ok(());
-        }
-        let error = last_error(libc::EIO);
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
-/// Calls a function of libibverbs, see [`result`]. Calls it again if a signal interrupted it.
-pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
-    loop {
-        clear_errno();
-        match result(call()) {
+        match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             outcome => return outcome,
         }
     }
+}
+
+/// Calls a function of librdmacm, or one that reads events: it fails with -1 and `errno`. Calls it again if a signal
+/// interrupted it.
+pub(super) fn errno(mut call: impl FnMut() -> c_int) -> io::Result<()> {
+    retry(|| if call() >= 0 { Ok(()) } else { Err(last_error(libc::EIO)) })
+}
+
+/// Calls a function of libibverbs, see [`result`]. Calls it again if a signal interrupted it.
+pub(super) fn number(mut call: impl FnMut() -> c_int) -> io::Result<()> {
+    retry(|| result(call()))
 }
 
 /// Returns the outcome of a function of libibverbs, of the number that it returned: 0, an error number, which some drivers
@@ -50,16 +46,7 @@ pub(super) fn result(returned: c_int) -> io::Result<()> {
 /// Calls a function that creates an object: it fails with a null pointer and `errno`, which is `unsaid` when the
 /// library did not set it. Calls it again if a signal interrupted it.
 pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io::Result<NonNull<T>> {
-    loop {
-        clear_errno();
-        if let Some(pointer) = NonNull::new(call()) {
-            return Ok(pointer);
-        }
-        let error = last_error(unsaid);
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    retry(|| NonNull::new(call()).ok_or_else(|| last_error(unsaid)))
 }
 
 /// Converts the `WouldBlock` of a call that does not wait to `None`.
@@ -92,18 +79,11 @@ fn last_error(unsaid: c_int) -> io::Error {
 /// # Safety
 /// The descriptor is open.
 pub(super) unsafe fn do_not_wait(descriptor: RawFd) -> io::Result<()> {
+    let checked = |result: c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
     // SAFETY: reads the flags of an open descriptor.
-    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
-    if flags < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let flags = checked(unsafe { libc::fcntl(descriptor, libc::F_GETFL) })?;
     // SAFETY: sets the flags of an open descriptor.
-    if unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
     // SAFETY: as above.
-    if unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    checked(unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
 }

@@ -77,7 +77,7 @@ impl Drop for DeviceList {
 }
 
 /// Returns the name of a device that a list or an open context keeps valid.
-fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
+pub(super) fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
     // SAFETY: the device is valid.
     let name = unsafe { ffi::ibv_get_device_name(device.as_ptr()) };
     // SAFETY: the name is a string inside the device.

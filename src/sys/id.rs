@@ -1,6 +1,6 @@
 //! Communication identifiers: what librdmacm has instead of sockets.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use libc::sockaddr_storage;
 use socket2::{SockAddr, SockAddrStorage};
 
 use super::channel::EventChannel;
-use super::device::DeviceKind;
+use super::device::{self, DeviceKind};
 use super::ffi::number;
 use super::queue_pair::{QpAttributes, QpState};
 use super::{call, ffi};
@@ -232,38 +232,34 @@ impl RawCmId {
         from_storage(unsafe { &address.dst_storage })
     }
 
-    /// Returns the device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
-    /// address.
-    pub(crate) fn device(&self) -> Option<BoundDevice> {
+    /// Does something with the library's context of the device that the identifier is bound to, which stays open for as long, and with
+    /// the number of the port. `None` before, and after a bind to the wildcard address.
+    fn with_device<R>(&self, use_it: impl FnOnce(NonNull<ffi::ibv_context>, u8) -> Option<R>) -> Option<R> {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
         let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
         // SAFETY: as above.
-        let port = unsafe { (*self.as_ptr()).port_num };
-        // SAFETY: the library keeps its context of the device open for as long as an identifier is bound to it.
-        let device = unsafe { (*context.as_ptr()).device };
-        // SAFETY: as above; the device is valid as long as the context.
-        let name = unsafe { ffi::ibv_get_device_name(device) };
-        if name.is_null() {
-            return None;
-        }
-        // SAFETY: the name is a string inside the device.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        // SAFETY: as for the name.
-        let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device) });
-        Some(BoundDevice { name, guid, port })
+        use_it(context, unsafe { (*self.as_ptr()).port_num })
+    }
+
+    /// Returns the device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
+    /// address.
+    pub(crate) fn device(&self) -> Option<BoundDevice> {
+        self.with_device(|context, port| {
+            // SAFETY: the device is open.
+            let device = NonNull::new(unsafe { (*context.as_ptr()).device })?;
+            let name = device::name_of(device)?;
+            // SAFETY: the device is valid as long as the context.
+            let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device.as_ptr()) });
+            Some(BoundDevice { name, guid, port })
+        })
     }
 
     /// Returns the kind of the device and the port that the identifier is bound to. `None` if there is none, or if the
     /// device has an unknown transport or cannot be queried.
     pub(crate) fn kind(&self) -> Option<DeviceKind> {
-        let _fields = self.fields();
-        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
-        let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
-        // SAFETY: as above.
-        let port = unsafe { (*self.as_ptr()).port_num };
-        // SAFETY: the library keeps its context of the device open for as long as an identifier is bound to it.
-        unsafe { DeviceKind::of(context, port) }
+        // SAFETY: the device is open.
+        self.with_device(|context, port| unsafe { DeviceKind::of(context, port) })
     }
 
     /// Checks that the identifier has a device, which then stays the same for the life of the identifier.
@@ -271,10 +267,7 @@ impl RawCmId {
     /// # Errors
     /// `EINVAL` without a device.
     fn bound(&self) -> io::Result<()> {
-        let _fields = self.fields();
-        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
-        let context = unsafe { (*self.as_ptr()).verbs };
-        if context.is_null() { Err(io::Error::from_raw_os_error(libc::EINVAL)) } else { Ok(()) }
+        self.with_device(|_, _| Some(())).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
     /// Returns the attributes that a queue pair needs to go to a state, as far as the connection knows them.

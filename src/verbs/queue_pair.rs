@@ -228,6 +228,12 @@ impl QueuePair {
         self.state.lock()
     }
 
+    /// Returns the state of the connection, and the connector that has the queue pair.
+    fn phase_and_user(&self) -> (QueuePairState, Option<Arc<dyn QueuePairUser>>) {
+        let state = self.lock();
+        (state.phase, state.user())
+    }
+
     /// Returns the key of the device's queue pair that it uses.
     pub(crate) fn key(&self) -> Option<u32> {
         self.lock().device.current().map(|current| current.qp.key())
@@ -352,15 +358,11 @@ impl QueuePair {
 
     /// Ends the queue pair after a completion queue of it has lost a result: nothing can be relied upon.
     pub(crate) fn overrun(&self) {
-        let state = self.lock();
-        let (phase, connector) = (state.phase, state.user());
-        match (phase, connector) {
+        match self.phase_and_user() {
             (QueuePairState::Connected, Some(connector)) => {
-                drop(state);
                 connector.broken(Status::CANCELED, Reason::Local("a completion queue overran"));
             }
             (_, connector) => {
-                drop(state);
                 if let Some(connector) = connector {
                     connector.queue_pair_removed();
                 }
@@ -496,11 +498,7 @@ impl CompletionHandler for QueuePair {
     }
 
     fn data_arrived(&self) {
-        let (phase, connector) = {
-            let state = self.lock();
-            (state.phase, state.user())
-        };
-        if let (QueuePairState::Associated, Some(connector)) = (phase, connector) {
+        if let (QueuePairState::Associated, Some(connector)) = self.phase_and_user() {
             connector.data_arrived();
         }
     }

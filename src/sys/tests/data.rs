@@ -147,15 +147,8 @@ fn chains(device: &Device) {
 }
 
 #[test]
-fn chains_of_requests_on_rxe() {
-    let Some(guest) = Guest::enter() else { return };
-    chains(&guest.rxe());
-}
-
-#[test]
-fn chains_of_requests_on_siw() {
-    let Some(guest) = Guest::enter() else { return };
-    chains(&guest.siw());
+fn chains_of_requests_on_each_device() {
+    guest::each(|_, device| chains(device));
 }
 
 /// Checks that inline bytes need no key and are not read later, and that a solicited message wakes a task that waits
@@ -201,15 +194,8 @@ fn inline_and_solicited(device: &Device) {
 }
 
 #[test]
-fn inline_and_solicited_on_rxe() {
-    let Some(guest) = Guest::enter() else { return };
-    inline_and_solicited(&guest.rxe());
-}
-
-#[test]
-fn inline_and_solicited_on_siw() {
-    let Some(guest) = Guest::enter() else { return };
-    inline_and_solicited(&guest.siw());
+fn inline_and_solicited_on_each_device() {
+    guest::each(|_, device| inline_and_solicited(device));
 }
 
 #[test]
@@ -336,15 +322,8 @@ fn shared_receives(device: &Device) {
 }
 
 #[test]
-fn shared_receive_queues_on_rxe() {
-    let Some(guest) = Guest::enter() else { return };
-    shared_receives(&guest.rxe());
-}
-
-#[test]
-fn shared_receive_queues_on_siw() {
-    let Some(guest) = Guest::enter() else { return };
-    shared_receives(&guest.siw());
+fn shared_receive_queues_on_each_device() {
+    guest::each(|_, device| shared_receives(device));
 }
 
 // CQ-06: a queue that grows keeps what it has.

@@ -9,17 +9,17 @@ use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::status::WcStatus;
 use crate::sys::channel::{EventChannel, event};
 use crate::sys::completion::{BATCH, Batch, CompletionQueue};
-use crate::sys::device::{self, AsyncEvent, Context, Element, Transport, async_event};
+use crate::sys::device::{self, AsyncEvent, Context, Element, async_event};
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::queue_pair::{QpState, QueuePair};
 
 /// Checks that a queue pair in INIT takes receives and in ERROR returns them flushed, and that no object of the device
 /// is left.
-fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
+fn a_queue_pair_flushes(guest: &Guest, device: &Device) {
     assert!(device::device_names().unwrap().contains(&device.name));
     let context = Context::open(&device.name).unwrap();
-    assert_eq!(context.transport(), transport);
+    assert_eq!(context.transport(), device.transport);
     let attributes = context.attributes().unwrap();
     assert!(
         attributes.max_qp_wr >= 128 && attributes.max_sge >= 1 && attributes.max_cqe >= 128,
@@ -79,15 +79,8 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device, transport: Transport) {
 }
 
 #[test]
-fn a_queue_pair_flushes_and_leaves_nothing_on_rxe() {
-    let Some(guest) = Guest::enter() else { return };
-    a_queue_pair_flushes(&guest, &guest.rxe(), Transport::InfiniBand);
-}
-
-#[test]
-fn a_queue_pair_flushes_and_leaves_nothing_on_siw() {
-    let Some(guest) = Guest::enter() else { return };
-    a_queue_pair_flushes(&guest, &guest.siw(), Transport::Iwarp);
+fn a_queue_pair_flushes_and_leaves_nothing_on_each_device() {
+    guest::each(a_queue_pair_flushes);
 }
 
 /// Creates more queues than `siw` has page numbers for without trouble: it gives user space the place of a queue as a

@@ -12,7 +12,7 @@ use crate::status::WcStatus;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::channel::{CmEvent, EventChannel, event};
 use crate::sys::completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WorkCompletion};
-use crate::sys::device::Context;
+use crate::sys::device::{Context, Transport};
 use crate::sys::id::RawCmId;
 use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
 use crate::sys::post::{Operation, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags, SendRequest};
@@ -26,6 +26,7 @@ const LIMIT: i32 = 60_000;
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) address: SocketAddr,
+    pub(super) transport: Transport,
 }
 
 /// The guard that a test holds while it runs on the guest's devices: they are its own. What the test has made is gone before
@@ -35,6 +36,15 @@ pub(super) struct Guest(#[expect(dead_code, reason = "held for its drop")] Mutex
 impl Drop for Guest {
     fn drop(&mut self) {
         assert!(std::thread::panicking() || self.objects().is_empty(), "{:?}", self.objects());
+    }
+}
+
+/// Checks something on each of the guest's devices.
+pub(super) fn each(check: impl Fn(&Guest, &Device)) {
+    let Some(guest) = Guest::enter() else { return };
+    for device in [guest.rxe(), guest.siw()] {
+        check(&guest, &device);
+        assert_eq!(guest.objects(), [""; 0], "{}", device.name);
     }
 }
 
@@ -51,17 +61,17 @@ impl Guest {
     }
 
     pub(super) fn rxe(&self) -> Device {
-        Self::device("RXE")
+        Self::device("RXE", Transport::InfiniBand)
     }
 
     pub(super) fn siw(&self) -> Device {
-        Self::device("SIW")
+        Self::device("SIW", Transport::Iwarp)
     }
 
-    fn device(kind: &str) -> Device {
+    fn device(kind: &str, transport: Transport) -> Device {
         let variable = |name: &str| env::var(format!("TOKIO_RDMA_{kind}_{name}")).expect("the guest sets it");
         let address: IpAddr = variable("ADDR").parse().unwrap();
-        Device { name: variable("DEVICE"), address: (address, 0).into() }
+        Device { name: variable("DEVICE"), address: (address, 0).into(), transport }
     }
 
     /// Returns the objects that the kernel keeps for programs, of which this is the only one, of any kind but
