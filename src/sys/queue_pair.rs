@@ -229,20 +229,17 @@ impl Drop for QueuePair {
 
 /// A state of a queue pair, as far as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum QpState {
-    Init,
-    ReadyToReceive,
-    ReadyToSend,
+    Init = number::IBV_QPS_INIT,
+    ReadyToReceive = number::IBV_QPS_RTR,
+    ReadyToSend = number::IBV_QPS_RTS,
 }
 
 impl QpState {
     /// Returns the number in `enum ibv_qp_state`.
     pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Init => number::IBV_QPS_INIT,
-            Self::ReadyToReceive => number::IBV_QPS_RTR,
-            Self::ReadyToSend => number::IBV_QPS_RTS,
-        }
+        self as u32
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tracing::{debug, info};
 
-use super::cm_id::{CmId, EventRouter};
+use super::cm_id::EventRouter;
 use super::completion_queue::{CompletionGroup, GroupUser};
 use super::config::VerbsConfig;
 use super::context::{AdapterContext, ContextParts, Opened, failed};
@@ -148,17 +148,6 @@ impl Parts {
         let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
         Ok(Self { attributes, channel, domain, context })
     }
-
-    /// Returns all that is open, with the id that watches an address of the device; `None` if that id has lost the
-    /// device.
-    fn into_opened(self, anchor: Arc<CmId>) -> Option<Arc<Opened>> {
-        let Self { attributes, channel, domain, context } = self;
-        // The rights of a peer depend on each region.
-        let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-        let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
-        let rights = AccessFlags::LOCAL_WRITE | remote | atomics;
-        Opened::new(anchor, rights, channel, domain, context).ok().map(Arc::new)
-    }
 }
 
 /// Creates the context of an adapter. Its id is bound to the first address of the device that can be bound; without one
@@ -171,18 +160,23 @@ fn context(
     events: Arc<EventChannel>,
     parts: Parts,
 ) -> AdapterContext {
-    let attributes = parts.attributes.clone();
-    let limits = Limits::of(&parts.context, &parts.channel, &parts.domain, &attributes);
-    let vectors = parts.context.completion_vectors();
-    let iwarp = parts.context.transport() == Transport::Iwarp;
+    let Parts { attributes, channel, domain, context } = parts;
+    let limits = Limits::of(&context, &channel, &domain, &attributes);
+    let vectors = context.completion_vectors();
+    let iwarp = context.transport() == Transport::Iwarp;
     let router = Arc::<EventRouter>::default();
     let anchor = router
         .create(&events, me.clone())
         .ok()
         .filter(|anchor| device.addresses.iter().any(|address| anchor.bind(*address).is_ok()));
     let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
-    let max_message = port.and_then(|port| parts.context.max_message(port).ok()).unwrap_or(0);
-    let opened = anchor.and_then(|anchor| parts.into_opened(anchor));
+    let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
+    // The rights of a peer depend on each region.
+    let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+    let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
+    let rights = AccessFlags::LOCAL_WRITE | remote | atomics;
+    // An id that has lost the device opens nothing either.
+    let opened = anchor.and_then(|anchor| Opened::new(anchor, rights, channel, domain, context).ok());
     let info = info_of(&device, &attributes, iwarp, max_message, limits);
     AdapterContext::new(ContextParts {
         device,
@@ -193,6 +187,6 @@ fn context(
         attributes,
         info,
         vectors,
-        opened,
+        opened: opened.map(Arc::new),
     })
 }

@@ -295,7 +295,7 @@ impl CompletionGroup {
         };
         // Without the lock, which the task needs. If another thread makes one at the same time, there are two.
         let usual = before.map_or(self.first, |before| before.saturating_mul(2).min(MOST));
-        let length = usual.min(self.context.max_completions()).max(entries);
+        let length = usual.min(self.context.attributes.max_cqe).max(entries);
         let queue = Queue::new(self, length)?;
         let free = queue.completions.entries().saturating_sub(entries);
         self.queues.lock().push(CqSlot { queue: queue.clone(), free });

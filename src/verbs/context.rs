@@ -122,7 +122,7 @@ pub(crate) struct AdapterContext {
     pub(crate) runtime: Handle,
     pub(crate) router: Arc<EventRouter>,
     pub(crate) events: Arc<EventChannel>,
-    attributes: DeviceAttributes,
+    pub(super) attributes: DeviceAttributes,
     info: Arc<AdapterInfo>,
     vectors: u32,
     /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
@@ -285,21 +285,6 @@ impl AdapterContext {
         let (known, _) = self.update_addresses();
         let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
         either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
-    }
-
-    /// Returns the maximum length of a completion queue.
-    pub(crate) fn max_completions(&self) -> u32 {
-        self.attributes.max_cqe
-    }
-
-    /// Returns whether the length of a shared receive queue can be changed.
-    pub(crate) fn resizes_shared(&self) -> bool {
-        self.attributes.resizes_shared
-    }
-
-    /// Returns the maximum number of entries of a receive of a shared queue.
-    pub(crate) fn max_shared_entries(&self) -> usize {
-        usize::try_from(self.attributes.max_srq_sge).unwrap_or(usize::MAX)
     }
 
     /// Has a thread end everything: the device is gone.

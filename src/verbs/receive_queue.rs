@@ -145,7 +145,7 @@ impl SharedReceives {
         let opened = adapter.opened().ok_or(OpenError::DeviceRemoved)?;
         // Both were checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-        let most = adapter.max_shared_entries();
+        let most = usize::try_from(adapter.attributes.max_srq_sge).unwrap_or(usize::MAX);
         if entries > most {
             return Err(OpenError::out_of_range(4, "entries", entries, 1, most));
         }
@@ -218,12 +218,13 @@ impl SharedReceives {
 
     /// Makes room for so many receives, here and for their completions.
     ///
-    /// # Errors `Os` if the device cannot (`EOPNOTSUPP`) or has no room. Nothing has changed if it cannot.
+    /// # Errors
+    /// `Os` if the device cannot (`EOPNOTSUPP`) or has no room. Nothing has changed if it cannot.
     pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError> {
         let receives = self.receives().ok_or(ResizeError::Ended(NotifyError::DeviceRemoved))?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let failed = |call| move |source: io::Error| ResizeError::Os { call, source: source.into() };
-        if !self.adapter.resizes_shared() {
+        if !self.adapter.attributes.resizes_shared {
             // Drivers would fail with another error, and only once the completion queues have grown.
             return Err(failed("ibv_modify_srq")(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         }

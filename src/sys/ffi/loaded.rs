@@ -212,18 +212,18 @@ impl Loaded {
     }
 }
 
-/// Loads the libraries, once.
+/// Loads the libraries, once. Everything else here needs it to have succeeded.
 ///
 /// # Errors
 /// A sentence, if they are not there or too old.
-pub(super) fn load_libraries() -> Result<(), &'static str> {
+pub(crate) fn load() -> Result<(), &'static str> {
     Loaded::get().as_ref().map(drop).map_err(|sentence| *sentence)
 }
 
 /// Returns the loaded libraries.
 ///
 /// # Panics
-/// If they cannot be loaded. Every call is about an object, and the first object is made after [`load`](super::load) has succeeded.
+/// If they cannot be loaded. Every call is about an object, and the first object is made after [`load`] has succeeded.
 fn loaded() -> &'static Loaded {
     match Loaded::get() {
         Ok(loaded) => loaded,

@@ -23,6 +23,7 @@ use linked as backend;
 #[cfg(not(feature = "rdma-sys"))]
 use loaded as backend;
 
+pub(crate) use backend::load;
 pub(super) use backend::*;
 #[cfg(not(feature = "rdma-sys"))]
 pub(super) use types::*;
@@ -30,14 +31,6 @@ pub(super) use types::*;
 /// Everything, for the test that compares it with the headers.
 #[cfg(all(test, not(feature = "rdma-sys")))]
 pub(super) use types as every;
-
-/// Loads the libraries, once; nothing to do if they are linked. Everything else here needs it to have succeeded.
-///
-/// # Errors
-/// A sentence, if they are not there or too old.
-pub(crate) fn load() -> Result<(), &'static str> {
-    backend::load_libraries()
-}
 
 /// `ibv_reg_dmabuf_mr`, which libraries older than rdma-core 34 do not have.
 pub(super) type RegDmabufMr = unsafe extern "C" fn(

@@ -320,7 +320,10 @@ impl QueuePair {
         let Bytes { entries, inline, copied } = bytes;
         outstanding.unsignaled = outstanding.silent
             && matches!(outstanding.window_change, WindowChange::Nothing)
-            && self.may_be_unsignaled(current);
+            // In each half of the queue one request has a completion, so that there is always room again. Devices of iWARP finish a
+            // write before an earlier read, and then nothing follows from the completion of the write.
+            && !self.adapter.is_iwarp()
+            && current.unsignaled < self.send_depth / 2;
         let id = RequestId { key: current.qp.key(), receive: false, sequence: queue.next() };
         let mut send_flags = send_flags(flags);
         send_flags.set(SendFlags::SIGNALED, !outstanding.unsignaled);
@@ -367,13 +370,6 @@ impl QueuePair {
             }
             _ => nothing(self.adapter.quirks()),
         }
-    }
-
-    /// Returns whether the next request may succeed without a completion of the device: in each half of the
-    /// queue one request has a completion, so that there is always room again. Devices of iWARP finish a
-    /// write before an earlier read, and then nothing follows from the completion of the write.
-    fn may_be_unsignaled(&self, current: &Current) -> bool {
-        !self.adapter.is_iwarp() && current.unsignaled < self.send_depth / 2
     }
 
     /// Posts the deferred requests to the device.
