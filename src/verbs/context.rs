@@ -193,7 +193,7 @@ impl AdapterContext {
 
     /// Returns the properties, limits and abilities of the adapter, with the addresses that it has now.
     pub(crate) fn current_info(&self) -> AdapterInfo {
-        AdapterInfo { addresses: without_scope(&self.current_addresses()), ..self.info.as_ref().clone() }
+        AdapterInfo { addresses: without_scope(&self.update_addresses()), ..self.info.as_ref().clone() }
     }
 
     /// Returns whether the device speaks iWARP.
@@ -231,26 +231,17 @@ impl AdapterContext {
     ///
     /// Addresses come and go with interfaces, leases and bonds. They are asked for at moments at which it costs little, because
     /// rdma_cm announces none of that, and an announcement of the kernel would come before the device has the address.
-    pub(crate) fn current_addresses(&self) -> Vec<SocketAddr> {
-        let (addresses, changed) = self.update_addresses();
-        if changed {
-            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
-        }
-        addresses
-    }
-
-    /// Updates the addresses that lead to the device. Returns them, and whether they have changed.
-    pub(crate) fn update_addresses(&self) -> (Vec<SocketAddr>, bool) {
+    pub(crate) fn update_addresses(&self) -> Vec<SocketAddr> {
         let found = match self.is_removed() {
             true => None,
             false => devices::addresses_of(&self.device.name, &self.events, &self.config).ok(),
         };
         let mut known = self.addresses.lock();
-        let changed = found.filter(|found| *known != *found);
-        if let Some(found) = &changed {
-            known.clone_from(found);
+        if let Some(addresses) = found.filter(|found| *known != *found) {
+            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
+            *known = addresses;
         }
-        (known.clone(), changed.is_some())
+        known.clone()
     }
 
     /// Returns whether an id is bound to the device, or to none yet because its address is unspecified.
@@ -263,8 +254,8 @@ impl AdapterContext {
         if !address.ip().is_unspecified() {
             return vec![address];
         }
-        let (all, _) = self.update_addresses();
-        let mut all: Vec<_> = all.into_iter().filter(|other| is_like(other, address)).collect();
+        let mut all: Vec<_> =
+            self.update_addresses().into_iter().filter(|other| is_like(other, address)).collect();
         all.iter_mut().for_each(|other| other.set_port(address.port()));
         all
     }
@@ -282,7 +273,7 @@ impl AdapterContext {
             return Some(kernel);
         }
         // Either may have been added since.
-        let (known, _) = self.update_addresses();
+        let known = self.update_addresses();
         let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
         either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
     }
@@ -366,7 +357,7 @@ impl EventHandler for AdapterContext {
         match event.kind {
             event::DEVICE_REMOVAL => self.remove(),
             // Of the address that the adapter watches: it stays bound to the device, which is all that is needed.
-            event::ADDR_CHANGE => drop(self.current_addresses()),
+            event::ADDR_CHANGE => drop(self.update_addresses()),
             kind => {
                 debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "event ignored")
             }

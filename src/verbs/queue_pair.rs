@@ -343,7 +343,7 @@ impl QueuePair {
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let receives =
             self.queues.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
-        let queue = receives.as_ref().map(|receives| receives.queue());
+        let queue = receives.as_ref().map(|receives| &receives.queue);
         let Queues { sends, receives: received, .. } = &self.queues;
         let rooms = ((sends, self.capacities.send), (received, self.capacities.receive));
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);

@@ -22,7 +22,7 @@ use crate::inflight::{CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::sys::{self, ReceiveRequest, SharedReceiveQueue};
 use crate::types::QueueKind;
 
@@ -38,7 +38,7 @@ pub(crate) struct SharedReceives {
 
 /// The queue of the device, and what was posted to it. Every queue pair of the device that uses it holds it.
 pub(crate) struct Receives {
-    queue: Arc<SharedReceiveQueue>,
+    pub(super) queue: Arc<SharedReceiveQueue>,
     slots: Mutex<Slab<(Ticket, Payload)>>,
     completions: Mutex<Rooms>,
     /// A queue pair of it could not be destroyed.
@@ -88,14 +88,6 @@ impl Receives {
         Ok(())
     }
 
-    pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {
-        &self.queue
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Slab<(Ticket, Payload)>> {
-        self.slots.lock()
-    }
-
     /// Notes that a queue pair of it could not be destroyed: the device may write to any of the receives at any later time.
     pub(crate) fn withhold(&self) {
         self.withheld.store(true, Ordering::Release);
@@ -103,7 +95,7 @@ impl Receives {
 
     /// Takes the receive at this place, which has completed.
     pub(crate) fn take(&self, place: u32) -> Option<(Ticket, Payload)> {
-        self.slots().try_remove(place as usize)
+        self.slots.lock().try_remove(place as usize)
     }
 }
 
@@ -112,7 +104,7 @@ impl Drop for Receives {
         // No queue pair uses the queue: with this nothing does.
         let destroyed = Arc::get_mut(&mut self.queue).is_some_and(|queue| queue.destroy().is_ok());
         let free = destroyed && !*self.withheld.get_mut();
-        let slots = std::mem::take(&mut *self.slots());
+        let slots = std::mem::take(&mut *self.slots.lock());
         if slots.is_empty() {
             return;
         }
@@ -191,7 +183,7 @@ impl SharedReceives {
             Err(kind) => return Err(Refused { kind, payload }),
         };
         // Held until it is posted, so that its completion finds it.
-        let mut slots = receives.slots();
+        let mut slots = receives.slots.lock();
         let place = slots.insert((ticket, payload));
         // A queue has far fewer places than 2^31.
         let id = RequestId { key: RequestId::SHARED, receive: true, sequence: place as u32 };

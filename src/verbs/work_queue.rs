@@ -133,13 +133,8 @@ impl WorkQueue {
 
     /// Returns the sequence number of the next request.
     pub(crate) fn next(&self) -> u32 {
-        self.sequence(self.outstanding.len())
-    }
-
-    /// Returns the sequence number of the request at this place.
-    pub(crate) fn sequence(&self, place: usize) -> u32 {
         // The depth of a queue is far below 2^30.
-        self.front.wrapping_add(place as u32) & RequestId::SEQUENCE
+        self.front.wrapping_add(self.outstanding.len() as u32) & RequestId::SEQUENCE
     }
 
     /// Records the result of this request. Drivers of iWARP finish a write before a read that was posted earlier; if
