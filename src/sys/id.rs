@@ -210,7 +210,7 @@ impl RawCmId {
     /// the peer's last message was lost.
     pub(crate) fn notify_established(&self) -> io::Result<()> {
         // SAFETY: the identifier is live.
-        call::errno(|| unsafe { ffi::notify_established(self.as_ptr()) })
+        call::errno(|| unsafe { ffi::rdma_notify(self.as_ptr(), ffi::IBV_EVENT_COMM_EST) })
     }
 
     /// Returns the local address; `None` while the identifier has none. After a bind to the wildcard address it is that

@@ -79,7 +79,7 @@ pub(crate) struct MemoryRegion {
     local_key: u32,
     remote_key: u32,
     /// Peers can write to the memory.
-    peers_write: bool,
+    pub(crate) peers_write: bool,
     domain: Arc<ProtectionDomain>,
 }
 
@@ -163,11 +163,6 @@ impl MemoryRegion {
 
     pub(crate) fn remote_key(&self) -> u32 {
         self.remote_key
-    }
-
-    /// Returns whether peers can write to the memory.
-    pub(crate) fn is_written_by_peers(&self) -> bool {
-        self.peers_write
     }
 
     /// Takes the memory away from the device: then it may be freed.

@@ -1,7 +1,6 @@
 //! Requests for the queues of a queue pair, in the words of C.
 
 use std::ffi::c_int;
-use std::fmt;
 use std::io;
 use std::mem::offset_of;
 use std::ptr;
@@ -50,14 +49,8 @@ pub(crate) struct Binding<'a> {
     pub(crate) access: AccessFlags,
 }
 
-impl fmt::Debug for Binding<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Binding").field("next_key", &self.next_key).finish_non_exhaustive()
-    }
-}
-
 /// The operation of a request of the send queue. Immediate data is in host byte order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) enum Operation<'a> {
     Send,
     SendImmediate(u32),
@@ -100,7 +93,7 @@ bitflags! {
 }
 
 /// A request for the send queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct SendRequest<'a> {
     /// The id in the completion.
     pub(crate) id: u64,

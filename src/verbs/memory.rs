@@ -61,7 +61,7 @@ impl Attached {
         // Held to the end: a thread that frees the memory waits here.
         let mut region = self.region.write();
         let Some(had) = region.take() else { return Ok(()) };
-        let waits = self.quirks.places_late && had.is_written_by_peers();
+        let waits = self.quirks.places_late && had.peers_write;
         match had.deregister() {
             Ok(()) => {
                 if waits && let Err(error) = await_placements() {
@@ -253,13 +253,8 @@ impl AdapterContext {
         let region = MemoryRegion::register_dmabuf(&opened.domain, dmabuf, part, self.flags(access));
         let region = region.map_err(|source| register_error("ibv_reg_dmabuf_mr", source, length))?;
         let (attached, key, turn) = self.enroll(region, address, length)?;
-        Ok(Registration {
-            memory: Shared::device_only(length, attached.clone()),
-            attached,
-            key,
-            turn,
-            access,
-        })
+        let memory = Shared::device_only(length, attached.clone());
+        Ok(Registration { memory, attached, key, turn, access })
     }
 
     /// Registers memory for the first time; also returns the key for peers and the turn.

@@ -15,9 +15,12 @@ pub(in crate::sys) use rdma_sys::{
     rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
     rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect,
     rdma_establish, rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices,
-    rdma_init_qp_attr, rdma_listen, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
-    rdma_t,
+    rdma_init_qp_attr, rdma_listen, rdma_notify, rdma_reject, rdma_resolve_addr, rdma_resolve_route,
+    rdma_set_option, rdma_t,
 };
+
+/// The one event that `rdma_notify` is for.
+pub(in crate::sys) use rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST;
 
 #[cfg(test)]
 pub(in crate::sys) use rdma_sys::ibv_query_qp;
@@ -40,15 +43,6 @@ pub(crate) fn load() -> Result<(), &'static str> {
 pub(in crate::sys) unsafe fn alloc_window(domain: *mut ibv_pd, kind: u32) -> *mut ibv_mw {
     // SAFETY: the caller's.
     unsafe { rdma_sys::ibv_alloc_mw(domain, kind) }.unwrap_or(std::ptr::null_mut())
-}
-
-/// Calls `rdma_notify` with the event that a connection is established.
-///
-/// # Safety
-/// A live identifier.
-pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { rdma_sys::rdma_notify(id, rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST) }
 }
 
 /// Returns `ibv_reg_dmabuf_mr`, if the library has it. Bindings made from older headers do not, so it is looked for.

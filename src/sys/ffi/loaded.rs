@@ -18,7 +18,7 @@ const MISSING: &str =
 const OLD: &str = "libibverbs.so.1 or librdmacm.so.1 is too old: install rdma-core 28 or newer";
 
 /// The one event that `rdma_notify` is for.
-const IBV_EVENT_COMM_EST: c_uint = 4;
+pub(in crate::sys) const IBV_EVENT_COMM_EST: c_uint = 4;
 
 /// Declares the functions of the libraries, in a table that is filled at once, each with a function that calls it.
 macro_rules! functions {
@@ -229,15 +229,6 @@ fn loaded() -> &'static Loaded {
         Ok(loaded) => loaded,
         Err(sentence) => panic!("{sentence}"),
     }
-}
-
-/// Calls `rdma_notify` with the event that a connection is established.
-///
-/// # Safety
-/// A live identifier.
-pub(in crate::sys) unsafe fn notify_established(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { rdma_notify(id, IBV_EVENT_COMM_EST) }
 }
 
 /// Returns `ibv_reg_dmabuf_mr`, if the library has it.
