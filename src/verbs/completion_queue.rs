@@ -275,13 +275,8 @@ impl CompletionGroup {
         self.own
     }
 
-    /// Makes the first queue.
-    pub(crate) fn open(&self) -> io::Result<()> {
-        self.reserve(0).map(drop)
-    }
-
-    /// Reserves room for so many completions, in a new queue if no other has it.
-    fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
+    /// Reserves room for so many completions, in a new queue if no other has it. With 0, makes the first queue if there is none.
+    pub(super) fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
         let before = {
             let mut slots = self.queues.lock();
             // A queue that has lost a completion goes when no entry of it is reserved.

@@ -1,6 +1,6 @@
 //! The functions of the two libraries by the bindings of `rdma-sys`, which are linked.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 
 pub(in crate::sys) use rdma_sys::{
     atomic_t, bind_mw_t, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event,
