@@ -521,7 +521,7 @@ impl Connector {
         );
         match role {
             Role::Active => queue.preface(rtr),
-            Role::Passive => queue.held = true,
+            Role::Passive => queue.hold(),
         }
         let connection = ConnectionShared::new(ConnectionParts {
             id: self.id,

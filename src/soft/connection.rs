@@ -243,7 +243,7 @@ impl ConnectionShared {
     /// Stops the writing. Resolves when no writer is left, so that memory can be returned to the user.
     pub(super) fn poll_halt(&self, cx: &Context<'_>) -> Poll<()> {
         let mut sending = self.send_queue();
-        sending.halted = true;
+        sending.halt();
         // The writer wakes the driver when it stops.
         let old = sending.0.register(cx);
         let halted = !sending.is_writing();
@@ -295,10 +295,10 @@ impl ConnectionShared {
     /// longer succeed.
     fn write_now(&self, wakes: &mut WakeList) -> Option<bool> {
         let mut sending = self.send_queue();
-        if sending.0.command.is_some() || sending.halted {
+        if sending.0.command.is_some() || sending.is_halted() {
             return None;
         }
-        if !sending.blocked {
+        if !sending.is_blocked() {
             return Some(false);
         }
         let socket = sending.socket()?;
@@ -322,7 +322,7 @@ impl ConnectionShared {
         // A driver that waits for room is not woken as long as there is none. One that waits for the writer
         // is woken, because the writer has stopped.
         let sending = self.send_queue();
-        sending.broken.is_some() || sending.halted
+        sending.broken.is_some() || sending.is_halted()
     }
 
     /// Writes from this step on, and begins no further batch after `most` bytes. If `now`, the runtime is not
@@ -369,7 +369,7 @@ impl ConnectionShared {
             return (Transmitted::Idle, written);
         }
         // The driver may not be reading, and an end waits for the writer.
-        let waits = broken || sending.closed || sending.halted;
+        let waits = broken || sending.is_closed();
         (if waits { Transmitted::Blocked } else { transmitted }, written)
     }
 
@@ -466,7 +466,8 @@ impl ConnectionShared {
         let mut sending = self.sending.lock();
         let known = sending.is_registered(cx);
         let old = if known { None } else { sending.register(cx) };
-        let asked = DriverWork { command: sending.command.take(), blocked: sending.queue.blocked, known };
+        let asked =
+            DriverWork { command: sending.command.take(), blocked: sending.queue.is_blocked(), known };
         drop(sending);
         drop(old);
         asked
@@ -475,7 +476,7 @@ impl ConnectionShared {
     /// Allows sending to the peer, which is ready, and writes what was held back.
     pub(super) fn release(&self) {
         let mut sending = self.send_queue();
-        if std::mem::take(&mut sending.held) {
+        if sending.release() {
             self.transmit_now(sending);
         }
     }
@@ -492,7 +493,7 @@ impl ConnectionShared {
     /// loses its windows. If a thread is writing, that writer does this when it stops.
     pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
         let mut sending = self.send_queue();
-        sending.halted = true;
+        sending.halt();
         if sending.is_writing() {
             sending.0.flush = Some((first, rest));
             return;
@@ -502,7 +503,7 @@ impl ConnectionShared {
 
     fn flush_half(&self, mut sending: SendHalf<'_>, first: Status, rest: Status, wakes: &mut WakeList) {
         sending.flush(first, rest, wakes);
-        let bound = sending.has_bound();
+        let bound = sending.has_bound;
         drop(sending);
         if bound {
             self.keys.unbind_all(self.number);

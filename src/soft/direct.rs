@@ -315,7 +315,7 @@ mod tests {
     fn a_halt_is_not_overlooked() {
         let (mut queue, _) = queue(1);
         queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
-        queue.halted = true;
+        queue.halt();
         assert!(!queue.direct_sent(24) && queue.is_writing());
     }
 }

@@ -150,7 +150,7 @@ impl<O: Observer> Driver<O> {
             wakes.wake_all();
             self.spent += cost;
             // A poll of a completion queue may be writing, which reports to no task that the socket is full.
-            let is_blocked = transmitted == Transmitted::Blocked || self.connection.send_queue().blocked;
+            let is_blocked = transmitted == Transmitted::Blocked || self.connection.send_queue().is_blocked();
             if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
                 // Enough for one turn: read next, and write again after the sockets of other connections.
                 let _ = pin!(yield_now()).poll(cx);
@@ -436,7 +436,7 @@ impl<O: Observer> Driver<O> {
         let owes = write_on(&self.connection, |queue| queue.has_reads() || queue.probe());
         let (written, full, asks) = {
             let queue = self.connection.send_queue();
-            (queue.written, queue.blocked, queue.reads_at_all())
+            (queue.written, queue.is_blocked(), queue.reads_at_all())
         };
         if owes && !full {
             Question::Asked(written)

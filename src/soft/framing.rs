@@ -13,6 +13,7 @@ use super::send_queue::{
 };
 use crate::inflight::{self, Payload};
 use crate::memory::{Piece, Slice};
+use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
 use crate::wire::crc::{self, crc32c};
@@ -100,6 +101,12 @@ impl Batch {
         self.parts.is_empty()
     }
 
+    /// Takes the batch, and leaves an empty one.
+    pub(super) fn take(&mut self) -> Self {
+        let empty = Self::new(self.crc);
+        std::mem::replace(self, empty)
+    }
+
     /// Returns whether another FPDU of any size fits.
     pub(crate) fn has_room(&self) -> bool {
         self.frames < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
@@ -167,6 +174,11 @@ impl Batch {
         let start = self.begin();
         self.arena.extend_from_slice(fpdu);
         self.copied(start);
+    }
+
+    /// Appends a ready-to-receive frame.
+    pub(super) fn rtr(&mut self, rtr: Rtr) {
+        self.framed(&rtr_frame(rtr, self.crc));
     }
 
     /// Appends an untagged segment whose payload is a header of this side.
@@ -271,10 +283,10 @@ pub(super) const MAX_UNTAGGED: usize = 65_516;
 impl SendQueue {
     /// Frames as much as a batch holds. Returns false if there is nothing to send now.
     pub(super) fn fill(&mut self) -> bool {
-        if self.held {
+        if self.is_held() {
             return false;
         }
-        if self.closed {
+        if self.is_closed() {
             if let Some(terminate) = self.terminate.take() {
                 let mut payload = Vec::with_capacity(terminate.payload_len());
                 terminate.encode(&mut payload);

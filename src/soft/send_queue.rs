@@ -12,7 +12,7 @@ use super::framing::Batch;
 use super::memory::{Grant, RemoteAccess, WindowOp};
 use crate::error::PostErrorKind;
 use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
-use crate::proto::mpa::{Rtr, rtr_frame};
+use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Outbound, SendOptions};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WindowRequest, WorkRequest};
 use crate::status::Status;
@@ -105,6 +105,35 @@ pub(super) enum FramingTurn {
     Response,
 }
 
+/// The use of the socket by writers, of which there is one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    /// No one writes.
+    Idle,
+    /// A writer has the batch and is offering it to the socket, without the lock.
+    Writing,
+    /// As `Writing`, with the frame of a request that is not in the queue.
+    Direct,
+    /// The socket was full, or a writer has stopped early: the driver writes on when the socket has room.
+    Blocked,
+    /// As `Writing`, after `Blocked`. The driver waits for room nevertheless, until all has been written: the
+    /// writer may be a poll of a completion queue, which does not report to the driver that it found none.
+    Resuming,
+}
+
+/// What may be posted and sent. It never goes back to an earlier phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Anything may be posted, and nothing sent: the responder waits for the first FPDU of the initiator (RFC
+    /// 5044 section 7.1.3).
+    Held,
+    Open,
+    /// Nothing more may be posted. The batch is sent, and then the Terminate.
+    Closed,
+    /// No write begins: the requests are flushed as soon as no writer is left.
+    Halted,
+}
+
 /// The state of the sending half.
 pub(crate) struct SendQueue {
     pub(super) entries: VecDeque<Entry>,
@@ -119,24 +148,13 @@ pub(crate) struct SendQueue {
     pub(super) responses: VecDeque<Response>,
     pub(super) turn: FramingTurn,
     pub(super) batch: Batch,
-    crc: bool,
     /// The sink where its requests complete.
     sink: CompletionSink,
     pub(super) terminate: Option<Terminate>,
-    /// The responder may not send before the first FPDU of the initiator (RFC 5044 section 7.1.3).
-    pub(crate) held: bool,
-    /// Nothing more may be posted.
-    pub(super) closed: bool,
+    phase: Phase,
+    writer: Writer,
     /// A window was bound for the peer.
-    binds: bool,
-    /// A writer has the batch and is offering it to the socket, without the lock.
-    writing: bool,
-    /// The writer has a request that is not in `entries`.
-    direct: bool,
-    /// The socket was full: the driver writes on when it has room.
-    pub(crate) blocked: bool,
-    /// No write begins from now on: the driver waits for the writer, and then flushes.
-    pub(super) halted: bool,
+    pub(super) has_bound: bool,
     /// The number of bytes that the socket has taken.
     pub(super) written: u64,
     /// The number of written bytes up to the end of the last Send or Write that has completed.
@@ -172,16 +190,11 @@ impl SendQueue {
             responses: VecDeque::new(),
             turn: FramingTurn::Any,
             batch: Batch::new(crc),
-            crc,
             sink,
             terminate: None,
-            held: false,
-            closed: false,
-            binds: false,
-            writing: false,
-            direct: false,
-            blocked: false,
-            halted: false,
+            phase: Phase::Open,
+            writer: Writer::Idle,
+            has_bound: false,
             written: 0,
             completed: 0,
             broken: None,
@@ -193,24 +206,39 @@ impl SendQueue {
     /// Queues the ready-to-receive frame of the handshake, before all others. If it is a Read Request, its
     /// response is one more outstanding read, whatever the limit.
     pub(crate) fn preface(&mut self, rtr: Rtr) {
-        self.batch.framed(&rtr_frame(rtr, self.crc));
+        self.batch.rtr(rtr);
         if rtr == Rtr::Read {
             let _counted = self.outbound.read(ReadOwner::Probe, 0, 0);
         }
+    }
+
+    /// Holds back all frames of a new connection until [`release`](Self::release).
+    pub(crate) fn hold(&mut self) {
+        self.phase = Phase::Held;
+    }
+
+    /// Allows sending to the peer, which is ready. Returns false if nothing was held back.
+    pub(super) fn release(&mut self) -> bool {
+        let is_held = self.is_held();
+        if is_held {
+            self.phase = Phase::Open;
+        }
+        is_held
     }
 
     /// Queues a zero-length RDMA Write: it names no memory, carries no data, and shows the peer that this end
     /// is alive.
     pub(crate) fn nudge(&mut self) {
         if self.may_interject() {
-            self.batch.framed(&rtr_frame(Rtr::Write, self.crc));
+            self.batch.rtr(Rtr::Write);
         }
     }
 
     /// Returns whether a frame of the provider's own can go next: between two messages, and with nothing that
     /// waits for the socket, so that frames that a silent peer causes do not pile up.
     fn may_interject(&self) -> bool {
-        self.turn == FramingTurn::Any && self.batch.is_empty() && !self.closed && !self.writing && !self.held
+        let nothing_waits = self.turn == FramingTurn::Any && self.batch.is_empty();
+        nothing_waits && !self.is_writing() && self.phase == Phase::Open
     }
 
     /// Checks that another request can be posted.
@@ -218,9 +246,9 @@ impl SendQueue {
     /// # Errors
     /// The reason why no request can be posted.
     pub(crate) fn admits(&self, kind: OpKind) -> Result<(), PostErrorKind> {
-        if self.closed {
+        if self.is_closed() {
             Err(PostErrorKind::ConnectionInvalid)
-        } else if self.entries.len() + usize::from(self.direct) >= self.depth {
+        } else if self.entries.len() + usize::from(self.writer == Writer::Direct) >= self.depth {
             Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: self.depth })
         } else if awaits_answer(kind) && !self.outbound.reads_at_all() {
             Err(PostErrorKind::NoReads)
@@ -237,24 +265,44 @@ impl SendQueue {
     /// Adds a request to change a window.
     pub(crate) fn post_window(&mut self, request: WindowRequest, window_op: WindowOp) {
         let WindowRequest { ticket, flags } = request;
-        self.binds |= window_op.binds();
+        self.has_bound |= window_op.binds();
         let (work, payload, state) = (Work::Window(window_op), Payload::new(), RequestState::Queued);
         self.entries.push_back(Entry { ticket, work, payload, flags, length: 0, framed: 0, state });
     }
 
-    /// Returns whether a window was ever bound for the peer.
-    pub(crate) fn has_bound(&self) -> bool {
-        self.binds
-    }
-
     /// Returns whether writing has to wait for the driver, or for the peer.
     pub(crate) fn is_busy(&self) -> bool {
-        self.blocked || self.held
+        self.is_blocked() || self.is_held()
     }
 
-    /// Returns whether a writer has the batch.
+    /// Returns whether the peer is not ready yet.
+    pub(super) fn is_held(&self) -> bool {
+        self.phase == Phase::Held
+    }
+
+    /// Returns whether the driver has to wait for room and to write on.
+    pub(crate) fn is_blocked(&self) -> bool {
+        matches!(self.writer, Writer::Blocked | Writer::Resuming)
+    }
+
+    /// Returns whether a writer is at work.
     pub(crate) fn is_writing(&self) -> bool {
-        self.writing
+        matches!(self.writer, Writer::Writing | Writer::Direct | Writer::Resuming)
+    }
+
+    /// Returns whether nothing more may be posted.
+    pub(super) fn is_closed(&self) -> bool {
+        self.phase >= Phase::Closed
+    }
+
+    /// Returns whether no write begins any more.
+    pub(super) fn is_halted(&self) -> bool {
+        self.phase == Phase::Halted
+    }
+
+    /// Lets no write begin from now on.
+    pub(super) fn halt(&mut self) {
+        self.phase = Phase::Halted;
     }
 
     /// Queues the response to a request of the peer, behind the earlier ones.
@@ -300,24 +348,20 @@ impl SendQueue {
 
     /// Closes the queue: from now on only the frames in the batch, and then `terminate`, are sent.
     pub(crate) fn close(&mut self, terminate: Option<Terminate>) {
-        self.closed = true;
+        self.phase = self.phase.max(Phase::Closed);
         self.responses.clear();
         self.terminate = terminate;
-        self.held = false;
     }
 
     /// Returns whether all frames after `close` have been sent.
     pub(crate) fn is_drained(&self) -> bool {
-        !self.writing && self.batch.is_empty() && self.terminate.is_none()
+        !self.is_writing() && self.batch.is_empty() && self.terminate.is_none()
     }
 
     /// Becomes the writer, if there is none and frames can be written. There is one writer at a time, and it
     /// works without the lock: calls that post while it writes leave their requests to it.
     pub(crate) fn begin(&mut self, wakes: &mut WakeList) -> Next {
-        if self.writing || self.halted || self.broken.is_some() {
-            return Next::Idle;
-        }
-        self.next(wakes)
+        if self.is_writing() || self.broken.is_some() { Next::Idle } else { self.next(wakes) }
     }
 
     /// Processes the outcome of offering the batch to the socket.
@@ -327,52 +371,54 @@ impl SendQueue {
         outcome: io::Result<usize>,
         wakes: &mut WakeList,
     ) -> Next {
-        self.writing = false;
         match outcome {
             Ok(sent) => {
                 self.written += sent as u64;
                 batch.advance(sent);
+                self.batch = batch;
+                if self.batch.is_empty() {
+                    self.batch_sent(wakes);
+                }
+                self.next(wakes)
             }
             Err(error) => {
                 batch.trim();
                 self.batch = batch;
-                if error.kind() == io::ErrorKind::WouldBlock {
-                    self.blocked = true;
-                } else {
+                self.writer = Writer::Blocked;
+                if error.kind() != io::ErrorKind::WouldBlock {
                     // The driver reports the error.
                     self.broken = Some(error);
-                    self.blocked = false;
+                    self.writer = Writer::Idle;
                 }
-                return Next::Blocked;
+                Next::Blocked
             }
         }
-        self.batch = batch;
-        if self.batch.is_empty() {
-            self.batch_sent(wakes);
-        }
-        if self.halted { Next::Idle } else { self.next(wakes) }
     }
 
     /// Stops the writer early, so that no caller is held for long: the driver goes on.
     pub(crate) fn pause(&mut self, batch: Batch) {
-        self.writing = false;
         self.batch = batch;
-        self.blocked = true;
+        self.writer = Writer::Blocked;
     }
 
+    /// Takes the batch for the writer, which has nothing else; without a batch it stops.
     fn next(&mut self, wakes: &mut WakeList) -> Next {
+        if self.is_halted() {
+            self.writer = Writer::Idle;
+            return Next::Idle;
+        }
         if self.batch.is_empty() {
             let filled = self.has_unframed() && self.fill();
             // Requests that are executed here need no frame, so they complete at once.
             self.retire(wakes);
             if !filled {
-                self.blocked = false;
+                self.writer = Writer::Idle;
                 wakes.extend(self.idle.take());
                 return Next::Idle;
             }
         }
-        self.writing = true;
-        Next::Write(std::mem::replace(&mut self.batch, Batch::new(self.crc)))
+        self.writer = if self.is_blocked() { Writer::Resuming } else { Writer::Writing };
+        Next::Write(self.batch.take())
     }
 
     /// Becomes the writer of a message of a stream, if nothing is to be sent before it. Returns the header of
@@ -381,13 +427,13 @@ impl SendQueue {
         if !self.is_idle() {
             return None;
         }
-        self.writing = true;
+        self.writer = Writer::Writing;
         Some(self.outbound.next_send())
     }
 
     /// Returns whether nothing is to be sent or completed before a request that is posted now.
     pub(super) fn admits_direct(&self) -> bool {
-        self.entries.is_empty() && self.depth > 0 && !self.closed && self.is_idle()
+        self.entries.is_empty() && self.depth > 0 && self.is_idle()
     }
 
     /// Becomes the writer of a Send or a Write of one frame, if [the queue allows it](Self::admits_direct).
@@ -403,21 +449,20 @@ impl SendQueue {
             }
             _ => return None,
         };
-        (self.writing, self.direct) = (true, true);
+        self.writer = Writer::Direct;
         Some(header)
     }
 
     /// Completes a direct request whose whole frame the socket has taken. Returns false if other work is due
     /// first: [`queue_direct`](Self::queue_direct) follows then.
     pub(super) fn direct_sent(&mut self, sent: usize) -> bool {
-        // `halted` comes with a flush that the writer is to carry out, and with a driver that waits for it.
-        if !self.entries.is_empty() || !self.responses.is_empty() || self.closed || self.halted {
+        // A phase behind `Open` comes with a Terminate, a flush that the writer carries out, or a driver that
+        // waits for the writer.
+        let is_alone = self.entries.is_empty() && self.responses.is_empty() && self.idle.is_none();
+        if !is_alone || self.phase != Phase::Open {
             return false;
         }
-        if self.idle.is_some() {
-            return false;
-        }
-        (self.writing, self.direct) = (false, false);
+        self.writer = Writer::Idle;
         self.written += sent as u64;
         self.completed = self.written;
         true
@@ -426,17 +471,17 @@ impl SendQueue {
     /// Queues the direct request that is being written, before those that were posted after it.
     /// [`offered`](Self::offered) follows, with the number of bytes that the socket has taken of its frame.
     pub(super) fn queue_direct(&mut self, request: WorkRequest, length: usize) {
-        self.direct = false;
+        self.writer = Writer::Writing;
         let state = RequestState::Framed;
         // Not the length of its payload, which is empty: the bytes of an inline request are in the frame.
         self.entries.push_front(Entry { length, framed: length, state, ..Entry::new(request) });
         self.framed += 1;
     }
 
-    /// Returns whether a message of a stream could be sent.
+    /// Returns whether a frame that is made now can be written at once, behind all others.
     pub(super) fn is_idle(&self) -> bool {
-        let is_done = self.batch.is_empty() && self.framed == self.entries.len() && self.responses.is_empty();
-        is_done && !self.writing && !self.is_busy() && !self.halted && self.broken.is_none()
+        let may_write = self.writer == Writer::Idle && self.phase == Phase::Open && self.broken.is_none();
+        may_write && self.batch.is_empty() && !self.has_unframed()
     }
 
     /// Registers this waker for the time when [`is_idle`](Self::is_idle) may have changed. Returns the waker
@@ -450,18 +495,17 @@ impl SendQueue {
     /// Processes the write of a stream's message, of which the socket has taken `sent` bytes and `rest` is
     /// left.
     pub(super) fn message_offered(&mut self, sent: usize, mut rest: Batch, wakes: &mut WakeList) -> Next {
-        self.writing = false;
         self.written += sent as u64;
         self.outbound.count_send();
         rest.trim();
         self.batch = rest;
         if !self.batch.is_empty() {
             self.streamed = true;
-            self.blocked = true;
+            self.writer = Writer::Blocked;
             return Next::Blocked;
         }
         self.completed = self.written;
-        if self.halted { Next::Idle } else { self.next(wakes) }
+        self.next(wakes)
     }
 
     /// Completes the requests of a batch that the socket has taken in full.
@@ -533,7 +577,7 @@ impl SendQueue {
     /// Closes the queue and completes every request as flushed: the oldest with `first`, which may be the
     /// status of an error, the others with `rest`.
     pub(crate) fn flush(&mut self, first: Status, rest: Status, wakes: &mut WakeList) {
-        self.closed = true;
+        self.halt();
         self.batch.clear();
         self.responses.clear();
         wakes.extend(self.idle.take());
@@ -782,7 +826,7 @@ mod tests {
         busy.nudge();
         assert!(!busy.probe() && frames(&busy) == length, "it waits for the socket");
         let (mut held, mut closed) = (queue(), queue());
-        held.held = true;
+        held.hold();
         closed.close(None);
         assert!(!held.probe() && !closed.probe());
         let mut writing = queue();

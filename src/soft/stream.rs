@@ -37,7 +37,7 @@ impl ConnectionShared {
         waker: &Waker,
     ) -> Result<Streamed, PostErrorKind> {
         let mut sending = self.send_queue();
-        let Some(socket) = sending.socket().filter(|_| !sending.closed) else {
+        let Some(socket) = sending.socket().filter(|_| !sending.is_closed()) else {
             return Err(PostErrorKind::ConnectionInvalid);
         };
         let Some(send) = sending.begin_message() else { return Ok(wait(sending, waker)) };
@@ -109,7 +109,7 @@ impl ConnectionShared {
     /// be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
         let sending = self.send_queue();
-        if sending.closed || sending.is_idle() {
+        if sending.is_closed() || sending.is_idle() {
             return true;
         }
         wait(sending, waker);

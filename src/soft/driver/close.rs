@@ -272,7 +272,7 @@ impl<O: Observer> Driver<O> {
             if self.write_rest() {
                 return Poll::Ready(());
             }
-            let blocked = self.connection.send_queue().blocked;
+            let blocked = self.connection.send_queue().is_blocked();
             if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
                 let _ = pin!(yield_now()).poll(cx);
             }

@@ -120,7 +120,7 @@ impl End {
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_futures(table.clone());
         let mut queue = SendQueue::new(4, 1, false, sink.clone());
-        queue.held = true;
+        queue.hold();
         let connection = ConnectionShared::new(ConnectionParts {
             id: ConnectionId(0),
             socket: socket.clone(),

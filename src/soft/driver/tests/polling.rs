@@ -46,7 +46,7 @@ async fn full() -> (End, Driver<Log>) {
         Poll::Pending
     });
     tokio::time::timeout(LIMIT, waits).await.expect("it fills up");
-    assert!(end.connection.send_queue().blocked);
+    assert!(end.connection.send_queue().is_blocked());
     (end, driver)
 }
 
