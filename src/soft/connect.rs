@@ -481,7 +481,7 @@ impl Connector {
                 negotiated.rtr,
             );
             if let Some((connection, driver)) = started {
-                connection.flush_deferred();
+                connection.transmit_after(|_queue| ());
                 self.establish(Input::CompleteDone);
                 self.spawn(driver);
             }

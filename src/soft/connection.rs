@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tracing::trace;
 
 use super::framing::Batch;
-use super::memory::{AccessGuard, KeyTable, WindowOp};
+use super::memory::{AccessGuard, KeyTable, WindowOp, deregistered};
 use super::receive_queue::ReceiveQueue;
 use super::receiver::reader::Reader;
 use super::receiver::turn::{TURN_BYTES, cost_of};
-use super::send_queue::{MAX_BATCHES, Next, SendQueue, deregistered};
+use super::send_queue::{MAX_BATCHES, Next, SendQueue};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory;
@@ -46,7 +46,7 @@ pub(super) struct DriverWork {
 
 /// The socket, shared by posting calls and the driver.
 pub(crate) struct Socket {
-    stream: Stream,
+    pub(super) stream: Stream,
     /// Reads do not wait until the runtime reports the socket readable.
     eager: AtomicBool,
     /// The descriptor, of a socket that was accepted.
@@ -83,33 +83,24 @@ impl Socket {
 
     /// Reads once, without blocking.
     pub(crate) fn read(&self, targets: &mut [memory::Target<'_>], asked: usize) -> io::Result<usize> {
-        if self.eager.load(Ordering::Relaxed) {
+        if self.is_eager() {
             self.stream.receive_now(targets)
         } else {
             self.stream.try_receive(targets, asked)
         }
     }
 
-    /// Writes the batch once, without blocking, and returns how many bytes the socket took. If `now`, the
-    /// system is called in any case; otherwise only if the runtime has seen the socket writable.
-    fn write(&self, batch: &Batch, now: bool) -> io::Result<usize> {
+    /// Writes the batch once, without blocking, and returns how many bytes the socket took.
+    fn write(&self, batch: &Batch, extent: Extent) -> io::Result<usize> {
         let held = match batch.access() {
             None => None,
-            Some(access) => match access.guard() {
-                Some(held) => Some(held),
-                None => return Err(deregistered()),
-            },
+            Some(access) => Some(access.guard().ok_or_else(deregistered)?),
         };
         let pieces = batch.pieces(held.as_ref().and_then(AccessGuard::memory));
-        if now { self.stream.send_pieces_now(pieces) } else { self.write_pieces(pieces) }
-    }
-
-    /// Writes the pieces once, without blocking, and returns how many bytes the socket took.
-    pub(super) fn write_pieces<'a>(
-        &self,
-        pieces: impl Iterator<Item = memory::Piece<'a>>,
-    ) -> io::Result<usize> {
-        self.stream.try_send(pieces)
+        match extent {
+            Extent::Call | Extent::Turn => self.stream.try_send(pieces),
+            Extent::Poll => self.stream.send_pieces_now(pieces),
+        }
     }
 }
 
@@ -132,10 +123,24 @@ pub(crate) struct ConnectionShared {
     pub(super) reader: OnceLock<Weak<Reader>>,
 }
 
-struct Sending {
-    queue: SendQueue,
+/// The parts of a new [`ConnectionShared`].
+pub(crate) struct ConnectionParts {
+    pub(crate) id: ConnectionId,
+    pub(crate) socket: Arc<Socket>,
+    pub(crate) queue: SendQueue,
+    pub(crate) crc: bool,
+    pub(crate) role: Role,
+    pub(crate) implied: bool,
+    pub(crate) inbound_reads: u32,
+    pub(crate) receives: Arc<ReceiveQueue>,
+    pub(crate) keys: Arc<KeyTable>,
+}
+
+/// The sending half.
+pub(crate) struct Sending {
+    pub(super) queue: SendQueue,
     /// `None` once the connection has ended.
-    socket: Option<Arc<Socket>>,
+    pub(super) socket: Option<Arc<Socket>>,
     /// The statuses of a flush that the current writer carries out, because the driver has ended: of the
     /// oldest request and of the others.
     flush: Option<(Status, Status)>,
@@ -158,53 +163,17 @@ impl Sending {
     }
 }
 
-/// The parts of a new [`ConnectionShared`].
-pub(crate) struct ConnectionParts {
-    pub(crate) id: ConnectionId,
-    pub(crate) socket: Arc<Socket>,
-    pub(crate) queue: SendQueue,
-    pub(crate) crc: bool,
-    pub(crate) role: Role,
-    pub(crate) implied: bool,
-    pub(crate) inbound_reads: u32,
-    pub(crate) receives: Arc<ReceiveQueue>,
-    pub(crate) keys: Arc<KeyTable>,
+/// The caller that writes, which decides how much it writes, and whether it asks the runtime for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// A call of the program: until the socket is full.
+    Call,
+    /// A turn of the reader or the driver: it begins no batch after [`TURN_BYTES`].
+    Turn,
+    /// A turn in a poll of a completion queue: the system is asked in any case, as the runtime may have no
+    /// thread to see that there is room.
+    Poll,
 }
-
-/// Access to the sending half.
-pub(crate) struct SendHalf<'a>(MutexGuard<'a, Sending>);
-
-impl std::ops::Deref for SendHalf<'_> {
-    type Target = SendQueue;
-    fn deref(&self) -> &SendQueue {
-        &self.0.queue
-    }
-}
-
-impl std::ops::DerefMut for SendHalf<'_> {
-    fn deref_mut(&mut self) -> &mut SendQueue {
-        &mut self.0.queue
-    }
-}
-
-impl SendHalf<'_> {
-    /// Returns the socket, unless the connection has ended.
-    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
-        self.0.socket.clone()
-    }
-
-    /// Wakes the driver, after it has released the lock.
-    fn wake_driver(mut self) {
-        let waker = self.0.driver.take();
-        drop(self);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-/// No limit of the bytes of [`write_batches`](ConnectionShared::write_batches), which asks the runtime for room.
-pub(super) const AT_ONCE: (usize, bool) = (usize::MAX, false);
 
 /// The result of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,8 +189,7 @@ impl ConnectionShared {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let ConnectionParts { id, socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
-        let sending =
-            Mutex::new(Sending { queue, socket: Some(socket), flush: None, driver: None, command: None });
+        let sending = Sending { queue, socket: Some(socket), flush: None, driver: None, command: None };
         Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             id,
@@ -231,46 +199,66 @@ impl ConnectionShared {
             inbound_reads,
             receives,
             keys,
-            sending,
+            sending: Mutex::new(sending),
             reader: OnceLock::new(),
         })
     }
 
-    pub(crate) fn send_queue(&self) -> SendHalf<'_> {
-        SendHalf(self.sending.lock())
+    pub(crate) fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock()
     }
 
     /// Stops the writing. Resolves when no writer is left, so that memory can be returned to the user.
     pub(super) fn poll_halt(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut sending = self.send_queue();
-        sending.halt();
+        let mut sending = self.sending();
+        sending.queue.halt();
         // The writer wakes the driver when it stops.
-        let old = sending.0.register(cx);
-        let halted = !sending.is_writing();
+        let old = sending.register(cx);
+        let halted = !sending.queue.is_writing();
         drop(sending);
         drop(old);
         if halted { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Writes what can be written now, without the lock. A socket that fails is shut down, so that the driver
-    /// reads what has arrived and then the end.
-    pub(super) fn transmit<'a>(&'a self, mut sending: SendHalf<'a>, wakes: &mut WakeList) -> Transmitted {
-        let Some(socket) = sending.socket() else { return Transmitted::Idle };
-        let next = sending.begin(wakes);
-        self.write_batches(&socket, sending, next, AT_ONCE, wakes).0
+    /// Writes what was queued, unless the driver or the peer has to be waited for, and leaves the rest to the
+    /// driver. Returns the number of bytes.
+    pub(super) fn transmit(
+        &self,
+        mut sending: MutexGuard<'_, Sending>,
+        extent: Extent,
+        wakes: &mut WakeList,
+    ) -> usize {
+        if sending.queue.is_busy() {
+            return 0;
+        }
+        let Some(socket) = sending.socket.clone() else { return 0 };
+        let next = sending.queue.begin(wakes);
+        let (transmitted, bytes) = self.write_batches(&socket, sending, next, extent, wakes);
+        if transmitted == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        bytes
     }
 
-    /// Writes as [`transmit`](Self::transmit) does, as much as belongs in a turn of the task. Also returns
-    /// the cost of the written bytes.
-    pub(super) fn transmit_in_turn<'a>(
-        &'a self,
-        mut sending: SendHalf<'a>,
-        wakes: &mut WakeList,
-    ) -> (Transmitted, u32) {
-        let Some(socket) = sending.socket() else { return (Transmitted::Idle, 0) };
-        let next = sending.begin(wakes);
-        let (transmitted, bytes) = self.write_batches(&socket, sending, next, (TURN_BYTES, false), wakes);
-        (transmitted, cost_of(bytes))
+    /// Changes the sending half by a call of the program, or of the driver, and writes its frames.
+    pub(super) fn transmit_after<R>(&self, change: impl FnOnce(&mut SendQueue) -> R) -> R {
+        let mut sending = self.sending();
+        let result = change(&mut sending.queue);
+        let mut wakes = WakeList::default();
+        self.transmit(sending, Extent::Call, &mut wakes);
+        wakes.wake_all();
+        result
+    }
+
+    /// Writes as the driver: it does not wait for itself. Also returns the number of bytes.
+    pub(super) fn transmit_rest(&self, extent: Extent) -> (Transmitted, usize) {
+        let mut sending = self.sending();
+        let Some(socket) = sending.socket.clone() else { return (Transmitted::Idle, 0) };
+        let mut wakes = WakeList::default();
+        let next = sending.queue.begin(&mut wakes);
+        let outcome = self.write_batches(&socket, sending, next, extent, &mut wakes);
+        wakes.wake_all();
+        outcome
     }
 
     /// Reads and writes what belongs in a turn, for a caller that polls a completion queue: the runtime may
@@ -279,135 +267,98 @@ impl ConnectionShared {
     pub(super) fn poll_now(&self) {
         let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
         let mut wakes = WakeList::default();
-        let Some(has_written) = self.write_now(&mut wakes) else { return };
+        let Some(transmitted) = self.write_now(&mut wakes) else { return };
         let read = reader.poll(&mut wakes);
         if read.established {
             self.release();
         }
-        if read.task_goes_on || has_written {
+        if read.task_goes_on || transmitted == Transmitted::Blocked {
             self.wake_driver();
         }
         wakes.wake_all();
     }
 
-    /// Writes on if the socket was full and has room. Returns whether the driver has to go on. Returns `None`
-    /// if this end has ended the connection: data that has arrived, and requests that were posted, must no
-    /// longer succeed.
-    fn write_now(&self, wakes: &mut WakeList) -> Option<bool> {
-        let mut sending = self.send_queue();
-        if sending.0.command.is_some() || sending.is_halted() {
+    /// Writes on if the socket was full and has room. Returns `None` if this end has ended the connection:
+    /// data that has arrived, and requests that were posted, must no longer succeed.
+    fn write_now(&self, wakes: &mut WakeList) -> Option<Transmitted> {
+        let mut sending = self.sending();
+        if sending.command.is_some() || sending.queue.is_halted() {
             return None;
         }
-        if !sending.is_blocked() {
-            return Some(false);
+        if !sending.queue.is_blocked() {
+            return Some(Transmitted::Idle);
         }
-        let socket = sending.socket()?;
-        let next = sending.begin(wakes);
-        Some(self.write_batches_now(&socket, sending, next, wakes))
+        let socket = sending.socket.clone()?;
+        let next = sending.queue.begin(wakes);
+        Some(self.write_batches(&socket, sending, next, Extent::Poll, wakes).0)
     }
 
-    /// Writes from this step on, without asking the runtime for room. Returns whether the driver has to go
-    /// on.
-    pub(super) fn write_batches_now<'a>(
-        &'a self,
-        socket: &Socket,
-        sending: SendHalf<'a>,
-        next: Next,
-        wakes: &mut WakeList,
-    ) -> bool {
-        let (transmitted, bytes) = self.write_batches(socket, sending, next, (TURN_BYTES, true), wakes);
-        if transmitted == Transmitted::Idle || bytes > 0 {
-            return transmitted == Transmitted::Blocked;
-        }
-        // A driver that waits for room is not woken as long as there is none. One that waits for the writer
-        // is woken, because the writer has stopped.
-        let sending = self.send_queue();
-        sending.broken.is_some() || sending.is_halted()
-    }
-
-    /// Writes from this step on, and begins no further batch after `most` bytes. If `now`, the runtime is not
-    /// asked for room. Also returns the number of bytes.
+    /// Writes from this step on, without the lock. A socket that fails is shut down, so that the driver reads
+    /// what has arrived and then the end. Also returns the number of bytes.
     pub(super) fn write_batches<'a>(
         &'a self,
         socket: &Socket,
-        mut sending: SendHalf<'a>,
+        mut sending: MutexGuard<'a, Sending>,
         mut next: Next,
-        (most, now): (usize, bool),
+        extent: Extent,
         wakes: &mut WakeList,
     ) -> (Transmitted, usize) {
+        let most = if extent == Extent::Call { usize::MAX } else { TURN_BYTES };
         let (mut batches, mut written) = (0, 0);
         let transmitted = loop {
             match next {
                 Next::Idle => break Transmitted::Idle,
                 Next::Blocked => break Transmitted::Blocked,
                 Next::Write(batch) if batches == MAX_BATCHES || written >= most => {
-                    sending.pause(batch);
+                    sending.queue.pause(batch);
                     break Transmitted::Blocked;
                 }
                 Next::Write(batch) => {
                     drop(sending);
-                    let outcome = socket.write(&batch, now);
+                    let outcome = socket.write(&batch, extent);
                     // Here, because no foreign code runs under the lock under which frames are made.
                     if let Ok(bytes) = outcome {
                         written += bytes;
                         trace!(connection = %self.id, bytes, "frames sent");
                     }
-                    sending = self.send_queue();
-                    next = sending.offered(batch, outcome, wakes);
+                    sending = self.sending();
+                    next = sending.queue.offered(batch, outcome, wakes);
                     batches += 1;
                 }
             }
         };
-        let broken = sending.broken.is_some();
+        let broken = sending.queue.broken.is_some();
         if broken {
-            let _ = socket.stream().shut_down(std::net::Shutdown::Both);
+            let _ = socket.stream.shut_down(std::net::Shutdown::Both);
         }
-        if !sending.is_writing()
-            && let Some((first, rest)) = sending.0.flush.take()
+        if !sending.queue.is_writing()
+            && let Some((first, rest)) = sending.flush.take()
         {
             self.flush_half(sending, first, rest, wakes);
             return (Transmitted::Idle, written);
         }
+        // A poll that has found no room does not wake the driver, which waits for room.
+        let in_vain = extent == Extent::Poll && written == 0;
         // The driver may not be reading, and an end waits for the writer.
-        let waits = broken || sending.is_closed();
-        (if waits { Transmitted::Blocked } else { transmitted }, written)
-    }
-
-    /// Writes deferred requests, and frames that were queued before any request was posted.
-    pub(crate) fn flush_deferred(&self) {
-        self.transmit_now(self.send_queue());
-    }
-
-    /// Writes, unless it must wait, and leaves the rest to the driver.
-    pub(super) fn transmit_now(&self, sending: SendHalf<'_>) {
-        let mut wakes = WakeList::default();
-        if !sending.is_busy() && self.transmit(sending, &mut wakes) == Transmitted::Blocked {
-            self.wake_driver();
+        let waits = broken || sending.queue.is_halted() || (sending.queue.is_closed() && !in_vain);
+        match transmitted {
+            _ if waits => (Transmitted::Blocked, written),
+            _ if in_vain => (Transmitted::Idle, written),
+            transmitted => (transmitted, written),
         }
-        wakes.wake_all();
     }
 
-    /// Writes in a turn of the reader, unless it must wait, and leaves the rest to the driver. Returns the
-    /// cost of the written bytes, which the peer has caused.
-    pub(super) fn transmit_for_peer(&self, sending: SendHalf<'_>, wakes: &mut WakeList) -> u32 {
-        if sending.is_busy() {
-            return 0;
-        }
-        let (transmitted, cost) = self.transmit_in_turn(sending, wakes);
-        if transmitted == Transmitted::Blocked {
-            self.wake_driver();
-        }
-        cost
-    }
-
-    /// Wakes the driver.
+    /// Wakes the driver, which then writes on or executes the command.
     pub(super) fn wake_driver(&self) {
-        self.send_queue().wake_driver();
+        let waker = self.sending().driver.take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Drops the socket of a connection that has ended, so that nothing more is written.
     pub(super) fn forget_socket(&self) {
-        let socket = self.send_queue().0.socket.take();
+        let socket = self.sending().socket.take();
         drop(socket);
     }
 
@@ -416,14 +367,16 @@ impl ConnectionShared {
     /// # Errors
     /// The reason why the request was not posted, with its payload.
     pub(crate) fn post(&self, request: WorkRequest) -> Result<(), Refused> {
-        let mut sending = self.send_queue();
-        if let Err(kind) = sending.admits(request.operation.kind()) {
+        let mut sending = self.sending();
+        if let Err(kind) = sending.queue.admits(request.operation.kind()) {
             return Err(Refused { kind, payload: request.payload });
         }
         let defer = request.flags.contains(Flags::DEFER);
-        sending.post(request);
+        sending.queue.post(request);
         if !defer {
-            self.transmit_now(sending);
+            let mut wakes = WakeList::default();
+            self.transmit(sending, Extent::Call, &mut wakes);
+            wakes.wake_all();
         }
         Ok(())
     }
@@ -438,12 +391,14 @@ impl ConnectionShared {
         request: WindowRequest,
         change: impl FnOnce(u64) -> Result<WindowOp, PostErrorKind>,
     ) -> Result<(), PostErrorKind> {
-        let mut sending = self.send_queue();
-        sending.admits(kind)?;
+        let mut sending = self.sending();
+        sending.queue.admits(kind)?;
         let window_op = change(self.number)?;
-        sending.post_window(request, window_op);
+        sending.queue.post_window(request, window_op);
         if !request.flags.contains(Flags::DEFER) {
-            self.transmit_now(sending);
+            let mut wakes = WakeList::default();
+            self.transmit(sending, Extent::Call, &mut wakes);
+            wakes.wake_all();
         }
         Ok(())
     }
@@ -451,59 +406,70 @@ impl ConnectionShared {
     /// Sets the command of the driver and wakes it. The first command stands, unless the new one is more
     /// urgent.
     pub(crate) fn command(&self, command: Command) {
-        let mut sending = self.send_queue();
-        match (sending.0.command, command) {
+        let mut sending = self.sending();
+        match (sending.command, command) {
             (None, _) | (Some(Command::Disconnect(_) | Command::Refuse), Command::Abandon(_)) => {
-                sending.0.command = Some(command);
+                sending.command = Some(command);
             }
             (Some(_), _) => {}
         }
-        sending.wake_driver();
+        let waker = sending.driver.take();
+        drop(sending);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Takes the command. The driver is woken by this task's waker from now on.
     pub(super) fn poll_command(&self, cx: &Context<'_>) -> DriverWork {
-        let mut sending = self.sending.lock();
+        let mut sending = self.sending();
         let known = sending.is_registered(cx);
         let old = if known { None } else { sending.register(cx) };
-        let asked =
-            DriverWork { command: sending.command.take(), blocked: sending.queue.is_blocked(), known };
+        let work = DriverWork { command: sending.command.take(), blocked: sending.queue.is_blocked(), known };
         drop(sending);
         drop(old);
-        asked
+        work
     }
 
     /// Allows sending to the peer, which is ready, and writes what was held back.
     pub(super) fn release(&self) {
-        let mut sending = self.send_queue();
-        if sending.release() {
-            self.transmit_now(sending);
+        let mut sending = self.sending();
+        if sending.queue.release() {
+            let mut wakes = WakeList::default();
+            self.transmit(sending, Extent::Call, &mut wakes);
+            wakes.wake_all();
         }
     }
 
     /// Completes the oldest read of this side, whose response has arrived. Returns the cost of what was
     /// written.
     pub(crate) fn complete_read(&self, wakes: &mut WakeList) -> u32 {
-        let mut sending = self.send_queue();
-        sending.complete_read(wakes);
-        self.transmit_for_peer(sending, wakes)
+        let mut sending = self.sending();
+        sending.queue.complete_read(wakes);
+        cost_of(self.transmit(sending, Extent::Turn, wakes))
     }
 
     /// Completes every request of the send queue: the oldest with `first`, all others with `rest`. The peer
     /// loses its windows. If a thread is writing, that writer does this when it stops.
     pub(super) fn flush(&self, first: Status, rest: Status, wakes: &mut WakeList) {
-        let mut sending = self.send_queue();
-        sending.halt();
-        if sending.is_writing() {
-            sending.0.flush = Some((first, rest));
+        let mut sending = self.sending();
+        sending.queue.halt();
+        if sending.queue.is_writing() {
+            sending.flush = Some((first, rest));
             return;
         }
         self.flush_half(sending, first, rest, wakes);
     }
 
-    fn flush_half(&self, mut sending: SendHalf<'_>, first: Status, rest: Status, wakes: &mut WakeList) {
-        sending.flush(first, rest, wakes);
-        let bound = sending.has_bound;
+    fn flush_half(
+        &self,
+        mut sending: MutexGuard<'_, Sending>,
+        first: Status,
+        rest: Status,
+        wakes: &mut WakeList,
+    ) {
+        sending.queue.flush(first, rest, wakes);
+        let bound = sending.queue.has_bound;
         drop(sending);
         if bound {
             self.keys.unbind_all(self.number);

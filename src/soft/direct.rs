@@ -8,11 +8,12 @@ use std::io;
 
 use tracing::trace;
 
-use super::connection::{AT_ONCE, ConnectionShared, SendHalf, Socket, Transmitted};
+use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
 use super::framing::{self, Batch, COPY_BELOW, MAX_UNTAGGED};
 use crate::inflight::{Payload, Ticket, WakeList};
 use crate::memory::Piece;
 use crate::provider::work::{DirectOutcome, DirectRequest, Operation, Source, WorkRequest};
+use crate::sync::MutexGuard;
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::Header;
 use crate::wire::mpa;
@@ -121,22 +122,24 @@ impl ConnectionShared {
         if !(length <= COPY_BELOW || in_place) {
             return DirectOutcome::Declined;
         }
-        let mut sending = self.send_queue();
-        if !sending.admits_direct() {
+        let mut sending = self.sending();
+        if !sending.queue.admits_direct() {
             return DirectOutcome::Declined;
         }
-        let Some(socket) = sending.socket() else { return DirectOutcome::Declined };
-        let Some(header) = sending.begin_direct(operation, flags) else { return DirectOutcome::Declined };
+        let Some(socket) = sending.socket.clone() else { return DirectOutcome::Declined };
+        let Some(header) = sending.queue.begin_direct(operation, flags) else {
+            return DirectOutcome::Declined;
+        };
         drop(sending);
         let frame = DirectFrame::new(header, source, length, self.crc);
-        let outcome = socket.write_pieces(frame.pieces());
+        let outcome = socket.stream.try_send(frame.pieces());
         if let Ok(bytes) = outcome {
             trace!(connection = %self.id, bytes, "frames sent");
         }
-        let mut sending = self.send_queue();
+        let mut sending = self.sending();
         if let Ok(sent) = outcome
             && sent == frame.length()
-            && sending.direct_sent(sent)
+            && sending.queue.direct_sent(sent)
         {
             drop(sending);
             framing::restore_arena(frame.copied);
@@ -151,7 +154,7 @@ impl ConnectionShared {
     fn queue_direct(
         &self,
         socket: &Socket,
-        mut sending: SendHalf<'_>,
+        mut sending: MutexGuard<'_, Sending>,
         request: WorkRequest,
         frame: DirectFrame<'_>,
         outcome: io::Result<usize>,
@@ -159,9 +162,9 @@ impl ConnectionShared {
         let (ticket, length) = (request.ticket, frame.payload);
         let mut wakes = WakeList::default();
         let batch = frame.into_batch(self.crc);
-        sending.queue_direct(request, length);
-        let next = sending.offered(batch, outcome, &mut wakes);
-        let (transmitted, _bytes) = self.write_batches(socket, sending, next, AT_ONCE, &mut wakes);
+        sending.queue.queue_direct(request, length);
+        let next = sending.queue.offered(batch, outcome, &mut wakes);
+        let (transmitted, _bytes) = self.write_batches(socket, sending, next, Extent::Call, &mut wakes);
         if transmitted == Transmitted::Blocked {
             self.wake_driver();
         }

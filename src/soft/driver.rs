@@ -12,10 +12,10 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
-use super::connection::{ConnectionShared, DriverWork, Socket, Transmitted};
+use super::connection::{ConnectionShared, DriverWork, Extent, Socket, Transmitted};
 use super::receiver::Receiver;
 use super::receiver::reader::Reader;
-use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome};
+use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome, cost_of};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
 use crate::error::Reason;
@@ -144,13 +144,11 @@ impl<O: Observer> Driver<O> {
             return Poll::Ready(());
         }
         if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
-            let mut wakes = WakeList::default();
-            let (transmitted, cost) =
-                self.connection.transmit_in_turn(self.connection.send_queue(), &mut wakes);
-            wakes.wake_all();
-            self.spent += cost;
+            let (transmitted, bytes) = self.connection.transmit_rest(Extent::Turn);
+            self.spent += cost_of(bytes);
             // A poll of a completion queue may be writing, which reports to no task that the socket is full.
-            let is_blocked = transmitted == Transmitted::Blocked || self.connection.send_queue().is_blocked();
+            let is_blocked =
+                transmitted == Transmitted::Blocked || self.connection.sending().queue.is_blocked();
             if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
                 // Enough for one turn: read next, and write again after the sockets of other connections.
                 let _ = pin!(yield_now()).poll(cx);
@@ -274,7 +272,7 @@ impl<O: Observer> Driver<O> {
             return Poll::Ready(outcome);
         }
         drop(receiver);
-        if let Some(error) = self.connection.send_queue().broken.take() {
+        if let Some(error) = self.connection.sending().queue.broken.take() {
             // The peer is gone, and so is the message: without a receive the end of the stream would not be
             // read.
             return Poll::Ready(Err(Stop::Broken(error)));
@@ -299,7 +297,7 @@ impl<O: Observer> Driver<O> {
             starved.as_mut().reset(first);
         }
         while starved.as_mut().poll(cx).is_ready() {
-            write_on(&self.connection, SendQueue::nudge);
+            self.connection.transmit_after(SendQueue::nudge);
             starved.as_mut().reset(next);
         }
     }
@@ -354,7 +352,7 @@ impl<O: Observer> Driver<O> {
         match tick {
             Tick::Nudge if self.reader.receiver().has_heard() => {}
             Tick::Nudge => match self.connection.role {
-                Role::Active => write_on(&self.connection, SendQueue::nudge),
+                Role::Active => self.connection.transmit_after(SendQueue::nudge),
                 Role::Passive if path_timeout.postpones_nudge(self.unacknowledged() == 0) => {
                     self.path_timeout = Some(path_timeout);
                     return Poll::Ready(());
@@ -369,7 +367,7 @@ impl<O: Observer> Driver<O> {
             Tick::Check if self.reader.receiver().awaits_receive() => {
                 if let Ok(Some(error)) = self.socket.stream().take_error() {
                     // The message goes first, if a receive was posted for it while this task was stopped.
-                    self.connection.send_queue().broken.get_or_insert(error);
+                    self.connection.sending().queue.broken.get_or_insert(error);
                 } else {
                     // The peer's kernel has the answer: empty Writes show the peer that its message waits,
                     // and its kernel acknowledges them.
@@ -415,7 +413,7 @@ impl<O: Observer> Driver<O> {
 
     /// Returns the number of bytes that were written and acknowledged by the peer's kernel.
     fn acknowledged(&self) -> u64 {
-        let written = self.connection.send_queue().written;
+        let written = self.connection.sending().queue.written;
         written.saturating_sub(self.unacknowledged())
     }
 
@@ -424,8 +422,8 @@ impl<O: Observer> Driver<O> {
     fn owed(&self) -> Option<Owed> {
         self.connection.receives.inbox()?;
         let (question, written, drained) = {
-            let queue = self.connection.send_queue();
-            (queue.question()?, queue.written, queue.is_drained())
+            let sending = self.connection.sending();
+            (sending.queue.outbound.question()?, sending.queue.written, sending.queue.is_drained())
         };
         let received = self.reader.receiver().received;
         Some(Owed { question, written, drained, acknowledged: self.acknowledged(), received })
@@ -433,10 +431,10 @@ impl<O: Observer> Driver<O> {
 
     /// Asks the peer for a sign of life, if no question is open.
     fn ask(&self) -> Question {
-        let owes = write_on(&self.connection, |queue| queue.has_reads() || queue.probe());
+        let owes = self.connection.transmit_after(|queue| queue.outbound.has_reads() || queue.probe());
         let (written, full, asks) = {
-            let queue = self.connection.send_queue();
-            (queue.written, queue.is_blocked(), queue.reads_at_all())
+            let sending = self.connection.sending();
+            (sending.queue.written, sending.queue.is_blocked(), sending.queue.outbound.reads_at_all())
         };
         if owes && !full {
             Question::Asked(written)
@@ -446,14 +444,6 @@ impl<O: Observer> Driver<O> {
             Question::None
         }
     }
-}
-
-/// Changes the sending half and writes its frames.
-fn write_on<R>(connection: &ConnectionShared, change: impl FnOnce(&mut SendQueue) -> R) -> R {
-    let mut sending = connection.send_queue();
-    let result = change(&mut sending);
-    connection.transmit_now(sending);
-    result
 }
 
 impl<O: Observer> Future for Driver<O> {

@@ -7,10 +7,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::memory::RemoteAccess;
-use super::send_queue::{
-    Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work, deregistered,
-};
+use super::memory::{Grant, RemoteAccess, deregistered};
+use super::send_queue::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work};
 use crate::inflight::{self, Payload};
 use crate::memory::{Piece, Slice};
 use crate::proto::mpa::{Rtr, rtr_frame};
@@ -306,13 +304,16 @@ impl SendQueue {
 
     /// Frames segments of the oldest unfinished response.
     fn fill_response(&mut self) -> bool {
-        let Some(response) = self.responses.front_mut() else { return false };
-        if !self.batch.admits(response.access.as_ref()) {
+        let Some(Response { grant, framed, answer }) = self.responses.front_mut() else { return false };
+        if !self.batch.admits(grant.as_ref().map(|grant| &grant.access)) {
             return false;
         }
+        let (access, part) = match grant {
+            Some(Grant { access, part }) => (Some(access.clone()), part.clone()),
+            None => (None, 0..0),
+        };
         // Small or checksummed payload is copied here, so it has to be valid here; payload that stays in
         // place is checked again when it is written.
-        let access = response.access.clone();
         let held = match access.as_ref().map(RemoteAccess::guard) {
             Some(None) => {
                 self.broken.get_or_insert_with(deregistered);
@@ -320,8 +321,7 @@ impl SendQueue {
             }
             other => other.flatten(),
         };
-        let Response { start, length, framed, answer, .. } = response;
-        let payload = &held.as_ref().map_or_else(Payload::new, |held| held.part(*start, *length));
+        let payload = &held.as_ref().map_or_else(Payload::new, |held| held.part(part.start, part.len()));
         let (stag, to) = match *answer {
             Answer::Read { sink } => sink,
             Answer::Atomic { atomic, identifier } => {
@@ -345,8 +345,8 @@ impl SendQueue {
         };
         self.turn = FramingTurn::Response;
         while self.batch.has_room() {
-            let size = (*length - *framed).min(MAX_TAGGED);
-            let last = *framed + size == *length;
+            let size = (part.len() - *framed).min(MAX_TAGGED);
+            let last = *framed + size == part.len();
             // The peer chose the sink, and may choose one that wraps around.
             let to = to.wrapping_add(*framed as u64);
             let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };

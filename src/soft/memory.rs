@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasherDefault;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -221,6 +222,20 @@ impl RemoteAccess {
         Arc::ptr_eq(&self.registration, &other.registration) && key(self) == key(other)
     }
 }
+
+/// Returns the error that ends a connection whose peer reads memory after its deregistration.
+pub(crate) fn deregistered() -> io::Error {
+    io::Error::other(Deregistered)
+}
+
+/// Returns whether this is the error of [`deregistered`].
+pub(crate) fn is_deregistered(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<Deregistered>())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the memory was deregistered while a peer read it")]
+struct Deregistered;
 
 /// The text of an error: every random number that was tried is a key already, or the system has no random
 /// numbers.

@@ -397,7 +397,7 @@ impl QueuePair {
     /// Writes the deferred requests.
     pub(crate) fn ring(&self) {
         if let Some(connection) = self.connection.get() {
-            connection.flush_deferred();
+            connection.transmit_after(|_queue| ());
         }
     }
 

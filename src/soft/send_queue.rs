@@ -9,7 +9,7 @@ use std::io;
 use std::task::Waker;
 
 use super::framing::Batch;
-use super::memory::{Grant, RemoteAccess, WindowOp};
+use super::memory::{Grant, WindowOp};
 use crate::error::PostErrorKind;
 use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::proto::mpa::Rtr;
@@ -70,11 +70,8 @@ impl Entry {
 
 /// A request of the peer that is being answered.
 pub(super) struct Response {
-    /// The peer's access to the payload; `None` if the payload is empty. It alone keeps the memory.
-    pub(super) access: Option<RemoteAccess>,
-    /// The offset of the payload in that memory.
-    pub(super) start: usize,
-    pub(super) length: usize,
+    /// The payload; `None` if it is empty. The peer's access alone keeps the memory.
+    pub(super) grant: Option<Grant>,
     pub(super) framed: usize,
     pub(super) answer: Answer,
 }
@@ -307,9 +304,7 @@ impl SendQueue {
 
     /// Queues the response to a request of the peer, behind the earlier ones.
     pub(crate) fn respond(&mut self, grant: Option<Grant>, answer: Answer) {
-        let (access, part) = grant.map_or((None, 0..0), |Grant { access, part }| (Some(access), part));
-        let (start, length) = (part.start, part.len());
-        self.responses.push_back(Response { access, start, length, framed: 0, answer });
+        self.responses.push_back(Response { grant, framed: 0, answer });
     }
 
     /// Returns the number of reads and atomics of the peer that have not been answered in full. One whose
@@ -329,21 +324,6 @@ impl SendQueue {
         let request = ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };
         self.batch.untagged(&header, &request.encode());
         true
-    }
-
-    /// Returns whether the peer owes a response: to a read or an atomic of the user's, or to a probe.
-    pub(crate) fn has_reads(&self) -> bool {
-        self.outbound.has_reads()
-    }
-
-    /// Returns the number of the oldest read or atomic that awaits its response.
-    pub(super) fn question(&self) -> Option<u32> {
-        self.outbound.question()
-    }
-
-    /// Returns whether the read limit allows any read.
-    pub(crate) fn reads_at_all(&self) -> bool {
-        self.outbound.reads_at_all()
     }
 
     /// Closes the queue: from now on only the frames in the batch, and then `terminate`, are sent.
@@ -603,39 +583,31 @@ impl SendQueue {
         length: usize,
         last: bool,
     ) -> Result<Payload, Terminate> {
-        let head = self.head;
         let piece = self.outbound.response(stag, to, length, last)?;
-        Ok(match *piece.owner {
-            ReadOwner::Probe => Payload::new(),
-            ReadOwner::Request(sequence) => usize::try_from(sequence - head)
-                .ok()
-                .and_then(|index| self.entries.get(index))
-                .map(|entry| inflight::range(&entry.payload, piece.offset, length))
-                .unwrap_or_default(),
-        })
+        let (owner, offset) = (*piece.owner, piece.offset);
+        let entry = self.entry_of(owner);
+        Ok(entry.map(|entry| inflight::range(&entry.payload, offset, length)).unwrap_or_default())
+    }
+
+    /// Returns the request that the peer answers; `None` for a probe.
+    fn entry_of(&mut self, owner: ReadOwner) -> Option<&mut Entry> {
+        let ReadOwner::Request(sequence) = owner else { return None };
+        self.entries.get_mut(usize::try_from(sequence.checked_sub(self.head)?).ok()?)
     }
 
     /// Returns the rest of the sink of the read that is being answered, from `offset` on.
-    pub(crate) fn sink_from(&self, offset: usize) -> Payload {
-        let sequence = match self.outbound.oldest() {
-            Some(ReadOwner::Request(sequence)) => *sequence,
-            Some(ReadOwner::Probe) | None => return Payload::new(),
-        };
-        let index = usize::try_from(sequence - self.head).ok();
-        let entry = index.and_then(|index| self.entries.get(index));
+    pub(crate) fn sink_from(&mut self, offset: usize) -> Payload {
+        let entry = self.outbound.oldest().copied().and_then(|owner| self.entry_of(owner));
         entry.map(|entry| inflight::range(&entry.payload, offset, usize::MAX)).unwrap_or_default()
     }
 
-    /// Places the original value of an atomic of this side; [`answered`](Self::answered) follows.
+    /// Places the original value of an atomic of this side; [`complete_read`](Self::complete_read) follows.
     ///
     /// # Errors
     /// The Terminate for a response without a request.
     pub(crate) fn atomic_response(&mut self, response: &AtomicResponse) -> Result<(), Terminate> {
-        let reader = self.outbound.atomic_response(response)?;
-        if let ReadOwner::Request(sequence) = *reader
-            && let Ok(index) = usize::try_from(sequence - self.head)
-            && let Some(entry) = self.entries.get(index)
-        {
+        let owner = *self.outbound.atomic_response(response)?;
+        if let Some(entry) = self.entry_of(owner) {
             let mut original = &response.original.to_ne_bytes()[..];
             for part in &entry.payload {
                 let (here, rest) = original.split_at(part.len().min(original.len()));
@@ -648,11 +620,9 @@ impl SendQueue {
 
     /// Marks the oldest outstanding read or atomic as done. Its sink is no longer in use.
     pub(crate) fn complete_read(&mut self, wakes: &mut WakeList) {
-        if let Some(ReadOwner::Request(sequence)) = self.outbound.remove_answered() {
-            let index = usize::try_from(sequence - self.head).ok();
-            if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
-                entry.state = RequestState::Done;
-            }
+        let owner = self.outbound.remove_answered();
+        if let Some(entry) = owner.and_then(|owner| self.entry_of(owner)) {
+            entry.state = RequestState::Done;
             self.retire(wakes);
         }
     }
@@ -678,26 +648,12 @@ fn awaits_answer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd)
 }
 
-/// Returns the error that ends a connection whose peer reads memory after its deregistration.
-pub(crate) fn deregistered() -> io::Error {
-    io::Error::other(Deregistered)
-}
-
-/// Returns whether this is the error of [`deregistered`].
-pub(crate) fn is_deregistered(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|source| source.is::<Deregistered>())
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the memory was deregistered while a peer read it")]
-struct Deregistered;
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::inflight::{RequestMeta, Table};
     use crate::memory::{Owned, Piece};
-    use crate::soft::memory::KeyTable;
+    use crate::soft::memory::{KeyTable, RemoteAccess};
     use crate::types::Access;
     use crate::wire::mpa;
 

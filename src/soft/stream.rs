@@ -15,12 +15,13 @@ use std::task::Waker;
 use smallvec::SmallVec;
 use tracing::trace;
 
-use super::connection::{AT_ONCE, ConnectionShared, SendHalf, Transmitted};
+use super::connection::{ConnectionShared, Extent, Sending, Transmitted};
 use super::framing::{Batch, COPY_BELOW, MAX_TAGGED};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory::Piece;
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed, WORD};
+use crate::sync::MutexGuard;
 use crate::wire::crc::{self, Crc};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
@@ -36,29 +37,32 @@ impl ConnectionShared {
         message: &StreamMessage<'_>,
         waker: &Waker,
     ) -> Result<Streamed, PostErrorKind> {
-        let mut sending = self.send_queue();
-        let Some(socket) = sending.socket().filter(|_| !sending.is_closed()) else {
+        let mut sending = self.sending();
+        let Some(socket) = sending.socket.clone().filter(|_| !sending.queue.is_closed()) else {
             return Err(PostErrorKind::ConnectionInvalid);
         };
-        let Some(send) = sending.begin_message() else { return Ok(wait(sending, waker)) };
+        let Some(send) = sending.queue.begin_message() else { return Ok(wait(sending, waker)) };
         drop(sending);
         let frames = StreamFrames::new(message, send, self.crc);
-        let outcome = socket.stream().try_send_all(frames.pieces(), frames.length());
+        let outcome = socket.stream.try_send_all(frames.pieces(), frames.length());
         let mut wakes = WakeList::default();
         let (streamed, transmitted) = match outcome {
             Ok(sent) if sent > 0 => {
                 trace!(connection = %self.id, bytes = sent, "frames sent");
                 let (length, rest) = frames.cut(sent);
-                let mut sending = self.send_queue();
-                let next = sending.message_offered(sent, rest, &mut wakes);
-                (Streamed::Sent(length), self.write_batches(&socket, sending, next, AT_ONCE, &mut wakes).0)
+                let mut sending = self.sending();
+                let next = sending.queue.message_offered(sent, rest, &mut wakes);
+                (
+                    Streamed::Sent(length),
+                    self.write_batches(&socket, sending, next, Extent::Call, &mut wakes).0,
+                )
             }
             other => {
                 let outcome = other.and(Err(io::ErrorKind::WouldBlock.into()));
-                let mut sending = self.send_queue();
-                let old = sending.wait_for_idle(waker);
-                let next = sending.offered(Batch::new(self.crc), outcome, &mut wakes);
-                let transmitted = self.write_batches(&socket, sending, next, AT_ONCE, &mut wakes).0;
+                let mut sending = self.sending();
+                let old = sending.queue.wait_for_idle(waker);
+                let next = sending.queue.offered(Batch::new(self.crc), outcome, &mut wakes);
+                let transmitted = self.write_batches(&socket, sending, next, Extent::Call, &mut wakes).0;
                 drop(old);
                 (Streamed::Blocked, transmitted)
             }
@@ -99,17 +103,17 @@ impl ConnectionShared {
     /// Returns the progress of the connection. `None` if it has ended.
     pub(crate) fn progress(&self) -> Option<Progress> {
         let received = self.reader.get().and_then(Weak::upgrade)?.receiver().received;
-        let sending = self.send_queue();
-        let unacknowledged = sending.socket()?.stream().unacknowledged().ok()? as u64;
-        let acknowledged = (unacknowledged > 0).then(|| sending.written.saturating_sub(unacknowledged));
+        let sending = self.sending();
+        let unacknowledged = sending.socket.as_ref()?.stream.unacknowledged().ok()? as u64;
+        let acknowledged = (unacknowledged > 0).then(|| sending.queue.written.saturating_sub(unacknowledged));
         Some(Progress { acknowledged, received })
     }
 
     /// Returns whether a message would be taken now, or never again. If not, the waker is woken when one may
     /// be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
-        let sending = self.send_queue();
-        if sending.is_closed() || sending.is_idle() {
+        let sending = self.sending();
+        if sending.queue.is_closed() || sending.queue.is_idle() {
             return true;
         }
         wait(sending, waker);
@@ -117,8 +121,8 @@ impl ConnectionShared {
     }
 }
 
-fn wait(mut sending: SendHalf<'_>, waker: &Waker) -> Streamed {
-    let old = sending.wait_for_idle(waker);
+fn wait(mut sending: MutexGuard<'_, Sending>, waker: &Waker) -> Streamed {
+    let old = sending.queue.wait_for_idle(waker);
     drop(sending);
     drop(old);
     Streamed::Blocked

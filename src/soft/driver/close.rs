@@ -16,10 +16,10 @@ use super::{Driver, Ending, Event, Observer};
 use crate::error::Reason;
 use crate::inflight::WakeList;
 use crate::proto::mpa::terminate_fpdu;
-use crate::soft::connection::{Command, Socket};
+use crate::soft::connection::{Command, Extent, Socket};
+use crate::soft::memory::is_deregistered;
 use crate::soft::receive_queue::Interrupted;
 use crate::soft::receiver::turn::{Stop, TURN, blame};
-use crate::soft::send_queue::is_deregistered;
 use crate::status::Status;
 use crate::sync::deadline;
 use crate::wire::rdmap::Terminate;
@@ -91,11 +91,11 @@ impl<O: Observer> Driver<O> {
                 let current = receiver.take_receive();
                 drop(receiver);
                 self.flush_receives(current, Status::CANCELED);
-                self.connection.send_queue().close(None);
+                self.connection.sending().queue.close(None);
                 self.close_until(deadline, Some((Status::CANCELED, Status::CANCELED)), true);
             }
             Command::Refuse => {
-                self.connection.send_queue().close(Some(Terminate::LOCAL_CATASTROPHIC));
+                self.connection.sending().queue.close(Some(Terminate::LOCAL_CATASTROPHIC));
                 let mut limit = self.disconnect_timeout;
                 let unflushed = if self.is_established() {
                     let current = self.reader.receiver().take_receive();
@@ -140,7 +140,7 @@ impl<O: Observer> Driver<O> {
 
     /// Handles the end of the reader.
     pub(super) fn on_read_end(&mut self, stop: Stop) {
-        let stop = first_cause(stop, self.connection.send_queue().broken.take());
+        let stop = first_cause(stop, self.connection.sending().queue.broken.take());
         let (ending, last_words) = classify(stop, self.is_established());
         match ending {
             Ending::PeerDisconnected => {
@@ -176,7 +176,7 @@ impl<O: Observer> Driver<O> {
             }
             return self.flush_and(first, Status::CANCELED, End::Unanswered);
         };
-        self.connection.send_queue().close(Some(terminate));
+        self.connection.sending().queue.close(Some(terminate));
         let current = self.reader.receiver().take_receive();
         self.flush_receives(current, Status::CANCELED);
         self.close_until(deadline(self.disconnect_timeout), Some((first, Status::CANCELED)), false);
@@ -272,7 +272,7 @@ impl<O: Observer> Driver<O> {
             if self.write_rest() {
                 return Poll::Ready(());
             }
-            let blocked = self.connection.send_queue().is_blocked();
+            let blocked = self.connection.sending().queue.is_blocked();
             if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
                 let _ = pin!(yield_now()).poll(cx);
             }
@@ -306,7 +306,7 @@ impl<O: Observer> Driver<O> {
         if let Some(terminate) = self.reader.receiver().terminated() {
             return Some((terminate.reason(false), blame(terminate)));
         }
-        let error = self.connection.send_queue().broken.take().or(failed)?;
+        let error = self.connection.sending().queue.broken.take().or(failed)?;
         match classify(Stop::Broken(error), true).0 {
             Ending::Lost(reason, status) => Some((reason, status)),
             _ => None,
@@ -317,8 +317,8 @@ impl<O: Observer> Driver<O> {
     /// first time.
     fn on_timer(&mut self) {
         let (written, completed) = {
-            let queue = self.connection.send_queue();
-            (queue.written, queue.completed)
+            let sending = self.connection.sending();
+            (sending.queue.written, sending.queue.completed)
         };
         let unacknowledged = self.unacknowledged();
         let acknowledged = written.saturating_sub(unacknowledged);
@@ -358,12 +358,10 @@ impl<O: Observer> Driver<O> {
 
     /// Writes the queued frames, and then ends this half of the stream. Returns whether all was written.
     fn write_rest(&mut self) -> bool {
-        let mut wakes = WakeList::default();
-        self.connection.transmit(self.connection.send_queue(), &mut wakes);
-        wakes.wake_all();
+        self.connection.transmit_rest(Extent::Call);
         let done = {
-            let sending = self.connection.send_queue();
-            sending.is_drained() || (sending.broken.is_some() && !sending.is_writing())
+            let sending = self.connection.sending();
+            sending.queue.is_drained() || (sending.queue.broken.is_some() && !sending.queue.is_writing())
         };
         if done && let State::Closing(closing) = &mut self.state {
             closing.shut = true;

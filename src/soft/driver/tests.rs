@@ -19,9 +19,9 @@ use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{Command, ConnectionParts};
 use crate::soft::memory::Registration;
+use crate::soft::memory::deregistered;
 use crate::soft::receive_queue::{Receive, ReceiveQueue};
 use crate::soft::receiver::turn::Violation;
-use crate::soft::send_queue::deregistered;
 use crate::sync::Mutex;
 use crate::types::{Access, ConnectionId, OpKind};
 use crate::wire::ddp::{Tagged, Untagged};
@@ -457,7 +457,7 @@ async fn long_answers_are_written_in_turns() {
     });
     let (mut before, mut most) = (0, 0);
     let mut measure = || {
-        let written = end.connection.send_queue().written;
+        let written = end.connection.sending().queue.written;
         most = most.max(written - std::mem::replace(&mut before, written));
         written
     };
@@ -527,9 +527,9 @@ async fn a_peer_that_cannot_be_asked_is_given_up() {
     assert_eq!(end.log.take(1).await, ["established"]);
     tokio::time::pause();
     let writer = {
-        let mut sending = end.connection.send_queue();
-        sending.nudge();
-        sending.begin(&mut WakeList::default())
+        let mut sending = end.connection.sending();
+        sending.queue.nudge();
+        sending.queue.begin(&mut WakeList::default())
     };
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(*end.log.entries.lock(), ["ended: lost"]);

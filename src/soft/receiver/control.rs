@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use super::Receiver;
 use super::placement::OnComplete;
-use super::turn::{REQUEST_COST, Stop, Violation};
+use super::turn::{REQUEST_COST, Stop, Violation, cost_of};
 use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
 use crate::provider::stream::{StreamSend, WORD};
-use crate::soft::connection::ConnectionShared;
+use crate::soft::connection::{ConnectionShared, Extent};
 use crate::soft::memory::{Grant, Intent};
 use crate::soft::send_queue::Answer;
 use crate::status::Status;
@@ -64,14 +64,14 @@ impl ConnectionShared {
         beyond: bool,
         wakes: &mut WakeList,
     ) -> Result<u32, Terminate> {
-        let mut sending = self.send_queue();
-        if sending.serving() >= self.inbound_reads && !beyond {
+        let mut sending = self.sending();
+        if sending.queue.serving() >= self.inbound_reads && !beyond {
             // More at once than was agreed: no buffer is left in the queue of requests (RFC 5040 section
             // 7.1).
             return Err(Terminate::NO_BUFFER);
         }
-        sending.respond(grant, answer);
-        Ok(self.transmit_for_peer(sending, wakes))
+        sending.queue.respond(grant, answer);
+        Ok(cost_of(self.transmit(sending, Extent::Turn, wakes)))
     }
 
     /// Completes the atomic of this side whose response has arrived. Returns the cost of what was written.
@@ -79,10 +79,10 @@ impl ConnectionShared {
     /// # Errors
     /// The Terminate for a response without a request.
     fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<u32, Terminate> {
-        let mut sending = self.send_queue();
-        sending.atomic_response(response)?;
-        sending.complete_read(wakes);
-        Ok(self.transmit_for_peer(sending, wakes))
+        let mut sending = self.sending();
+        sending.queue.atomic_response(response)?;
+        sending.queue.complete_read(wakes);
+        Ok(cost_of(self.transmit(sending, Extent::Turn, wakes)))
     }
 }
 

@@ -264,7 +264,7 @@ impl Receiver {
         }
         let end = to.wrapping_add(length as u64);
         // Offsets in the sink of this side count from 0.
-        let rest = self.connection.send_queue().sink_from(usize::try_from(end).ok()?);
+        let rest = self.connection.sending().queue.sink_from(usize::try_from(end).ok()?);
         PredictedSegments::new(stag, end, length, &rest)
     }
 
@@ -308,7 +308,7 @@ impl Receiver {
         (length, last): (usize, bool),
         header: usize,
     ) -> Result<Payload, Stop> {
-        self.connection.send_queue().response(from, length, last).map_err(|terminate| {
+        self.connection.sending().queue.response(from, length, last).map_err(|terminate| {
             let terminate = terminate.with_header(&self.header[..header]);
             Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
         })

@@ -38,7 +38,7 @@ async fn full() -> (End, Driver<Log>) {
     let waits = std::future::poll_fn(|cx| {
         assert!(Pin::new(&mut driver).poll(cx).is_pending(), "the connection lasts");
         let is_full = driver.socket.stream().poll_write_ready(cx).is_pending();
-        let written = end.connection.send_queue().written;
+        let written = end.connection.sending().queue.written;
         if is_full && std::mem::replace(&mut before, written) == written {
             return Poll::Ready(());
         }
@@ -46,7 +46,7 @@ async fn full() -> (End, Driver<Log>) {
         Poll::Pending
     });
     tokio::time::timeout(LIMIT, waits).await.expect("it fills up");
-    assert!(end.connection.send_queue().is_blocked());
+    assert!(end.connection.sending().queue.is_blocked());
     (end, driver)
 }
 
@@ -60,18 +60,19 @@ async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
     let (end, mut driver) = full().await;
     let socket = driver.socket.clone();
     let mut wakes = WakeList::default();
-    let next = end.connection.send_queue().begin(&mut wakes);
+    let next = end.connection.sending().queue.begin(&mut wakes);
     assert!(matches!(next, Next::Write(_)));
     end.connection.command(Command::Abandon(Status::CANCELED));
     drive(&mut driver, |driver| matches!(driver.state, State::Flushing { .. })).await;
     let task = tokio::spawn(driver);
     tokio::task::yield_now().await;
     assert!(!task.is_finished(), "somebody is writing");
-    let written = end.connection.send_queue().written;
-    if end.connection.write_batches_now(&socket, end.connection.send_queue(), next, &mut wakes) {
-        end.connection.wake_driver();
-    }
-    assert_eq!(end.connection.send_queue().written, written, "there is no room");
+    let written = end.connection.sending().queue.written;
+    let sending = end.connection.sending();
+    let (transmitted, _) = end.connection.write_batches(&socket, sending, next, Extent::Poll, &mut wakes);
+    assert_eq!(transmitted, Transmitted::Blocked, "the task has to go on");
+    end.connection.wake_driver();
+    assert_eq!(end.connection.sending().queue.written, written, "there is no room");
     assert_eq!(end.log.take(1).await, ["closed"]);
     task.await.expect("no panic");
 }
@@ -81,7 +82,7 @@ async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
 async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     let (mut end, mut driver) = full().await;
     let mut wakes = WakeList::default();
-    let next = end.connection.send_queue().begin(&mut wakes);
+    let next = end.connection.sending().queue.begin(&mut wakes);
     let Next::Write(batch) = next else { panic!("there is more to write") };
     let mut room = vec![0; 16 << 20];
     while driver.socket.stream().poll_write_ready(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -92,7 +93,7 @@ async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     let waker = Waker::from(count.clone());
     assert!(Pin::new(&mut driver).poll(&mut Context::from_waker(&waker)).is_pending());
     let full = Err(io::ErrorKind::WouldBlock.into());
-    assert!(matches!(end.connection.send_queue().offered(batch, full, &mut wakes), Next::Blocked));
+    assert!(matches!(end.connection.sending().queue.offered(batch, full, &mut wakes), Next::Blocked));
     let woken = async {
         while count.0.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
