@@ -580,21 +580,10 @@ impl QueuePair {
         dispatch!(self, queue_pair => queue_pair.post_inline(request))
     }
 
-    /// Returns whether the provider executes requests within the posting call, as soft does.
+    /// Executes a request within the call, if the provider can and nothing is ahead of it.
     #[inline]
-    pub(crate) fn posts_directly(&self) -> bool {
-        only_soft!(self, _ => true, false)
-    }
-
-    /// Executes a request within the call, if the provider can and nothing is ahead of it. `open` opens the slot of one that has to
-    /// wait for the provider after all.
-    #[inline]
-    pub(crate) fn post_direct(
-        &self,
-        request: DirectRequest<'_>,
-        open: impl FnOnce() -> Ticket,
-    ) -> DirectOutcome {
-        only_soft!(self, queue_pair => queue_pair.post_direct(request, open), DirectOutcome::Declined)
+    pub(crate) fn post_direct(&self, request: DirectRequest<'_>) -> DirectOutcome {
+        only_soft!(self, queue_pair => queue_pair.post_direct(request), DirectOutcome::Declined)
     }
 
     /// Posts the bind of a window, which has its new key when this returns.

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use crate::error::PostErrorKind;
 #[cfg(feature = "soft")]
 use crate::inflight;
-use crate::inflight::{Payload, Ticket};
+use crate::inflight::{Payload, RequestMeta, Table, Ticket};
 use crate::types::{Access, OpKind};
 
 /// The peer's memory, by its key and the address of the first byte.
@@ -42,6 +42,9 @@ pub(crate) struct DirectRequest<'a> {
     pub(crate) operation: &'a Operation,
     pub(crate) source: Source<'a>,
     pub(crate) flags: Flags,
+    /// Where the slot is opened of a request that has to wait after all, and what the slot is to say.
+    pub(crate) table: &'a Table,
+    pub(crate) label: RequestMeta,
 }
 
 /// The bytes of a request.

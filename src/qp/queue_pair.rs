@@ -10,7 +10,7 @@ use super::shared::SharedReceiveQueue;
 use crate::backend::{self, Queues};
 use crate::error::{OpenError, PostError, PostErrorKind};
 use crate::inflight::{
-    self, CompletionSink, Joined, LentList, Op, Payload, RequestMeta, Table, Ticket, WakeList, WorkBuffer,
+    self, CompletionSink, Joined, LentList, Op, RequestMeta, Table, Ticket, WakeList, WorkBuffer,
 };
 use crate::mr::RemoteRegion;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
@@ -454,9 +454,9 @@ impl QueuePair {
         }
         let entries = self.inner.config.receive_entries;
         let list = self.lend(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None)?;
-        self.post(list, RequestMeta { kind: OpKind::Receive, context }, |ticket, payload| {
-            self.inner.provider.post_receive(ticket, payload)
-        })
+        let ticket = self.inner.table.open(RequestMeta { kind: OpKind::Receive, context });
+        let outcome = self.inner.provider.post_receive(ticket, list.payload);
+        self.posted(ticket, OpKind::Receive, list.state, outcome)
     }
 
     /// Completes all outstanding requests of both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
@@ -502,21 +502,20 @@ impl QueuePair {
         Ok(list)
     }
 
-    /// Posts a request with the memory that was lent for it.
+    /// Returns the future of a request, once the provider has taken or refused it.
     ///
     /// # Errors
-    /// Those of `submit`, with the buffer.
+    /// That of `outcome`, with the buffer.
     #[inline]
-    pub(super) fn post<B: WorkBuffer>(
+    pub(super) fn posted<B: WorkBuffer>(
         &self,
-        list: LentList<B::State>,
-        label: RequestMeta,
-        submit: impl FnOnce(Ticket, Payload) -> Result<(), Refused>,
+        ticket: Ticket,
+        kind: OpKind,
+        state: B::State,
+        outcome: Result<(), Refused>,
     ) -> Result<Op<B>, PostError<B>> {
-        let LentList { payload, state } = list;
-        let ticket = self.inner.table.open(label);
-        match submit(ticket, payload) {
-            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, label.kind, state)),
+        match outcome {
+            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, kind, state)),
             Err(Refused { kind, payload }) => {
                 self.inner.table.close(ticket);
                 let kind = self.inner.explain(kind);

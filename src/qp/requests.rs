@@ -212,10 +212,10 @@ impl QueuePair {
             return Err(PostErrorKind::AccessViolation { missing });
         }
         let registration = part.region().registration();
-        self.post_window(OpKind::Bind, options, |request| {
-            let target = BindTarget { registration: &registration, range: part.range(), access: asked };
-            self.inner.provider.post_bind(request, window.provider(), target)
-        })
+        let target = BindTarget { registration: &registration, range: part.range(), access: asked };
+        let request = self.open_window_request(OpKind::Bind, options)?;
+        let outcome = self.inner.provider.post_bind(request, window.provider(), target);
+        self.posted_without_buffer(request.ticket, OpKind::Bind, outcome)
     }
 
     /// Posts the invalidation of a window. Source: `IND2QueuePair::Invalidate`.
@@ -234,9 +234,9 @@ impl QueuePair {
         if window.remote().is_none() {
             return Err(PostErrorKind::NotBound);
         }
-        self.post_window(OpKind::Invalidate, options, |request| {
-            self.inner.provider.post_invalidate(request, window.provider())
-        })
+        let request = self.open_window_request(OpKind::Invalidate, options)?;
+        let outcome = self.inner.provider.post_invalidate(request, window.provider());
+        self.posted_without_buffer(request.ticket, OpKind::Invalidate, outcome)
     }
 
     fn inline(
@@ -258,65 +258,50 @@ impl QueuePair {
         }
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
-        let inner = &self.inner;
-        match self.post_direct(&operation, Source::Bytes(parts), flags, label) {
+        let (inner, source) = (&self.inner, Source::Bytes(parts));
+        let direct = DirectRequest { operation: &operation, source, flags, table: &inner.table, label };
+        match inner.provider.post_direct(direct) {
             DirectOutcome::Completed(bytes) => {
                 Ok(Op::completed((bytes, inner.config.context), Payload::new(), kind, ()))
             }
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, ())),
-            DirectOutcome::Declined => self.post_without_buffer(label, |ticket| {
-                inner.provider.post_inline(InlineRequest { ticket, operation, parts, flags })
-            }),
+            DirectOutcome::Declined => {
+                let ticket = inner.table.open(label);
+                let request = InlineRequest { ticket, operation, parts, flags };
+                self.posted_without_buffer(ticket, kind, inner.provider.post_inline(request))
+            }
         }
     }
 
-    /// Has the provider execute the request within the call, if it does that. One function for every kind of buffer, so that the
-    /// provider's is compiled once.
-    #[inline]
-    fn post_direct(
-        &self,
-        operation: &Operation,
-        source: Source<'_>,
-        flags: Flags,
-        label: RequestMeta,
-    ) -> DirectOutcome {
-        let inner = &self.inner;
-        if !inner.provider.posts_directly() {
-            return DirectOutcome::Declined;
-        }
-        let request = DirectRequest { operation, source, flags };
-        inner.provider.post_direct(request, || inner.table.open(label))
-    }
-
-    /// Checks what does not depend on the moment, and posts a request to change a window.
-    fn post_window(
+    /// Checks what does not depend on the moment, and opens the slot of a request to change a window.
+    ///
+    /// # Errors
+    /// `InvalidOptions`, `NotSupported`.
+    fn open_window_request(
         &self,
         kind: OpKind,
         options: WorkOptions,
-        submit: impl FnOnce(WindowRequest) -> Result<(), PostErrorKind>,
-    ) -> Result<Op<()>, PostErrorKind> {
+    ) -> Result<WindowRequest, PostErrorKind> {
         check_options(kind, options)?;
         if !self.inner.info.memory_windows {
             return Err(PostErrorKind::NotSupported("memory windows"));
         }
-        let flags = self.flags(options);
-        self.post_without_buffer(RequestMeta { kind, context: options.context }, |ticket| {
-            submit(WindowRequest { ticket, flags })
-        })
+        let ticket = self.inner.table.open(RequestMeta { kind, context: options.context });
+        Ok(WindowRequest { ticket, flags: self.flags(options) })
     }
 
-    /// Posts a request for which no buffer was lent.
+    /// Returns the future of a request without a buffer, once the provider has taken or refused it.
     ///
     /// # Errors
-    /// Those of `submit`.
-    fn post_without_buffer<B: WorkBuffer<State = ()>>(
+    /// That of `outcome`.
+    fn posted_without_buffer<B: WorkBuffer<State = ()>>(
         &self,
-        label: RequestMeta,
-        submit: impl FnOnce(Ticket) -> Result<(), PostErrorKind>,
+        ticket: Ticket,
+        kind: OpKind,
+        outcome: Result<(), PostErrorKind>,
     ) -> Result<Op<B>, PostErrorKind> {
-        let ticket = self.inner.table.open(label);
-        match submit(ticket) {
-            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, label.kind, ())),
+        match outcome {
+            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, kind, ())),
             Err(kind) => {
                 self.inner.table.close(ticket);
                 Err(self.inner.explain(kind))
@@ -358,14 +343,18 @@ impl QueuePair {
         let flags = self.flags(options);
         let label = RequestMeta { kind, context: options.context };
         let list = self.lend(buffer, kind, entries, access, remote)?;
-        match self.post_direct(&operation, Source::Memory(&list.payload), flags, label) {
+        let (table, source) = (&*inner.table, Source::Memory(&list.payload));
+        match inner.provider.post_direct(DirectRequest { operation: &operation, source, flags, table, label })
+        {
             DirectOutcome::Completed(bytes) => {
                 Ok(Op::completed((bytes, inner.config.context), list.payload, kind, list.state))
             }
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
-            DirectOutcome::Declined => self.post(list, label, |ticket, payload| {
-                inner.provider.post_send(WorkRequest { ticket, operation, payload, flags })
-            }),
+            DirectOutcome::Declined => {
+                let (ticket, payload) = (table.open(label), list.payload);
+                let outcome = inner.provider.post_send(WorkRequest { ticket, operation, payload, flags });
+                self.posted(ticket, kind, list.state, outcome)
+            }
         }
     }
 

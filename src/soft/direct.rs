@@ -10,7 +10,7 @@ use tracing::trace;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
 use super::framing::{self, Batch, COPY_BELOW, MAX_UNTAGGED};
-use crate::inflight::{Payload, Ticket, WakeList};
+use crate::inflight::{Payload, WakeList};
 use crate::memory::Piece;
 use crate::provider::work::{DirectOutcome, DirectRequest, Operation, Source, WorkRequest};
 use crate::sync::MutexGuard;
@@ -108,12 +108,8 @@ impl<'a> DirectFrame<'a> {
 impl ConnectionShared {
     /// Executes a request within the call, if it is one frame and nothing is ahead of it. It is neither
     /// deferred nor fenced.
-    pub(crate) fn post_direct(
-        &self,
-        request: DirectRequest<'_>,
-        open: impl FnOnce() -> Ticket,
-    ) -> DirectOutcome {
-        let DirectRequest { operation, source, flags } = request;
+    pub(crate) fn post_direct(&self, request: DirectRequest<'_>) -> DirectOutcome {
+        let DirectRequest { operation, source, flags, table, label } = request;
         if !matches!(operation, Operation::Send { .. } | Operation::Write { .. }) {
             return DirectOutcome::Declined;
         }
@@ -145,7 +141,8 @@ impl ConnectionShared {
             framing::restore_arena(frame.copied);
             return DirectOutcome::Completed(length);
         }
-        let request = WorkRequest { ticket: open(), operation: *operation, payload: source.payload(), flags };
+        let (ticket, operation, payload) = (table.open(label), *operation, source.payload());
+        let request = WorkRequest { ticket, operation, payload, flags };
         self.queue_direct(&socket, sending, request, frame, outcome)
     }
 
@@ -181,7 +178,7 @@ mod tests {
     use super::super::send_queue::{Next, SendQueue};
     use super::*;
     use crate::error::PostErrorKind;
-    use crate::inflight::{CompletionSink, RequestMeta, Table};
+    use crate::inflight::{CompletionSink, RequestMeta, Table, Ticket};
     use crate::memory::{Owned, gather};
     use crate::provider::work::{Flags, RemoteAddress};
     use crate::status::Status;

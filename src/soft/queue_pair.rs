@@ -310,18 +310,12 @@ impl QueuePair {
 
     /// Executes a request of the send queue within the call, see [`ConnectionShared::post_direct`].
     #[inline]
-    pub(crate) fn post_direct(
-        &self,
-        request: DirectRequest<'_>,
-        open: impl FnOnce() -> Ticket,
-    ) -> DirectOutcome {
+    pub(crate) fn post_direct(&self, request: DirectRequest<'_>) -> DirectOutcome {
         if request.flags.intersects(Flags::DEFER | Flags::FENCE) || !self.sends.is_direct() {
             return DirectOutcome::Declined;
         }
         match self.connection.get() {
-            Some(connection) if self.connected.load(Ordering::Acquire) => {
-                connection.post_direct(request, open)
-            }
+            Some(connection) if self.connected.load(Ordering::Acquire) => connection.post_direct(request),
             _ => DirectOutcome::Declined,
         }
     }
