@@ -669,22 +669,30 @@ impl QueuePair {
         spins: bool,
         wakes: &mut WakeList,
     ) {
-        only_soft!(self, queue_pair => queue_pair.read_stream(room, waker, spins, wakes), ());
+        only_soft!(self, queue_pair => if let Some(connection) = queue_pair.connection() {
+            connection.read_stream(room, waker, spins, wakes);
+        }, ());
     }
 
     /// Calls `act` with the end of the last Write to the ring if the peer of a stream is writing nothing. Nothing is placed meanwhile.
     /// With a device, whose the memory is, it does not call.
     pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
-        only_soft!(self, queue_pair => queue_pair.if_quiet(act), ());
+        only_soft!(self, queue_pair => if let Some(connection) = queue_pair.connection() {
+            connection.if_quiet(act);
+        }, ());
     }
 
     /// Returns the progress of the connection. `None` if it has ended, and with a device.
     pub(crate) fn progress(&self) -> Option<Progress> {
-        only_soft!(self, queue_pair => queue_pair.progress(), None)
+        only_soft!(self, queue_pair => queue_pair.connection()?.progress(), None)
     }
 
     /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken when one may be.
     pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
-        only_soft!(self, queue_pair => queue_pair.takes_messages(waker), true)
+        only_soft!(
+            self,
+            queue_pair => queue_pair.connection().is_none_or(|connection| connection.takes_messages(waker)),
+            true
+        )
     }
 }

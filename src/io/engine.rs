@@ -244,7 +244,7 @@ impl StreamEngine {
         let mut state = self.lock();
         if self.frames && state.spins[side as usize - 1].is_spinning() {
             // While this task spins, the runtime may not see for a while that bytes have come.
-            self.queue_pair.read_stream(None, &self.reading, true, &mut state.wakes);
+            self.queue_pair.provider().read_stream(None, &self.reading, true, &mut state.wakes);
         }
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
@@ -386,7 +386,7 @@ impl StreamEngine {
     /// Returns the pages of the ring to the system if there is nothing in them.
     fn discard_empty_ring(&self, state: &State, inbox: &StreamInbox) {
         if state.machine.unread().is_empty() {
-            self.queue_pair.if_quiet(&mut |written| {
+            self.queue_pair.provider().if_quiet(&mut |written| {
                 // A message in the inbox may announce data in these pages, and the message for data that has been
                 // written may be yet to come: not every Send announces data.
                 if inbox.is_empty() && written.is_none_or(|end| state.machine.is_announced(end)) {

@@ -195,7 +195,7 @@ impl CompletionQueue {
     pub(crate) fn new(adapter: &backend::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
-        Ok(Self::with(adapter, device, config))
+        Self::over(adapter, device, config)
     }
 
     /// Creates an empty queue over a queue of the device that other queues share.
@@ -208,14 +208,6 @@ impl CompletionQueue {
         config: CompletionQueueConfig,
     ) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
-        Ok(Self::with(adapter, device, config))
-    }
-
-    fn with(
-        adapter: &backend::Adapter,
-        device: backend::CompletionQueue,
-        config: CompletionQueueConfig,
-    ) -> Self {
         let results = CompletionRing::new(config.depth);
         let inner = adapter.registry().create(|_, registered| Inner {
             results,
@@ -224,7 +216,7 @@ impl CompletionQueue {
             config,
             _registered: registered,
         });
-        Self { inner }
+        Ok(Self { inner })
     }
 
     /// Returns the queue of the device.

@@ -1,6 +1,5 @@
 //! The requests of the send queue: the methods that post them, their options, and several with one doorbell.
 
-use std::fmt;
 use std::ops::Deref;
 
 use bitflags::bitflags;
@@ -282,7 +281,7 @@ impl QueuePair {
         kind: OpKind,
         options: WorkOptions,
     ) -> Result<WindowRequest, PostErrorKind> {
-        check_options(kind, options)?;
+        options.check(kind)?;
         if !self.inner.info.memory_windows {
             return Err(PostErrorKind::NotSupported("memory windows"));
         }
@@ -363,19 +362,9 @@ impl QueuePair {
     /// # Errors
     /// `InvalidOptions`, `NotSupported`.
     fn check(&self, operation: &Operation, options: WorkOptions) -> Result<(), PostErrorKind> {
-        check_options(operation.kind(), options)?;
-        self.lacks(operation).map_or(Ok(()), |what| Err(PostErrorKind::NotSupported(what)))
-    }
-
-    fn flags(&self, options: WorkOptions) -> Flags {
-        let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
-        options.flags() | defer
-    }
-
-    /// Returns the part of the operation that the adapter does not support.
-    fn lacks(&self, operation: &Operation) -> Option<&'static str> {
+        options.check(operation.kind())?;
         let info = &self.inner.info;
-        match operation {
+        let lacking = match operation {
             Operation::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
             Operation::Send { immediate: Some(_), .. } if !info.immediate_send => {
                 Some("immediate data with a send")
@@ -383,18 +372,13 @@ impl QueuePair {
             Operation::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !info.atomics => Some("atomics"),
             _ => None,
-        }
+        };
+        lacking.map_or(Ok(()), |what| Err(PostErrorKind::NotSupported(what)))
     }
-}
 
-/// Checks that a request of this kind takes these options.
-///
-/// # Errors
-/// `InvalidOptions`.
-fn check_options(kind: OpKind, options: WorkOptions) -> Result<(), PostErrorKind> {
-    match options.check(kind) {
-        Ok(()) => Ok(()),
-        Err((argument, option)) => Err(PostErrorKind::InvalidOptions { argument, kind, option }),
+    fn flags(&self, options: WorkOptions) -> Flags {
+        let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
+        options.flags() | defer
     }
 }
 
@@ -532,8 +516,8 @@ impl WorkOptions {
     /// Checks that a request of this kind accepts all options that are set.
     ///
     /// # Errors
-    /// The number of the flags argument of the ND method, and the option that is not accepted.
-    pub(crate) fn check(&self, kind: OpKind) -> Result<(), (u8, &'static str)> {
+    /// `InvalidOptions`, with the number of the flags argument of the ND method.
+    fn check(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         let common = OptionSet::FENCE | OptionSet::SILENT;
         let (takes, argument) = match kind {
             OpKind::Send => (OptionSet::all(), 4),
@@ -546,8 +530,10 @@ impl WorkOptions {
         };
         // No message carries both.
         let both = OptionSet::IMMEDIATE | OptionSet::INVALIDATE;
-        let accepted = takes.contains(self.set) && !self.set.contains(both);
-        if accepted { Ok(()) } else { Err((argument, (self.set - takes).refused(kind))) }
+        if takes.contains(self.set) && !self.set.contains(both) {
+            return Ok(());
+        }
+        Err(PostErrorKind::InvalidOptions { argument, kind, option: (self.set - takes).refused(kind) })
     }
 
     pub(crate) fn immediate_data(&self) -> Option<u32> {
@@ -571,6 +557,7 @@ impl WorkOptions {
 ///
 /// Dereferences to [`QueuePair`], so every posting method is available and behaves as usual. The requests are sent when
 /// the batch is dropped, when a request is posted without the batch, or earlier.
+#[derive(Debug)]
 #[must_use = "dropping it rings the doorbell"]
 pub struct Batch {
     queue_pair: QueuePair,
@@ -615,11 +602,5 @@ impl Deref for Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.queue_pair.provider().ring();
-    }
-}
-
-impl fmt::Debug for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("queue_pair", &self.queue_pair).finish()
     }
 }

@@ -55,7 +55,6 @@ pub(super) fn restore_arena(mut arena: Vec<u8>) {
     }
 }
 
-#[derive(Debug)]
 enum Part {
     /// Bytes of the arena.
     Copied(Range<usize>),
@@ -75,7 +74,6 @@ impl Part {
 }
 
 /// Framed bytes that the socket has not taken yet.
-#[derive(Debug)]
 pub(crate) struct Batch {
     /// Copied bytes. The arena is the thread's, lent until the socket has taken the batch: an idle connection
     /// has none.

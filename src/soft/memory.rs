@@ -6,7 +6,6 @@
 //! Bytes are moved for a peer under a guard, so that none moves after the deregistration.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::io;
 use std::ops::Range;
@@ -31,13 +30,6 @@ pub(crate) struct Registration {
     /// the only handle of the provider to it, so that a peer that has stopped keeps no memory. A transfer
     /// holds this for reading, so that `revoke` returns only when the last byte has been moved.
     memory: RwLock<Option<Slice>>,
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key is left out: it gives access to the memory.
-        f.debug_struct("Registration").field("access", &self.access).finish_non_exhaustive()
-    }
 }
 
 impl Registration {
@@ -118,22 +110,6 @@ impl Binding {
         self.key
     }
 
-    pub(super) fn registration(&self) -> &Arc<Registration> {
-        &self.registration
-    }
-
-    pub(super) fn range(&self) -> &Range<usize> {
-        &self.range
-    }
-
-    pub(super) fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(super) fn connection(&self) -> u64 {
-        self.connection
-    }
-
     pub(super) fn is_live(&self) -> bool {
         self.live().is_some()
     }
@@ -167,15 +143,8 @@ impl Binding {
     }
 }
 
-impl fmt::Debug for Binding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key is left out: it gives access to the memory.
-        f.debug_struct("Binding").field("access", &self.access).finish_non_exhaustive()
-    }
-}
-
 /// The access of a peer to memory: a registration, and the binding if the key is that of a window.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct RemoteAccess {
     registration: Arc<Registration>,
     binding: Option<Arc<Binding>>,
@@ -387,7 +356,7 @@ impl KeyTable {
             let mine = matches!(keys.names.get(&binding.key()),
                 Some(Named::Window(owner)) if std::ptr::eq(Arc::as_ptr(owner), binding));
             if mine {
-                let region = binding.registration().key();
+                let region = binding.registration.key;
                 if let Some(count) = keys.bound.get_mut(&region) {
                     *count -= 1;
                     if *count == 0 {
@@ -408,7 +377,7 @@ impl KeyTable {
         let mine: Vec<_> = {
             let keys = self.keys.read();
             let windows = keys.names.values().filter_map(|named| match named {
-                Named::Window(binding) if binding.connection() == connection => Some(binding.clone()),
+                Named::Window(binding) if binding.connection == connection => Some(binding.clone()),
                 _ => None,
             });
             windows.collect()
@@ -420,7 +389,7 @@ impl KeyTable {
     /// (RFC 5040 section 5.3, `NdkSendAndInvalidate`). A peer may never invalidate a region.
     pub(crate) fn window(&self, key: u32, connection: u64) -> Option<Arc<Binding>> {
         match self.keys.read().names.get(&key) {
-            Some(Named::Window(binding)) if binding.connection() == connection && binding.is_live() => {
+            Some(Named::Window(binding)) if binding.connection == connection && binding.is_live() => {
                 Some(binding.clone())
             }
             _ => None,
@@ -458,14 +427,14 @@ impl KeyTable {
             }
             // The key of a window is unknown before the binding goes live, and after its region was
             // deregistered.
-            Some(Named::Window(binding)) if !binding.is_live() || !binding.registration().is_valid() => {
+            Some(Named::Window(binding)) if !binding.is_live() || !binding.registration.is_valid() => {
                 return Err(unknown);
             }
             // A window serves the peer of one connection only (`MW-04`).
-            Some(Named::Window(binding)) if binding.connection() != connection => return Err(strange),
+            Some(Named::Window(binding)) if binding.connection != connection => return Err(strange),
             Some(Named::Window(binding)) => {
-                let access = binding.access();
-                (binding.registration().clone(), Some(binding), access)
+                let access = binding.access;
+                (binding.registration.clone(), Some(binding), access)
             }
             None => return Err(unknown),
         };
@@ -522,7 +491,7 @@ impl Window {
     pub(crate) fn bound(&self) -> Option<(u32, u64, usize)> {
         let latest = self.latest.lock().clone()?;
         // The peer may have taken it back, or the connection has ended.
-        (!latest.is_dead()).then(|| (latest.key(), latest.range().start as u64, latest.range().len()))
+        (!latest.is_dead()).then(|| (latest.key(), latest.range.start as u64, latest.range.len()))
     }
 
     /// Gives it a new key, for the peer of the connection with this number.

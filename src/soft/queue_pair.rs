@@ -20,7 +20,7 @@ use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::FLUSHED;
 use crate::provider::params::{self, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
-use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
+use crate::provider::stream::{StreamMessage, Streamed};
 use crate::provider::work::{
     BindTarget, DirectOutcome, DirectRequest, Flags, InlineRequest, Refused, WindowRequest, WorkRequest,
 };
@@ -347,35 +347,9 @@ impl QueuePair {
         written.map_err(|kind| self.explain(kind))
     }
 
-    /// Reads data that has arrived for a stream, see [`ConnectionShared::read_stream`].
-    pub(crate) fn read_stream(
-        &self,
-        room: Option<&mut StreamRoom<'_>>,
-        waker: &Waker,
-        spins: bool,
-        wakes: &mut WakeList,
-    ) {
-        if let Some(connection) = self.connection.get() {
-            connection.read_stream(room, waker, spins, wakes);
-        }
-    }
-
-    /// Calls `act` if the peer of a stream is writing nothing, see [`ConnectionShared::if_quiet`].
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
-        if let Some(connection) = self.connection.get() {
-            connection.if_quiet(act);
-        }
-    }
-
-    /// Returns the progress of the connection. `None` without one.
-    pub(crate) fn progress(&self) -> Option<Progress> {
-        self.connection.get()?.progress()
-    }
-
-    /// Returns whether a message of a stream would be taken now, or never again. If not, the waker is woken
-    /// when one may be.
-    pub(crate) fn takes_messages(&self, waker: &Waker) -> bool {
-        self.connection.get().is_none_or(|connection| connection.takes_messages(waker))
+    /// Returns the connection, from just before the queue pair counts as connected.
+    pub(crate) fn connection(&self) -> Option<&Arc<ConnectionShared>> {
+        self.connection.get()
     }
 
     /// Adds the reason for the loss of the connection, if that is why nothing can be posted.

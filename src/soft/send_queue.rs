@@ -165,7 +165,6 @@ pub(crate) struct SendQueue {
 }
 
 /// The next step after a batch has been offered to the socket.
-#[derive(Debug)]
 pub(crate) enum Next {
     /// Offer this one.
     Write(Batch),

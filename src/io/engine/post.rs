@@ -24,7 +24,7 @@ impl StreamEngine {
         let Span { address, key, .. } = state.machine.target();
         let message =
             StreamMessage { parts, length, to: RemoteAddress { key, address }, describe: encode_length };
-        match self.queue_pair.write_message(&message, &self.completed)? {
+        match self.queue_pair.provider().write_message(&message, &self.completed)? {
             Streamed::Sent(length) => {
                 state.machine.transfer(length);
                 // It is with the provider: there is no memory to wait for.

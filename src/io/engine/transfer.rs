@@ -125,7 +125,7 @@ impl StreamEngine {
         let most = usize::try_from(length).unwrap_or(usize::MAX);
         let mut room = StreamRoom::new(into, most, RemoteAddress { key, address });
         let spins = state.spins[Side::Reader as usize - 1].is_spinning();
-        self.queue_pair.read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
+        self.queue_pair.provider().read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
         let filled = room.filled();
         state.machine.read_early(filled);
         filled > 0
@@ -222,7 +222,7 @@ impl StreamEngine {
         let (now, ended) = match side {
             Side::Reader => (!machine.unread().is_empty(), machine.is_peer_done()),
             Side::Writer => {
-                let takes = || !self.frames || self.queue_pair.takes_messages(&self.completed);
+                let takes = || !self.frames || self.queue_pair.provider().takes_messages(&self.completed);
                 let has_room = machine.room(usize::MAX) > 0 && takes();
                 (has_room || machine.is_shutdown(), machine.is_peer_gone())
             }
@@ -293,7 +293,7 @@ impl StreamEngine {
 
     /// Returns the progress of the connection. `None` if it has ended, or the provider cannot say.
     pub(crate) fn progress(&self) -> Option<Progress> {
-        self.queue_pair.progress()
+        self.queue_pair.provider().progress()
     }
 
     /// Ends the connection without a message to the peer.
@@ -310,7 +310,7 @@ impl StreamEngine {
             if !collected {
                 return None;
             }
-            let sent = !self.frames || self.queue_pair.takes_messages(&self.completed);
+            let sent = !self.frames || self.queue_pair.provider().takes_messages(&self.completed);
             if sent && state.machine.is_settled() && self.is_confirmed(state) {
                 return Some(Ok(()));
             }
