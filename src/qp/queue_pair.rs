@@ -372,7 +372,6 @@ impl QueuePair {
         let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
         let _ = inner.joined.set(places.collect());
         // A queue that overran before this queue pair joined it does not report that.
-        let queues = [&inner.config.send_completions, &inner.config.receive_completions];
         if queues.into_iter().flatten().any(|queue| queue.results().closed() == Some(Status::BUFFER_OVERFLOW))
         {
             inner.provider.overrun();

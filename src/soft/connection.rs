@@ -150,16 +150,12 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Registers this task as the driver. Returns the waker that it replaces, which the caller drops without
-    /// the lock.
+    /// Registers this task as the driver. Returns whether it was the driver already, and the waker that it
+    /// replaces, which the caller drops without the lock.
     #[must_use]
-    fn register(&mut self, cx: &Context<'_>) -> Option<Waker> {
-        if self.is_registered(cx) { None } else { self.driver.replace(cx.waker().clone()) }
-    }
-
-    /// Returns whether this task is woken as the driver.
-    fn is_registered(&self, cx: &Context<'_>) -> bool {
-        self.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()))
+    fn register(&mut self, cx: &Context<'_>) -> (bool, Option<Waker>) {
+        let known = self.driver.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
+        (known, if known { None } else { self.driver.replace(cx.waker().clone()) })
     }
 }
 
@@ -228,7 +224,7 @@ impl ConnectionShared {
         extent: Extent,
         wakes: &mut WakeList,
     ) -> usize {
-        if sending.queue.is_busy() {
+        if sending.queue.is_blocked() || sending.queue.is_held() {
             return 0;
         }
         let Some(socket) = sending.socket.clone() else { return 0 };
@@ -423,8 +419,7 @@ impl ConnectionShared {
     /// Takes the command. The driver is woken by this task's waker from now on.
     pub(super) fn poll_command(&self, cx: &Context<'_>) -> DriverWork {
         let mut sending = self.sending();
-        let known = sending.is_registered(cx);
-        let old = if known { None } else { sending.register(cx) };
+        let (known, old) = sending.register(cx);
         let work = DriverWork { command: sending.command.take(), blocked: sending.queue.is_blocked(), known };
         drop(sending);
         drop(old);

@@ -22,8 +22,9 @@ use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// Up to this many bytes, copying payload beside its header is cheaper than another piece.
 pub(super) const COPY_BELOW: usize = 1024;
-/// The most FPDUs of full size in a batch: about a megabyte, and a few pieces each.
-const MAX_FRAMES: usize = 17;
+/// The most FPDUs of full size in a batch, or of payload in a message of a stream: about a megabyte, and a
+/// few pieces each.
+pub(super) const MAX_FRAMES: usize = 17;
 /// The most pieces: one `sendmsg` takes all of them.
 const MAX_PIECES: usize = 48;
 /// The most copied bytes in a batch, about as many as in place: with fewer the peer reads less at a time,

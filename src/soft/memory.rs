@@ -96,16 +96,6 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    pub(super) fn new(
-        key: u32,
-        registration: Arc<Registration>,
-        range: Range<usize>,
-        access: Access,
-        connection: u64,
-    ) -> Arc<Self> {
-        Arc::new(Self { key, registration, range, access, connection, life: RwLock::new(Life::Pending) })
-    }
-
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
@@ -343,9 +333,10 @@ impl KeyTable {
         }
         let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
         registration.expose();
-        let binding = Binding::new(key, registration.clone(), range, access, connection);
+        let (registration, life) = (registration.clone(), RwLock::new(Life::Pending));
+        let binding = Arc::new(Binding { key, registration, range, access, connection, life });
         keys.names.insert(key, Named::Window(binding.clone()));
-        *keys.bound.entry(registration.key()).or_default() += 1;
+        *keys.bound.entry(binding.registration.key).or_default() += 1;
         Ok(binding)
     }
 
@@ -408,16 +399,12 @@ impl KeyTable {
         intent: Intent,
         connection: u64,
     ) -> Result<Grant, Terminate> {
-        let (unknown, strange) = match intent {
-            Intent::Write => (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED),
-            Intent::Read | Intent::Atomic => {
-                (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE)
-            }
-        };
-        let right = match intent {
-            Intent::Write => Access::REMOTE_WRITE,
-            Intent::Read => Access::REMOTE_READ,
-            Intent::Atomic => Access::REMOTE_ATOMIC,
+        let tagged = (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED);
+        let remote = (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE);
+        let (right, (unknown, strange)) = match intent {
+            Intent::Write => (Access::REMOTE_WRITE, tagged),
+            Intent::Read => (Access::REMOTE_READ, remote),
+            Intent::Atomic => (Access::REMOTE_ATOMIC, remote),
         };
         let named = self.keys.read().names.get(&key).cloned();
         let (registration, binding, access) = match named {

@@ -266,11 +266,6 @@ impl SendQueue {
         self.entries.push_back(Entry { ticket, work, payload, flags, length: 0, framed: 0, state });
     }
 
-    /// Returns whether writing has to wait for the driver, or for the peer.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.is_blocked() || self.is_held()
-    }
-
     /// Returns whether the peer is not ready yet.
     pub(super) fn is_held(&self) -> bool {
         self.phase == Phase::Held

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tracing::trace;
 
 use super::connection::{ConnectionShared, Extent, Sending, Transmitted};
-use super::framing::{Batch, COPY_BELOW, MAX_TAGGED};
+use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, MAX_TAGGED};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory::Piece;
@@ -128,8 +128,6 @@ fn wait(mut sending: MutexGuard<'_, Sending>, waker: &Waker) -> Streamed {
     Streamed::Blocked
 }
 
-/// The most frames of payload in a message: a megabyte, and a few pieces each.
-const MAX_FRAMES: usize = 17;
 /// The most pieces of the caller in a message, so that one `sendmsg` takes all of it.
 const MAX_PARTS: usize = 16;
 /// The bytes around the payloads of most messages, or the whole of a short one.
