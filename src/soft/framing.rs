@@ -462,15 +462,19 @@ mod tests {
         Owned::zeroed(length).expect("memory").share()
     }
 
+    /// Frames the answer to a read of 2000 bytes.
+    fn answer(batch: &mut Batch, access: &RemoteAccess) {
+        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
+        let payload = access.guard().expect("valid").part(0, 2000);
+        batch.tagged(&header, &payload, Some(access));
+    }
+
     #[test]
     fn access_is_needed_until_its_bytes_are_sent() {
         let keys = KeyTable::default();
         let registration = keys.register(memory(2000), Access::REMOTE_READ).expect("registered");
         let mut batch = Batch::new(false);
-        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
-        let access = RemoteAccess::new(registration, None);
-        let answer = access.guard().expect("valid").part(0, 2000);
-        batch.tagged(&header, &answer, Some(&access));
+        answer(&mut batch, &RemoteAccess::new(registration, None));
         let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
         batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
 
@@ -492,9 +496,7 @@ mod tests {
         let [first, second] = [first, second].map(|registration| RemoteAccess::new(registration, None));
         let mut batch = Batch::new(false);
         assert!(batch.admits(Some(&first)));
-        let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
-        let answer = first.guard().expect("valid").part(0, 2000);
-        batch.tagged(&header, &answer, Some(&first));
+        answer(&mut batch, &first);
         assert!(batch.admits(Some(&first)) && batch.admits(None) && !batch.admits(Some(&second)));
     }
 }

@@ -215,13 +215,6 @@ pub(crate) enum Intent {
     Atomic,
 }
 
-/// The object that has a key.
-#[derive(Clone)]
-enum Named {
-    Region(Arc<Registration>),
-    Window(Arc<Binding>),
-}
-
 /// The keys in the table are random numbers of this host, so no peer can make them collide.
 type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
 
@@ -229,7 +222,7 @@ type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
 struct Keys {
     /// The source of random numbers.
     host: Host,
-    names: ByKey<Named>,
+    names: ByKey<RemoteAccess>,
     /// The number of windows that are bound to each region that has any, by the key of the region.
     bound: ByKey<usize>,
 }
@@ -245,11 +238,11 @@ impl Keys {
 
     /// Returns whether the key is still that of this registration: later it may belong to another.
     fn has(&self, registration: &Registration) -> bool {
-        matches!(self.names.get(&registration.key()),
-            Some(Named::Region(owner)) if std::ptr::eq(Arc::as_ptr(owner), registration))
+        let named = self.names.get(&registration.key).filter(|named| named.binding.is_none());
+        named.is_some_and(|named| std::ptr::eq(Arc::as_ptr(&named.registration), registration))
     }
 
-    fn remove(&mut self, registration: &Registration) -> Option<Named> {
+    fn remove(&mut self, registration: &Registration) -> Option<RemoteAccess> {
         if self.has(registration) { self.names.remove(&registration.key()) } else { None }
     }
 }
@@ -286,7 +279,7 @@ impl KeyTable {
         if !access.remote().is_empty() {
             registration.expose();
         }
-        keys.names.insert(key, Named::Region(registration.clone()));
+        keys.names.insert(key, RemoteAccess::new(registration.clone(), None));
         Ok(registration)
     }
 
@@ -335,8 +328,8 @@ impl KeyTable {
         registration.expose();
         let (registration, life) = (registration.clone(), RwLock::new(Life::Pending));
         let binding = Arc::new(Binding { key, registration, range, access, connection, life });
-        keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(binding.registration.key).or_default() += 1;
+        keys.names.insert(key, RemoteAccess::new(binding.registration.clone(), Some(binding.clone())));
         Ok(binding)
     }
 
@@ -344,8 +337,8 @@ impl KeyTable {
     pub(super) fn unbind(&self, binding: &Binding) {
         let removed = {
             let mut keys = self.keys.write();
-            let mine = matches!(keys.names.get(&binding.key()),
-                Some(Named::Window(owner)) if std::ptr::eq(Arc::as_ptr(owner), binding));
+            let owner = keys.names.get(&binding.key).and_then(|named| named.binding.as_ref());
+            let mine = owner.is_some_and(|owner| std::ptr::eq(Arc::as_ptr(owner), binding));
             if mine {
                 let region = binding.registration.key;
                 if let Some(count) = keys.bound.get_mut(&region) {
@@ -354,7 +347,7 @@ impl KeyTable {
                         keys.bound.remove(&region);
                     }
                 }
-                keys.names.remove(&binding.key())
+                keys.names.remove(&binding.key)
             } else {
                 None
             }
@@ -367,11 +360,8 @@ impl KeyTable {
     pub(super) fn unbind_all(&self, connection: u64) {
         let mine: Vec<_> = {
             let keys = self.keys.read();
-            let windows = keys.names.values().filter_map(|named| match named {
-                Named::Window(binding) if binding.connection == connection => Some(binding.clone()),
-                _ => None,
-            });
-            windows.collect()
+            let windows = keys.names.values().filter_map(|named| named.binding.as_ref());
+            windows.filter(|binding| binding.connection == connection).cloned().collect()
         };
         mine.iter().for_each(|binding| self.unbind(binding));
     }
@@ -379,12 +369,9 @@ impl KeyTable {
     /// Returns the window that the peer of this connection may invalidate by this key: one that it may use
     /// (RFC 5040 section 5.3, `NdkSendAndInvalidate`). A peer may never invalidate a region.
     pub(crate) fn window(&self, key: u32, connection: u64) -> Option<Arc<Binding>> {
-        match self.keys.read().names.get(&key) {
-            Some(Named::Window(binding)) if binding.connection == connection && binding.is_live() => {
-                Some(binding.clone())
-            }
-            _ => None,
-        }
+        let keys = self.keys.read();
+        let binding = keys.names.get(&key)?.binding.as_ref();
+        binding.filter(|binding| binding.connection == connection && binding.is_live()).cloned()
     }
 
     /// Checks key, rights and range before a byte is placed or read on behalf of the peer of this connection
@@ -406,34 +393,25 @@ impl KeyTable {
             Intent::Read => (Access::REMOTE_READ, remote),
             Intent::Atomic => (Access::REMOTE_ATOMIC, remote),
         };
-        let named = self.keys.read().names.get(&key).cloned();
-        let (registration, binding, access) = match named {
-            Some(Named::Region(registration)) => {
-                let access = registration.access();
-                (registration, None, access)
-            }
+        let Some(named) = self.keys.read().names.get(&key).cloned() else { return Err(unknown) };
+        let access = match &named.binding {
+            None => named.registration.access,
             // The key of a window is unknown before the binding goes live, and after its region was
             // deregistered.
-            Some(Named::Window(binding)) if !binding.is_live() || !binding.registration.is_valid() => {
-                return Err(unknown);
-            }
+            Some(binding) if !binding.is_live() || !named.registration.is_valid() => return Err(unknown),
             // A window serves the peer of one connection only (`MW-04`).
-            Some(Named::Window(binding)) if binding.connection != connection => return Err(strange),
-            Some(Named::Window(binding)) => {
-                let access = binding.access;
-                (binding.registration.clone(), Some(binding), access)
-            }
-            None => return Err(unknown),
+            Some(binding) if binding.connection != connection => return Err(strange),
+            Some(binding) => binding.access,
         };
         if !access.contains(right) {
             return Err(Terminate::ACCESS_REMOTE);
         }
-        let part = part(to, length).filter(|part| match &binding {
+        let part = part(to, length).filter(|part| match &named.binding {
             Some(binding) => binding.contains(part),
-            None => registration.contains(part),
+            None => named.registration.contains(part),
         });
         let part = part.ok_or_else(|| beyond(to, length, intent))?;
-        Ok(Grant { part, access: RemoteAccess::new(registration, binding) })
+        Ok(Grant { part, access: named })
     }
 }
 
@@ -560,7 +538,7 @@ mod tests {
         table.deregister(&first).expect("nothing is bound to it");
         let memory = Owned::zeroed(8).expect("memory").share();
         let second = Registration::new(first.key(), memory, Access::REMOTE_READ);
-        table.keys.write().names.insert(first.key(), Named::Region(second.clone()));
+        table.keys.write().names.insert(first.key(), RemoteAccess::new(second.clone(), None));
         table.deregister(&first).expect("it is not registered");
         assert!(reaches(second.key()) && second.is_valid());
         table.deregister(&second).expect("nothing is bound to it");

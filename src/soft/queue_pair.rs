@@ -1,6 +1,5 @@
 //! A queue pair: its two queues, and the connection it belongs to.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
@@ -171,14 +170,8 @@ impl QueuePair {
     /// it, or until that can no longer happen.
     pub(crate) async fn settled(&self) {
         // In a box, because it is seldom needed: without one it would be moved with each connect.
-        if self.lock().is_returning {
-            Box::pin(self.is_returned()).await;
-        }
-    }
-
-    async fn is_returned(&self) {
         while self.lock().is_returning {
-            let mut returned = pin!(self.returned.notified());
+            let mut returned = Box::pin(self.returned.notified());
             returned.as_mut().enable();
             if self.lock().is_returning {
                 returned.await;

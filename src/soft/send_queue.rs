@@ -651,11 +651,14 @@ mod tests {
     use crate::types::Access;
     use crate::wire::mpa;
 
+    fn queue(depth: usize, crc: bool) -> SendQueue {
+        SendQueue::new(depth, 9, crc, CompletionSink::to_futures(std::sync::Arc::default()))
+    }
+
     // With a checksum the payload is copied, and the room for it is the thread's (SEC-12).
     #[test]
     fn a_socket_that_is_full_keeps_no_large_room_for_a_few_bytes() {
-        let sink = CompletionSink::to_futures(std::sync::Arc::<Table>::default());
-        let mut queue = SendQueue::new(4, 1, true, sink);
+        let mut queue = queue(4, true);
         let mut wakes = WakeList::default();
         let large = Payload::from_iter([Owned::zeroed(60_000).expect("memory").share().whole()]);
         let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
@@ -668,7 +671,7 @@ mod tests {
         assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
         assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
         // The end of a message of a stream does not keep it either.
-        let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()));
+        let mut queue = self::queue(4, false);
         let mut large_batch = Batch::new(true);
         large_batch.framed(&[0; 60_000]);
         large_batch.clear();
@@ -736,7 +739,7 @@ mod tests {
         let access = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let registration = keys.register(memory.clone(), access).expect("registered");
         let access = RemoteAccess::new(registration, None);
-        let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()));
+        let mut queue = queue(4, false);
         let mut wakes = WakeList::default();
         let read = Answer::Read { sink: (1, 0) };
         let atomic = Answer::Atomic { atomic: Atomic::fetch_add(1), identifier: 1 };
@@ -759,18 +762,12 @@ mod tests {
     // The probes of a silent peer do not pile up, and are sent neither early nor late.
     #[test]
     fn nothing_is_interjected_while_something_waits() {
-        let queue = || SendQueue::new(4, 9, false, CompletionSink::to_futures(std::sync::Arc::default()));
+        let queue = || queue(4, false);
         let mut busy = queue();
         assert!(busy.probe());
         let frames = |queue: &SendQueue| {
-            queue
-                .batch
-                .pieces(None)
-                .map(|piece| match piece {
-                    Piece::Bytes(bytes) => bytes.len(),
-                    Piece::Memory { .. } => 0,
-                })
-                .sum::<usize>()
+            let pieces = queue.batch.pieces(None);
+            pieces.map(|piece| if let Piece::Bytes(bytes) = piece { bytes.len() } else { 0 }).sum::<usize>()
         };
         let length = frames(&busy);
         busy.nudge();
