@@ -449,10 +449,14 @@ impl QueuePair {
             return Err(PostError { kind, buffer });
         }
         let entries = self.inner.config.receive_entries;
-        let list = self.lend(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None)?;
-        let ticket = self.inner.table.open(RequestMeta { kind: OpKind::Receive, context });
-        let outcome = self.inner.provider.post_receive(ticket, list.payload);
-        self.posted(ticket, OpKind::Receive, list.state, outcome)
+        let lent = self.lend(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None)?;
+        let LentList { payload, state } = lent;
+        let table = &self.inner.table;
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context });
+        match self.inner.provider.post_receive(ticket, payload) {
+            Ok(()) => Ok(Op::new(table.clone(), ticket, OpKind::Receive, state)),
+            Err(refused) => Err(self.refused(ticket, refused, state)),
+        }
     }
 
     /// Completes all outstanding requests of both queues with `CANCELED`. Source: `IND2QueuePair::Flush`.
@@ -498,26 +502,17 @@ impl QueuePair {
         Ok(list)
     }
 
-    /// Returns the future of a request, once the provider has taken or refused it.
-    ///
-    /// # Errors
-    /// That of `outcome`, with the buffer.
-    #[inline]
-    pub(super) fn posted<B: WorkBuffer>(
+    /// Closes the slot of a request that the provider has refused. Returns the error, with the buffer.
+    #[cold]
+    pub(super) fn refused<B: WorkBuffer>(
         &self,
         ticket: Ticket,
-        kind: OpKind,
+        Refused { kind, payload }: Refused,
         state: B::State,
-        outcome: Result<(), Refused>,
-    ) -> Result<Op<B>, PostError<B>> {
-        match outcome {
-            Ok(()) => Ok(Op::new(self.inner.table.clone(), ticket, kind, state)),
-            Err(Refused { kind, payload }) => {
-                self.inner.table.close(ticket);
-                let kind = self.inner.explain(kind);
-                Err(PostError { kind, buffer: B::reclaim(LentList { payload, state }) })
-            }
-        }
+    ) -> PostError<B> {
+        self.inner.table.close(ticket);
+        let kind = self.inner.explain(kind);
+        PostError { kind, buffer: B::reclaim(LentList { payload, state }) }
     }
 
     /// Checks that the memory of the peer has `length` bytes.

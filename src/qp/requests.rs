@@ -351,8 +351,10 @@ impl QueuePair {
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
             DirectOutcome::Declined => {
                 let (ticket, payload) = (table.open(label), list.payload);
-                let outcome = inner.provider.post_send(WorkRequest { ticket, operation, payload, flags });
-                self.posted(ticket, kind, list.state, outcome)
+                match inner.provider.post_send(WorkRequest { ticket, operation, payload, flags }) {
+                    Ok(()) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
+                    Err(refused) => Err(self.refused(ticket, refused, list.state)),
+                }
             }
         }
     }

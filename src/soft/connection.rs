@@ -92,7 +92,7 @@ impl Socket {
 
     /// Writes the batch once, without blocking, and returns how many bytes the socket took.
     fn write(&self, batch: &Batch, extent: Extent) -> io::Result<usize> {
-        let held = match batch.access() {
+        let held = match &batch.access {
             None => None,
             Some(access) => Some(access.guard().ok_or_else(deregistered)?),
         };

@@ -78,14 +78,14 @@ impl Part {
 pub(crate) struct Batch {
     /// Copied bytes. The arena is the thread's, lent until the socket has taken the batch: an idle connection
     /// has none.
-    arena: Vec<u8>,
+    pub(super) arena: Vec<u8>,
     parts: VecDeque<Part>,
     frames: usize,
     /// The number of bytes of the first part that have been sent.
     sent: usize,
     /// The peer's access to the in-place parts of Read Responses, as long as one of them has not been sent in
     /// full: it must be valid when they are sent.
-    access: Option<RemoteAccess>,
+    pub(super) access: Option<RemoteAccess>,
     crc: bool,
 }
 
@@ -117,11 +117,6 @@ impl Batch {
         }
     }
 
-    /// Returns the access that must be valid while this batch is being sent.
-    pub(crate) fn access(&self) -> Option<&RemoteAccess> {
-        self.access.as_ref()
-    }
-
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
         self.frames = 0;
@@ -136,12 +131,6 @@ impl Batch {
         if self.arena.capacity() > SMALL_ARENA.max(2 * self.arena.len()) {
             self.arena.shrink_to(SMALL_ARENA);
         }
-    }
-
-    /// Returns the capacity of this batch's arena.
-    #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
-        self.arena.capacity()
     }
 
     /// Returns the end of the arena, from which on more is copied.
@@ -235,7 +224,7 @@ impl Batch {
         }
     }
 
-    /// Returns the pieces that are to be sent. `memory` is that of the [access](Self::access), if the batch
+    /// Returns the pieces that are to be sent. `memory` is that of the access, if the batch
     /// has one.
     pub(crate) fn pieces<'a>(&'a self, memory: Option<&'a Slice>) -> impl Iterator<Item = Piece<'a>> {
         self.parts.iter().enumerate().map(move |(index, part)| {
@@ -327,7 +316,7 @@ impl SendQueue {
                 // Executed in its turn: the reads before it must see the value before it. Bytes of a read
                 // that are still in place are fetched when the batch is written, so the atomic waits for the
                 // next batch.
-                if self.batch.access().is_some() {
+                if self.batch.access.is_some() {
                     return false;
                 }
                 // One step, so that no other atomic comes between, of whichever connection.
@@ -478,12 +467,12 @@ mod tests {
         let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
         batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
 
-        assert!(batch.access().is_some(), "a Write of ours behind the answer does not free it");
+        assert!(batch.access.is_some(), "a Write of ours behind the answer does not free it");
         let answered = 16 + 2000;
         batch.advance(answered - 1);
-        assert!(batch.access().is_some(), "a byte of the answer is left");
+        assert!(batch.access.is_some(), "a byte of the answer is left");
         batch.advance(1);
-        assert!(batch.access().is_none(), "what is left is somebody else's");
+        assert!(batch.access.is_none(), "what is left is somebody else's");
         assert!(!batch.is_empty());
     }
 

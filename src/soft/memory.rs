@@ -289,13 +289,12 @@ impl KeyTable {
     /// # Errors
     /// `Busy` while a window is bound to the region (`MR-04`): nothing has changed then.
     pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
-        let removed = {
-            let mut keys = self.keys.write();
-            if keys.has(registration) && keys.bound.contains_key(&registration.key()) {
-                return Err(RegisterError::Busy);
-            }
-            keys.remove(registration)
-        };
+        let mut keys = self.keys.write();
+        if keys.has(registration) && keys.bound.contains_key(&registration.key()) {
+            return Err(RegisterError::Busy);
+        }
+        let removed = keys.remove(registration);
+        drop(keys);
         registration.revoke();
         drop(removed);
         Ok(())
@@ -335,23 +334,19 @@ impl KeyTable {
 
     /// Revokes the key of a window. When this returns, no byte is being moved by it, and none will be.
     pub(super) fn unbind(&self, binding: &Binding) {
-        let removed = {
-            let mut keys = self.keys.write();
-            let owner = keys.names.get(&binding.key).and_then(|named| named.binding.as_ref());
-            let mine = owner.is_some_and(|owner| std::ptr::eq(Arc::as_ptr(owner), binding));
-            if mine {
-                let region = binding.registration.key;
-                if let Some(count) = keys.bound.get_mut(&region) {
-                    *count -= 1;
-                    if *count == 0 {
-                        keys.bound.remove(&region);
-                    }
+        let (mut keys, mut removed) = (self.keys.write(), None);
+        let owner = keys.names.get(&binding.key).and_then(|named| named.binding.as_ref());
+        if owner.is_some_and(|owner| std::ptr::eq(Arc::as_ptr(owner), binding)) {
+            let region = binding.registration.key;
+            if let Some(count) = keys.bound.get_mut(&region) {
+                *count -= 1;
+                if *count == 0 {
+                    keys.bound.remove(&region);
                 }
-                keys.names.remove(&binding.key)
-            } else {
-                None
             }
-        };
+            removed = keys.names.remove(&binding.key);
+        }
+        drop(keys);
         binding.revoke();
         drop(removed);
     }

@@ -666,10 +666,10 @@ mod tests {
         queue.batch.clear();
         queue.nudge();
         let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("a frame is there") };
-        assert!(batch.capacity() > 60_000, "it has the room of the batch before");
+        assert!(batch.arena.capacity() > 60_000, "it has the room of the batch before");
         let full = Err(io::ErrorKind::WouldBlock.into());
         assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
-        assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
+        assert!(queue.batch.arena.capacity() < 16 * 1024 && !queue.batch.is_empty());
         // The end of a message of a stream does not keep it either.
         let mut queue = self::queue(4, false);
         let mut large_batch = Batch::new(true);
@@ -677,9 +677,9 @@ mod tests {
         large_batch.clear();
         let mut rest = Batch::new(false);
         rest.framed(&[0; 100]);
-        assert!(rest.capacity() >= 60_000 && queue.begin_message().is_some());
+        assert!(rest.arena.capacity() >= 60_000 && queue.begin_message().is_some());
         assert!(matches!(queue.message_offered(1, rest, &mut wakes), Next::Blocked));
-        assert!(queue.batch.capacity() < 16 * 1024 && !queue.batch.is_empty());
+        assert!(queue.batch.arena.capacity() < 16 * 1024 && !queue.batch.is_empty());
     }
 
     // The last handle to a window revokes its key, and waits for transfers by it: not with the lock of the
