@@ -198,9 +198,6 @@ impl<O: Observer> Driver<O> {
             return Poll::Pending;
         }
         let mut receiver = self.reader.receiver();
-        if let Some(stop) = receiver.take_stop() {
-            return Poll::Ready(Err(stop));
-        }
         if receiver.take_has_read() {
             // The message that waited has gone on.
             self.is_starved = false;
@@ -208,12 +205,12 @@ impl<O: Observer> Driver<O> {
                 path_timeout.received();
             }
         }
-        let outcome = if receiver.has_unprocessed() {
-            receiver.resume(&mut Turn::of_driver(wakes))
-        } else if receiver.awaits_receive() {
+        if receiver.awaits_receive() {
             drop(receiver);
             return self.poll_awaited(cx, wakes);
-        } else {
+        }
+        let reads = receiver.needs_socket();
+        if reads {
             if let Err(error) = ready!(readable) {
                 return Poll::Ready(Err(Stop::Broken(error)));
             }
@@ -228,23 +225,20 @@ impl<O: Observer> Driver<O> {
                 let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
-            let outcome = receiver.turn(&self.socket, &mut Turn::of_driver(wakes));
-            match &outcome {
-                Ok(TurnOutcome { read: false, .. }) if spinning => {
-                    drop(receiver);
-                    // Yield once: tasks that were woken go first.
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Ok(TurnOutcome { read: true, .. }) => self.spin.start(),
-                Ok(TurnOutcome { read: false, .. }) | Err(_) => {}
-            }
-            outcome
-        };
-        let needs_socket = receiver.needs_socket();
+        }
+        let outcome = receiver.advance(&self.socket, &mut Turn::of_driver(wakes));
+        let stop = receiver.take_stop();
         drop(receiver);
-        self.has_read(needs_socket);
-        Poll::Ready(outcome)
+        match outcome {
+            Some(TurnOutcome { read: false, .. }) if reads && spinning => {
+                // Yield once: tasks that were woken go first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(TurnOutcome { read: true, .. }) => self.spin.start(),
+            Some(TurnOutcome { read: false, .. }) | None => {}
+        }
+        self.has_read(outcome, stop)
     }
 
     /// Processes the message that awaits a receive, as soon as it has one (`SRQ-02`): bytes that have arrived
@@ -261,17 +255,16 @@ impl<O: Observer> Driver<O> {
             drop(receiver);
             // A receive that is granted to a connection that does not wait would be kept from the others.
             self.connection.receives.forget(self.connection.number);
-            // Polled again, first for an end that the poll of the completion queue may have met.
+            // Polled again, for the step that the poll of the completion queue has left.
             self.awaits_socket = false;
-            return Poll::Ready(Ok(TurnOutcome { read: false, established: false, cost: 1 }));
+            return Poll::Ready(Ok(TurnOutcome { cost: 1, ..TurnOutcome::default() }));
         }
         if ready.is_ready() {
             self.is_starved = false;
-            let outcome = receiver.resume(&mut Turn::of_driver(wakes));
-            let needs_socket = receiver.needs_socket();
+            let outcome = receiver.advance(&self.socket, &mut Turn::of_driver(wakes));
+            let stop = receiver.take_stop();
             drop(receiver);
-            self.has_read(needs_socket);
-            return Poll::Ready(outcome);
+            return self.has_read(outcome, stop);
         }
         drop(receiver);
         if let Some(error) = self.connection.send_queue().broken.take() {
@@ -283,12 +276,18 @@ impl<O: Observer> Driver<O> {
         Poll::Pending
     }
 
-    /// Records a turn of the reader, which may need the socket for the next one.
-    fn has_read(&mut self, needs_socket: bool) {
-        self.awaits_socket = needs_socket;
+    /// Records a turn of the reader, or its end. Pending if the end has been taken before.
+    fn has_read(
+        &mut self,
+        outcome: Option<TurnOutcome>,
+        stop: Option<Stop>,
+    ) -> Poll<Result<TurnOutcome, Stop>> {
+        let Some(outcome) = outcome else { return stop.map_or(Poll::Pending, |stop| Poll::Ready(Err(stop))) };
+        self.awaits_socket = outcome.needs_socket;
         if let Some(path_timeout) = &mut self.path_timeout {
             path_timeout.received();
         }
+        Poll::Ready(Ok(outcome))
     }
 
     /// Sends the peer an empty Write now and then, to show that this end is alive while nothing is read.

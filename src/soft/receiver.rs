@@ -56,6 +56,19 @@ enum State {
     Gather,
 }
 
+/// The next step of the reader.
+enum Next {
+    /// Read from the socket.
+    Read,
+    /// Process staged bytes: they came with the start-up frames, behind the first frame, or beyond the work
+    /// of a turn.
+    Resume,
+    /// Process staged bytes, once the next message has found a receive.
+    AwaitReceive,
+    /// Nothing: the reader has met this end, which the task has not taken yet, or the connection ends.
+    Ended(Option<Stop>),
+}
+
 /// The next step in the processing of staged bytes.
 enum Step {
     Continue,
@@ -70,6 +83,7 @@ pub(crate) struct Receiver {
     pub(super) connection: Arc<ConnectionShared>,
     staging: Staging,
     state: State,
+    next: Next,
     ahead: ReadAhead,
     /// The segments of a Read Response behind the current one, of which a part has arrived.
     predicted: Option<Box<PredictedSegments>>,
@@ -90,17 +104,12 @@ pub(crate) struct Receiver {
     pub(super) first: Option<(Ticket, Completed)>,
     /// The message did not fit.
     overflowed: bool,
-    /// The next message has to wait for a receive.
-    awaits_receive: bool,
     /// A frame that is being gathered, with CRC on.
     frame: Frame,
     /// The header of the current segment, for a Terminate that names it.
     pub(super) header: [u8; 20],
     /// At least one frame has been received.
     pub(super) heard: bool,
-    /// Staged bytes are to be processed before the next read: bytes that came with the start-up frames,
-    /// behind the first frame, or beyond the work of a turn.
-    unprocessed: bool,
     /// The work of this turn so far.
     pub(super) cost: u32,
     /// The number of bytes that have been read.
@@ -110,8 +119,6 @@ pub(crate) struct Receiver {
     /// The search for a Terminate, while this end disconnects.
     last_words: Option<Box<LastWords>>,
     terminated: Option<Terminate>,
-    /// The reader has stopped, or the connection ends: nothing more is read for a stream.
-    ended: bool,
 }
 
 impl Receiver {
@@ -123,6 +130,7 @@ impl Receiver {
             connection,
             staging: Staging::new(leftover),
             state: State::Header,
+            next: if leftover.is_empty() { Next::Read } else { Next::Resume },
             ahead,
             predicted: None,
             inbound: Inbound::new(),
@@ -134,17 +142,14 @@ impl Receiver {
             messages: 0,
             first: None,
             overflowed: false,
-            awaits_receive: false,
             frame: Frame::default(),
             header: [0; 20],
             heard: false,
-            unprocessed: !leftover.is_empty(),
             cost: 0,
             received: 0,
             empty_frame,
             last_words: None,
             terminated: None,
-            ended: false,
         }
     }
 
@@ -155,12 +160,7 @@ impl Receiver {
 
     /// Returns whether the reader of a stream may have a turn: the task has seen the first frame, and no end.
     pub(super) fn serves_streams(&self) -> bool {
-        self.heard && !self.ended
-    }
-
-    /// Returns whether the reader has met no end.
-    pub(super) fn is_open(&self) -> bool {
-        !self.ended
+        self.heard && !matches!(self.next, Next::Ended(_))
     }
 
     /// Returns whether a part of a message has arrived in a shared receive.
@@ -168,9 +168,13 @@ impl Receiver {
         self.receive.is_some() && self.connection.receives.is_shared()
     }
 
-    /// Returns whether a message that waits for a receive has found one.
-    pub(super) fn may_resume(&self) -> bool {
-        self.awaits_receive && self.connection.receives.is_ready(self.connection.number)
+    /// Returns whether there is a next step, and a receive if it needs one.
+    pub(super) fn may_advance(&self) -> bool {
+        match self.next {
+            Next::Read | Next::Resume => true,
+            Next::AwaitReceive => self.connection.receives.is_ready(self.connection.number),
+            Next::Ended(_) => false,
+        }
     }
 
     /// Returns whether a whole frame has ever been received.
@@ -179,13 +183,13 @@ impl Receiver {
     }
 
     /// Returns whether the stream is between two frames, where it may end.
-    fn at_boundary(&self) -> bool {
+    pub(super) fn at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.staging.is_empty()
     }
 
     /// Takes the receive that was being filled, and ends the reading.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
-        self.ended = true;
+        self.next = Next::Ended(None);
         self.state = State::Header;
         self.predicted = None;
         let overflowed = self.overflowed;
@@ -204,29 +208,51 @@ impl Receiver {
 
     /// Returns whether the next message has to wait for a receive: nothing is read until it has one.
     pub(crate) fn awaits_receive(&self) -> bool {
-        self.awaits_receive
+        matches!(self.next, Next::AwaitReceive)
     }
 
-    /// Returns whether staged bytes are to be processed before the next read.
-    pub(crate) fn has_unprocessed(&self) -> bool {
-        self.unprocessed
+    /// Returns whether the next step is to read from the socket.
+    pub(crate) fn needs_socket(&self) -> bool {
+        matches!(self.next, Next::Read)
     }
 
-    /// Returns whether the next turn is one that reads.
-    pub(super) fn needs_socket(&self) -> bool {
-        !self.unprocessed && !self.awaits_receive
+    /// Returns whether the task has to go on, with staged bytes or with the end.
+    pub(super) fn needs_task(&self) -> bool {
+        matches!(self.next, Next::Resume | Next::Ended(Some(_)))
     }
 
-    /// Processes staged bytes without a read.
-    pub(crate) fn resume(&mut self, turn: &mut Turn<'_, '_>) -> Result<TurnOutcome, Stop> {
+    /// Takes the end that the reader has met, for the task.
+    pub(crate) fn take_stop(&mut self) -> Option<Stop> {
+        if let Next::Ended(stop) = &mut self.next { stop.take() } else { None }
+    }
+
+    /// Takes the next step: reads once and processes the bytes, or processes staged bytes without a read. A
+    /// message that waits for a receive is to have one. Returns `None` if the reader has ended.
+    pub(crate) fn advance(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Option<TurnOutcome> {
+        let reads = match self.next {
+            Next::Read => true,
+            Next::Resume | Next::AwaitReceive => false,
+            Next::Ended(_) => return None,
+        };
         let heard = self.heard;
-        self.awaits_receive = false;
-        self.unprocessed = false;
         self.cost = 1;
-        let processed = self.with_staging(|receiver| receiver.process(turn));
-        self.ended |= processed.is_err();
-        processed?;
-        Ok(TurnOutcome { read: false, established: self.heard && !heard, cost: self.cost })
+        let outcome = self.with_staging(|receiver| {
+            let read = reads && receiver.read_once(socket, &mut turn.room)?;
+            receiver.next = if read || !reads { receiver.process(turn)? } else { Next::Read };
+            Ok(read)
+        });
+        match outcome {
+            Ok(read) => Some(TurnOutcome {
+                read,
+                needs_socket: self.needs_socket(),
+                established: self.heard && !heard,
+                cost: self.cost,
+            }),
+            Err(stop) => {
+                self.next = Next::Ended(Some(stop));
+                None
+            }
+        }
     }
 
     /// Lends the receiver staging room for a turn.
@@ -234,7 +260,7 @@ impl Receiver {
         self.staging.lend(self.ahead.room());
         let result = turn(self);
         // The rest of a turn is processed next: it stays in the staging buffer.
-        if !self.unprocessed {
+        if !matches!(self.next, Next::Resume) {
             self.staging.give_back();
         }
         self.frame.park();
@@ -252,11 +278,6 @@ impl Receiver {
         }
     }
 
-    /// Returns whether the peer is writing nothing.
-    pub(super) fn is_quiet(&self) -> bool {
-        !self.unprocessed && self.at_boundary()
-    }
-
     /// Returns the end of the last Write to the ring of a byte stream.
     pub(super) fn ring_end(&self) -> Option<u64> {
         self.ring_end
@@ -266,22 +287,6 @@ impl Receiver {
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
         self.frame.memory() + self.staging.memory()
-    }
-
-    /// Reads once and processes the bytes.
-    pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<TurnOutcome, Stop> {
-        let heard = self.heard;
-        self.cost = 1;
-        let outcome = self.with_staging(|receiver| match receiver.read_once(socket, &mut turn.room) {
-            Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
-            Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => receiver.process(turn).map(|()| true),
-            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(stop) => Err(stop),
-        });
-        self.ended |= outcome.is_err();
-        let read = outcome?;
-        Ok(TurnOutcome { read, established: self.heard && !heard, cost: self.cost })
     }
 
     /// Discards all further bytes except for a Terminate. To be called before
@@ -297,8 +302,7 @@ impl Receiver {
         };
         let mut words = LastWords::behind(rest);
         let (found, _) = words.read(start);
-        self.ended = true;
-        self.unprocessed = false;
+        self.next = Next::Ended(None);
         self.terminated = self.with_staging(|receiver| {
             let found = found.or_else(|| words.read(receiver.staging.unread()).0);
             receiver.staging.take(receiver.staging.unread().len());
@@ -314,7 +318,6 @@ impl Receiver {
 
     /// Reads and discards bytes. Returns the cost, at least 1; `None` at the end of the stream.
     pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<Option<u32>> {
-        self.unprocessed = false;
         self.cost = 1;
         let length = self.with_staging(|receiver| {
             receiver.staging.take(receiver.staging.unread().len());
@@ -332,8 +335,26 @@ impl Receiver {
         Ok((length > 0).then_some(self.cost))
     }
 
+    /// Reads once, and distributes the bytes. Returns whether any had arrived.
+    ///
+    /// # Errors
+    /// The end of the stream, and that of the socket.
+    fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<bool, Stop> {
+        match self.read_into_place(socket, room) {
+            Ok(0) if self.at_boundary() => Err(Stop::Closed),
+            Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(true),
+            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(stop) => Err(stop),
+        }
+    }
+
     /// Reads once, and accounts for the bytes; 0 is the end.
-    fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
+    fn read_into_place(
+        &mut self,
+        socket: &Socket,
+        room: &mut Option<&mut StreamRoom<'_>>,
+    ) -> Result<usize, Stop> {
         if let Some(room) = room.as_deref_mut().filter(|_| !self.connection.crc)
             && let Some(length) = self.read_message(socket, room)?
         {
@@ -434,10 +455,14 @@ impl Receiver {
         self.received_behind(length - direct)
     }
 
-    /// Processes staged bytes until there are too few, or the work of a turn is done.
-    fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<(), Stop> {
+    /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
+    fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Stop> {
         let heard = self.heard;
-        while self.heard == heard && self.cost <= TURN {
+        let next = loop {
+            if self.heard != heard || self.cost > TURN {
+                // The connection is established before anything behind the first frame completes.
+                break if self.staging.is_empty() { Next::Read } else { Next::Resume };
+            }
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(turn)?,
@@ -449,16 +474,16 @@ impl Receiver {
             };
             match step {
                 Step::Continue => {}
-                Step::NeedMore => return Ok(()),
-                Step::AwaitReceive => {
-                    self.awaits_receive = true;
-                    return Ok(());
-                }
+                Step::NeedMore => break Next::Read,
+                Step::AwaitReceive => break Next::AwaitReceive,
             }
-        }
-        // The connection is established before anything behind the first frame completes.
-        self.unprocessed = !self.staging.is_empty();
-        Ok(())
+        };
+        // A read places payload before it stages what is behind it, so no unread byte is ahead of the socket.
+        debug_assert!(
+            self.staging.is_empty() || !matches!(self.state, State::Payload { left: 1.., .. }),
+            "bytes are staged only if no payload is missing",
+        );
+        Ok(next)
     }
 
     /// Skips the RTR message of a peer that sends a frame without any content.

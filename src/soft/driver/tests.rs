@@ -554,8 +554,8 @@ async fn a_read_costs_its_system_call_and_its_bytes() {
         };
         tokio::time::timeout(LIMIT, comes).await.expect("it comes");
         let mut wakes = WakeList::default();
-        let turned = driver.reader.receiver().turn(&socket, &mut Turn::of_driver(&mut wakes));
-        let Ok(turned) = turned else { panic!("no end") };
+        let turned = driver.reader.receiver().advance(&socket, &mut Turn::of_driver(&mut wakes));
+        let turned = turned.expect("no end");
         assert!(turned.read);
         assert_eq!(turned.cost, cost, "{} bytes", bytes.len());
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 use super::Receiver;
-use super::turn::{Stop, TURN, Turn, TurnOutcome};
+use super::turn::{TURN, Turn, TurnOutcome};
 use crate::inflight::WakeList;
 use crate::provider::stream::StreamRoom;
 use crate::soft::connection::Socket;
@@ -28,8 +28,6 @@ pub(crate) struct Reader {
 
 struct State {
     receiver: Receiver,
-    /// The end that the reader of a stream has met, for the task.
-    stop: Option<Stop>,
     /// The reader of a stream has read bytes since the task has last asked.
     has_read: bool,
     /// Wakes the reader of a stream that waits for the next turn.
@@ -63,14 +61,7 @@ impl std::ops::DerefMut for ReceiverGuard<'_> {
 }
 
 impl ReceiverGuard<'_> {
-    /// Takes the end that the reader of a stream has met.
-    pub(crate) fn take_stop(&mut self) -> Option<Stop> {
-        self.0.stop.take()
-    }
-
-    /// Takes the waker of the reader of a stream, if one waits for the next turn. The task has seen that
-    /// there is no end, and without a waker it keeps the lock until it has read: a reader that comes in
-    /// between may meet an end.
+    /// Takes the waker of the reader of a stream, if one waits for the next turn.
     pub(crate) fn take_waiting(&mut self) -> Option<Waker> {
         self.0.waiting.take()
     }
@@ -83,7 +74,7 @@ impl ReceiverGuard<'_> {
 
 impl Reader {
     pub(crate) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
-        let state = Mutex::new(State { receiver, stop: None, has_read: false, waiting: None });
+        let state = Mutex::new(State { receiver, has_read: false, waiting: None });
         Arc::new(Self { state, wanted: AtomicU32::new(0), socket })
     }
 
@@ -113,33 +104,23 @@ impl Reader {
             return polled;
         }
         let Some(mut state) = self.state.try_lock() else { return polled };
-        let State { receiver, stop, has_read, .. } = &mut *state;
+        let State { receiver, has_read, .. } = &mut *state;
         if receiver.first.is_some() {
             return polled;
         }
         let mut spent = 0;
-        while receiver.is_open() && spent < TURN {
-            let resumes = receiver.has_unprocessed() || receiver.may_resume();
-            if receiver.awaits_receive() && !resumes {
-                break;
-            }
-            let mut turn = Turn::of_driver(wakes);
-            let outcome =
-                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, true) };
-            match outcome {
-                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
-                Ok(TurnOutcome { cost, established, .. }) => {
+        while receiver.may_advance() && spent < TURN {
+            let reads = receiver.needs_socket();
+            match self.advance(receiver, &mut Turn::of_driver(wakes), true) {
+                Some(TurnOutcome { read: false, .. }) if reads => break,
+                Some(TurnOutcome { cost, established, .. }) => {
                     *has_read = true;
                     polled.established |= established;
-                    polled.task_goes_on =
-                        receiver.has_unprocessed() || receiver.awaits_receive() || receiver.holds_shared();
                     spent += cost;
                 }
-                Err(end) => {
-                    *stop = Some(end);
-                    polled.task_goes_on = true;
-                }
+                None => {}
             }
+            polled.task_goes_on = !receiver.needs_socket() || receiver.holds_shared();
         }
         polled
     }
@@ -163,21 +144,19 @@ impl Reader {
         wakes: &mut WakeList,
     ) -> bool {
         let mut state = self.lock();
-        let State { receiver, stop, has_read, waiting } = &mut *state;
+        let State { receiver, has_read, waiting } = &mut *state;
         let reads_large = room.is_some();
         let mut spent = 0;
         while receiver.serves_streams() && receiver.expects_large() == reads_large && spent < TURN {
+            let reads = receiver.needs_socket();
             let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut() };
-            let resumes = receiver.has_unprocessed();
-            let outcome =
-                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, spins) };
-            match outcome {
-                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
-                Ok(TurnOutcome { cost, .. }) => {
+            match self.advance(receiver, &mut turn, spins) {
+                Some(TurnOutcome { read: false, .. }) if reads => break,
+                Some(TurnOutcome { cost, .. }) => {
                     *has_read = true;
                     spent += cost;
                 }
-                Err(end) => *stop = Some(end),
+                None => {}
             }
             if room.as_ref().is_none_or(|room| room.is_full()) {
                 break;
@@ -190,25 +169,21 @@ impl Reader {
         {
             replaced = waiting.replace(waker.clone());
         }
-        let task_goes_on = stop.is_some() || receiver.has_unprocessed();
+        let needs_task = receiver.needs_task();
         drop(state);
         drop(replaced);
-        task_goes_on
+        needs_task
     }
 
-    /// Reads once. If the stream spins, the socket is read without asking the runtime whether it is readable.
-    fn turn(
-        &self,
-        receiver: &mut Receiver,
-        turn: &mut Turn<'_, '_>,
-        spins: bool,
-    ) -> Result<TurnOutcome, Stop> {
+    /// Advances the receiver. If the stream spins, the socket is read without asking the runtime whether it
+    /// is readable.
+    fn advance(&self, receiver: &mut Receiver, turn: &mut Turn<'_, '_>, spins: bool) -> Option<TurnOutcome> {
         if !spins {
-            return receiver.turn(&self.socket, turn);
+            return receiver.advance(&self.socket, turn);
         }
         let before = self.socket.is_eager();
         self.socket.set_eager(true);
-        let outcome = receiver.turn(&self.socket, turn);
+        let outcome = receiver.advance(&self.socket, turn);
         self.socket.set_eager(before);
         outcome
     }

@@ -61,12 +61,15 @@ impl<'a> Turn<'a, '_> {
 }
 
 /// The result of a turn of the reader.
+#[derive(Default)]
 pub(crate) struct TurnOutcome {
     /// Bytes were read.
     pub(crate) read: bool,
+    /// All bytes that were read have been processed: only the socket can bring more.
+    pub(crate) needs_socket: bool,
     /// The peer's first frame has arrived, which makes the connection ready (RFC 6581 section 4.3).
     pub(crate) established: bool,
-    /// The cost of the turn, at least 1.
+    /// The cost of the turn.
     pub(crate) cost: u32,
 }
 
