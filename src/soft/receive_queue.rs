@@ -68,7 +68,7 @@ impl ReceiveQueue {
     }
 
     /// Returns the inbox that messages go to instead of receives.
-    pub(crate) fn inbox(&self) -> Option<&StreamInbox> {
+    pub(crate) fn inbox(&self) -> Option<&Arc<StreamInbox>> {
         match &self.source {
             Source::Stream(inbox) => Some(inbox),
             Source::Own { .. } | Source::Shared(_) => None,

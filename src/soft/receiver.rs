@@ -32,13 +32,9 @@ use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
-use message::Shape;
-use placement::{Content, Destination, OnComplete, Place, PredictedSegments, offset, place_in};
+use message::StreamSide;
+use placement::{Content, Destination, OnComplete, Place, offset, place_in};
 use turn::{Stop, TURN, Turn, TurnOutcome, cost_of, reject};
-
-/// The number of ticks of the path timeout without a Write, at least, after which a byte stream returns
-/// memory.
-const TICKS_TO_REST: u8 = 2;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
@@ -85,19 +81,11 @@ pub(crate) struct Receiver {
     state: State,
     next: Next,
     ahead: ReadAhead,
-    /// The segments of a Read Response behind the current one, of which a part has arrived.
-    predicted: Option<Box<PredictedSegments>>,
     inbound: Inbound,
     /// The receive for the current Send, with the number of bytes that it has got.
     pub(super) receive: Option<(Receive, usize)>,
-    /// The Send to a byte stream that is arriving.
-    pub(super) word: [u8; WORD],
-    /// The end of the last Write to the ring of a byte stream.
-    ring_end: Option<u64>,
-    /// The frames of the messages of a byte stream.
-    pub(super) shape: Shape,
-    /// The number of ticks until a stream without Writes returns memory; 0 if it has.
-    ticks_to_rest: u8,
+    /// `None` for a queue pair.
+    stream: Option<StreamSide>,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
     /// The first message of a peer, which completes when the connection is established.
@@ -126,19 +114,16 @@ impl Receiver {
     /// RTR message of the peer is a frame without any content (RFC 6581 section 4.3).
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
+        let stream = connection.receives.inbox().cloned().map(StreamSide::new);
         Self {
             connection,
             staging: Staging::new(leftover),
             state: State::Header,
             next: if leftover.is_empty() { Next::Read } else { Next::Resume },
             ahead,
-            predicted: None,
             inbound: Inbound::new(),
             receive: None,
-            word: [0; WORD],
-            ring_end: None,
-            shape: Shape::default(),
-            ticks_to_rest: 0,
+            stream,
             messages: 0,
             first: None,
             overflowed: false,
@@ -191,7 +176,6 @@ impl Receiver {
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
         self.next = Next::Ended(None);
         self.state = State::Header;
-        self.predicted = None;
         let overflowed = self.overflowed;
         self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
     }
@@ -270,17 +254,14 @@ impl Receiver {
     /// Releases memory of an unfinished frame, and of a byte stream without Writes. Called at each tick.
     pub(crate) fn shrink(&mut self, wakes: &mut WakeList) {
         self.frame.shrink();
-        if let (Some(inbox), 1..) = (self.connection.receives.inbox(), self.ticks_to_rest) {
-            self.ticks_to_rest -= 1;
-            if self.ticks_to_rest == 0 {
-                inbox.rest(wakes);
-            }
+        if let Some(stream) = &mut self.stream {
+            stream.tick(wakes);
         }
     }
 
     /// Returns the end of the last Write to the ring of a byte stream.
     pub(super) fn ring_end(&self) -> Option<u64> {
-        self.ring_end
+        self.stream.as_ref()?.ring_end
     }
 
     /// Returns the size of the memory that is kept for a part of a frame, and for bytes that were read ahead.
@@ -355,14 +336,12 @@ impl Receiver {
         socket: &Socket,
         room: &mut Option<&mut StreamRoom<'_>>,
     ) -> Result<usize, Stop> {
-        if let Some(room) = room.as_deref_mut().filter(|_| !self.connection.crc)
-            && let Some(length) = self.read_message(socket, room)?
-        {
+        if let Some(length) = self.read_planned(socket, room)? {
             return Ok(length);
         }
         let length = self.read(socket, room)?;
         self.account_for_bytes(length);
-        self.received(length, room)?;
+        self.received(length, room);
         Ok(length)
     }
 
@@ -379,18 +358,13 @@ impl Receiver {
         let most = match (headers_only, in_payload) {
             (false, _) => self.ahead.whole_frames(),
             (true, false) => self.ahead.headers(false),
-            (true, true) => self.shape.tail(0).unwrap_or(self.ahead.headers(true)),
+            (true, true) => {
+                let end = self.stream.as_ref().and_then(|stream| stream.shape.tail(0));
+                end.unwrap_or(self.ahead.headers(true))
+            }
         };
         let staging = self.staging.room(most);
-        self.predicted.take_if(|predicted| predicted.is_exposed());
         match &self.state {
-            State::Payload { destination: Destination::Local(parts), left, .. }
-                if self.predicted.is_some() =>
-            {
-                let mut targets = parts.iter().map(Target::Memory).collect();
-                let behind = self.predicted.as_mut().map_or(0, |predicted| predicted.targets(&mut targets));
-                Ok(socket.read(&mut targets, *left + behind)?)
-            }
             State::Payload { destination, left, .. } => {
                 let mut asked = *left + staging.len();
                 let direct = destination.direct(room.as_deref(), *left);
@@ -433,18 +407,9 @@ impl Receiver {
     }
 
     /// Distributes the bytes that `read` brought.
-    fn received(&mut self, length: usize, room: &mut Option<&mut StreamRoom<'_>>) -> Result<(), Stop> {
-        let direct = match &mut self.state {
-            State::Payload { destination, left, .. } => {
-                let placed = length.min(*left);
-                let direct = destination.direct(room.as_deref(), placed);
-                if let Some(room) = room {
-                    room.fill(direct);
-                }
-                *left -= placed;
-                destination.shrink(placed);
-                placed
-            }
+    fn received(&mut self, length: usize, room: &mut Option<&mut StreamRoom<'_>>) {
+        let direct = match self.state {
+            State::Payload { .. } => self.placed(length, room, StreamRoom::fill),
             State::Gather => {
                 let direct = length.min(self.frame.missing().len());
                 self.frame.filled(direct);
@@ -452,7 +417,7 @@ impl Receiver {
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
-        self.received_behind(length - direct)
+        self.staging.filled(length - direct);
     }
 
     /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
@@ -532,7 +497,6 @@ impl Receiver {
         self.ahead.begin(consumed + length + trailer);
         if self.staging.unread().len() < consumed + length + trailer {
             self.staging.take(consumed);
-            self.predicted = self.predict(&header, length);
             self.state = match content {
                 Content::Payload { place, on_complete } => State::Payload {
                     destination: self.destination(place, length),
@@ -602,7 +566,6 @@ impl Receiver {
         if *left > 0 {
             return Ok(Step::NeedMore);
         }
-        self.predicted = None;
         self.state = State::Trailer { left: *trailer, on_complete: std::mem::take(on_complete) };
         Ok(Step::Continue)
     }
@@ -726,7 +689,7 @@ impl Receiver {
         self.inbound = inbound;
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
         let (place, on_complete) = match segment {
-            Segment::Send { offset, last, .. } if self.connection.receives.inbox().is_some() => {
+            Segment::Send { offset, last, .. } if self.stream.is_some() => {
                 if offset + length > WORD {
                     return Err(named(Terminate::TOO_LONG));
                 }
@@ -746,11 +709,9 @@ impl Receiver {
                     .keys
                     .resolve((stag, to), length, Intent::Write, self.connection.number)
                     .map_err(named)?;
-                if self.connection.receives.inbox().is_some_and(|inbox| to >= inbox.ring()) {
-                    self.ring_end = Some(to.wrapping_add(length as u64));
+                if let Some(stream) = &mut self.stream {
+                    stream.begin_write(to, length);
                 }
-                self.shape.begin(length);
-                self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };
                 (Place::Memory(Destination::Remote { access: grant.access, place }), OnComplete::Nothing)
             }

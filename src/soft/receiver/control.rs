@@ -11,7 +11,7 @@ use super::placement::OnComplete;
 use super::turn::{REQUEST_COST, Stop, Violation};
 use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
-use crate::provider::stream::{StreamSend, WORD};
+use crate::provider::stream::StreamSend;
 use crate::soft::connection::ConnectionShared;
 use crate::soft::memory::{Grant, Intent};
 use crate::soft::send_queue::Answer;
@@ -94,6 +94,7 @@ impl Receiver {
         payload: &[u8],
         wakes: &mut WakeList,
     ) -> Result<(), Stop> {
+        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
         match *on_complete {
             OnComplete::ReadRequest => {
                 let mut whole = [0; 20 + ReadRequest::LEN];
@@ -109,7 +110,6 @@ impl Receiver {
             }
             OnComplete::AtomicRequest => {
                 self.cost += REQUEST_COST;
-                let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
                 // The length is right, so the operation is wrong.
                 let request =
                     AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
@@ -125,12 +125,11 @@ impl Receiver {
                 Ok(())
             }
             OnComplete::Immediate { solicited } => {
-                let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
                 // The peer has made no mistake, but the completion could not report the value.
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
-                if self.connection.receives.inbox().is_some() {
-                    return self.deliver(StreamSend::Other(0), wakes);
+                if let Some(stream) = &mut self.stream {
+                    return stream.deliver(StreamSend::Other(0), wakes).map_err(named);
                 }
                 let taken = self.receive.take().map(|(receive, _)| receive);
                 let receive = taken.or_else(|| self.connection.receives.take(self.connection.number));
@@ -142,13 +141,8 @@ impl Receiver {
                 Ok(())
             }
             OnComplete::StreamSend { offset, last } => {
-                let end = offset + payload.len();
-                self.word[offset..end].copy_from_slice(payload);
-                match (last, end) {
-                    (false, _) => Ok(()),
-                    (true, WORD) => self.deliver(StreamSend::Word(self.word), wakes),
-                    (true, _) => self.deliver(StreamSend::Other(end), wakes),
-                }
+                let Some(stream) = &mut self.stream else { return Ok(()) };
+                stream.receive(offset, payload, last, wakes).map_err(named)
             }
             _ => {
                 let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
@@ -172,17 +166,6 @@ impl Receiver {
     pub(crate) fn complete_first(&mut self, wakes: &mut WakeList) {
         if let Some((ticket, completed)) = self.first.take() {
             self.connection.receives.complete(ticket, completed, wakes);
-        }
-    }
-
-    /// Delivers a complete Send to the byte stream.
-    fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
-        self.shape.end();
-        let inbox = self.connection.receives.inbox();
-        if inbox.is_some_and(|inbox| inbox.deliver(send, wakes)) {
-            Ok(())
-        } else {
-            Err(Terminate::NO_BUFFER.with_header(&self.header).into())
         }
     }
 }
