@@ -73,8 +73,7 @@ pub(crate) struct Driver<O: Observer> {
     socket: Arc<Socket>,
     reader: Arc<Reader>,
     observer: Arc<O>,
-    /// `None` while a tick is acted on.
-    path_timeout: Option<PathTimeout>,
+    path_timeout: PathTimeout,
     /// `None` if no time limits a message.
     message_timeout: Option<MessageTimeout>,
     /// Time of the next empty Write while a message waits for a receive.
@@ -117,7 +116,7 @@ impl<O: Observer> Driver<O> {
             reader,
             observer,
             message_timeout: message_timeout.map(MessageTimeout::new),
-            path_timeout: Some(PathTimeout::new(config.path_timeout, nudges)),
+            path_timeout: PathTimeout::new(config.path_timeout, nudges),
             starved: None,
             is_starved: false,
             spin: Spin::new(config.spin),
@@ -201,9 +200,7 @@ impl<O: Observer> Driver<O> {
         if receiver.take_has_read() {
             // The message that waited has gone on.
             self.is_starved = false;
-            if let Some(path_timeout) = &mut self.path_timeout {
-                path_timeout.received();
-            }
+            self.path_timeout.received();
         }
         if receiver.awaits_receive() {
             drop(receiver);
@@ -284,9 +281,7 @@ impl<O: Observer> Driver<O> {
     ) -> Poll<Result<TurnOutcome, Stop>> {
         let Some(outcome) = outcome else { return stop.map_or(Poll::Pending, |stop| Poll::Ready(Err(stop))) };
         self.awaits_socket = outcome.needs_socket;
-        if let Some(path_timeout) = &mut self.path_timeout {
-            path_timeout.received();
-        }
+        self.path_timeout.received();
         Poll::Ready(Ok(outcome))
     }
 
@@ -338,68 +333,69 @@ impl<O: Observer> Driver<O> {
     /// Acts on a tick of the path timeout. Resolves when the state has changed. `known` if the last poll was
     /// by the same task.
     fn poll_clock(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<()> {
-        let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
-        let tick = ready!(path_timeout.poll(cx, known));
-        let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
+        let tick = ready!(self.path_timeout.poll(cx, known));
         let mut receiver = self.reader.receiver();
         if receiver.take_has_read() {
             self.is_starved = false;
-            path_timeout.received();
+            self.path_timeout.received();
         }
         let mut wakes = WakeList::default();
         receiver.shrink(&mut wakes);
+        let has_heard = receiver.has_heard();
         drop(receiver);
         wakes.wake_all();
-        match tick {
-            Tick::Nudge if self.reader.receiver().has_heard() => {}
-            Tick::Nudge => match self.connection.role {
-                Role::Active => write_on(&self.connection, SendQueue::nudge),
-                Role::Passive if path_timeout.postpones_nudge(self.unacknowledged() == 0) => {
-                    self.path_timeout = Some(path_timeout);
+        match (tick, self.connection.role) {
+            (Tick::Rest, _) => {}
+            (Tick::Nudge, _) if has_heard => {}
+            (Tick::Nudge, Role::Active) => write_on(&self.connection, SendQueue::nudge),
+            (Tick::Nudge, Role::Passive) => {
+                let has_reply = self.unacknowledged() == 0;
+                if self.path_timeout.postpones_nudge(has_reply) {
                     return Poll::Ready(());
                 }
-                Role::Passive => self.connection.release(),
-            },
-            Tick::Rest => {}
-            Tick::Check if path_timeout.check_answer(self.owed()) == Verdict::Lost => {
-                self.peer_silent();
-                return Poll::Ready(());
+                self.connection.release();
             }
-            Tick::Check if self.reader.receiver().awaits_receive() => {
-                if let Ok(Some(error)) = self.socket.stream().take_error() {
-                    // The message goes first, if a receive was posted for it while this task was stopped.
-                    self.connection.send_queue().broken.get_or_insert(error);
-                } else {
-                    // The peer's kernel has the answer: empty Writes show the peer that its message waits,
-                    // and its kernel acknowledges them.
-                    let unanswered = self.socket.stream().unanswered().unwrap_or(None);
-                    if path_timeout.check_unread(unanswered) == Verdict::Lost {
-                        self.peer_silent();
-                        return Poll::Ready(());
-                    }
-                }
-            }
-            Tick::Check => match path_timeout.check(self.acknowledged()) {
-                Verdict::Alive => {}
-                Verdict::Ask if self.is_established() => path_timeout.asked(self.ask(), self.acknowledged()),
-                // A peer that has not sent its first frame owes nothing but the acknowledgement of this
-                // side's bytes.
-                Verdict::Ask if self.unacknowledged() > 0 => {
-                    path_timeout.asked(Question::Full, self.acknowledged());
-                }
-                Verdict::Ask => path_timeout.excuse(),
-                // This task may be late, and bytes of the peer unread.
-                Verdict::Lost if self.has_input() => path_timeout.excuse(),
-                Verdict::Lost => {
+            (Tick::Check, _) => {
+                if self.check() == Verdict::Lost {
                     self.peer_silent();
                     return Poll::Ready(());
                 }
-            },
+            }
         }
-        path_timeout.rearm();
-        self.path_timeout = Some(path_timeout);
+        self.path_timeout.rearm();
         // Polled once more, so that the timer is armed again.
         Poll::Ready(())
+    }
+
+    /// Judges the silence of the peer, and asks it for a sign of life if that is due.
+    fn check(&mut self) -> Verdict {
+        let owed = self.owed();
+        if self.path_timeout.check_answer(owed) == Verdict::Lost {
+            return Verdict::Lost;
+        }
+        if self.reader.receiver().awaits_receive() {
+            if let Ok(Some(error)) = self.socket.stream().take_error() {
+                // The message goes first, if a receive was posted for it while this task was stopped.
+                self.connection.send_queue().broken.get_or_insert(error);
+                return Verdict::Alive;
+            }
+            // The peer's kernel has the answer: empty Writes show the peer that its message waits, and its
+            // kernel acknowledges them.
+            return self.path_timeout.check_unread(self.socket.stream().unanswered().unwrap_or(None));
+        }
+        let acknowledged = self.acknowledged();
+        match self.path_timeout.check(acknowledged) {
+            Verdict::Lost if !self.has_input() => return Verdict::Lost,
+            // This task may be late, and bytes of the peer unread.
+            Verdict::Lost => self.path_timeout.excuse(),
+            Verdict::Ask => {
+                let question = self.ask();
+                let acknowledged = self.acknowledged();
+                self.path_timeout.asked(question, acknowledged);
+            }
+            Verdict::Alive => {}
+        }
+        Verdict::Alive
     }
 
     /// Returns whether the peer has sent bytes that have not been read.
@@ -432,6 +428,11 @@ impl<O: Observer> Driver<O> {
 
     /// Asks the peer for a sign of life, if no question is open.
     fn ask(&self) -> Question {
+        if !self.is_established() {
+            // A peer that has not sent its first frame owes nothing but the acknowledgement of this side's
+            // bytes.
+            return if self.unacknowledged() > 0 { Question::Full } else { Question::None };
+        }
         let owes = write_on(&self.connection, |queue| queue.has_reads() || queue.probe());
         let (written, full, asks) = {
             let queue = self.connection.send_queue();

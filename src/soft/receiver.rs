@@ -33,7 +33,7 @@ use crate::wire::rdmap::{Opcode, Terminate};
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
 use message::StreamSide;
-use placement::{Content, Destination, OnComplete, Place, offset, place_in};
+use placement::{Content, Control, Destination, OnComplete, Place, offset, place_in};
 use turn::{Stop, TURN, Turn, TurnOutcome, cost_of, reject};
 
 /// Length field, padding and CRC of a frame without content.
@@ -45,7 +45,7 @@ enum State {
     /// `left` bytes of payload to come, then the trailer.
     Payload { destination: Destination, left: usize, trailer: usize, on_complete: OnComplete },
     /// A payload that is a header of RDMAP: to be gathered in the staging buffer, trailer included.
-    Control { length: usize, trailer: usize, on_complete: OnComplete },
+    Control { length: usize, trailer: usize, control: Control },
     /// Pad and CRC.
     Trailer { left: usize, on_complete: OnComplete },
     /// CRC is on: a whole frame is being gathered.
@@ -498,31 +498,27 @@ impl Receiver {
         if self.staging.unread().len() < consumed + length + trailer {
             self.staging.take(consumed);
             self.state = match content {
-                Content::Payload { place, on_complete } => State::Payload {
+                Content::Payload(place, on_complete) => State::Payload {
                     destination: self.destination(place, length),
                     left: length,
                     trailer,
                     on_complete,
                 },
-                Content::Control(on_complete) => State::Control { length, trailer, on_complete },
+                Content::Control(control) => State::Control { length, trailer, control },
             };
             return Ok(Step::Continue);
         }
         // Nearly every small frame has arrived as a whole.
         match content {
-            Content::Payload { place, on_complete } => {
+            Content::Payload(place, on_complete) => {
                 let payload = &self.staging.unread()[consumed..][..length];
-                match place {
-                    Place::Receive(offset) => self.place_in_receive(offset, payload),
-                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)
-                        .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
-                }
+                self.place(place, payload, consumed, &mut turn.room)?;
                 self.staging.take(consumed + length + trailer);
                 self.complete(on_complete, turn.wakes);
             }
-            Content::Control(on_complete) => {
+            Content::Control(control) => {
                 self.staging.take(consumed);
-                self.take_control(&on_complete, length, trailer, turn.wakes)?;
+                self.take_control(control, length, trailer, turn.wakes)?;
             }
         }
         self.frame_done();
@@ -538,6 +534,22 @@ impl Receiver {
             }
             (Place::Receive(_), None) => Destination::Local(Payload::new()),
         }
+    }
+
+    /// Copies the payload of a frame, whose header has `consumed` bytes, to its place.
+    fn place(
+        &self,
+        place: Place,
+        payload: &[u8],
+        consumed: usize,
+        room: &mut Option<&mut StreamRoom<'_>>,
+    ) -> Result<(), Terminate> {
+        match place {
+            Place::Receive(offset) => self.place_in_receive(offset, payload),
+            Place::Memory(destination) => place_in(&destination, payload, room)
+                .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
+        }
+        Ok(())
     }
 
     /// Copies the payload of a Send to the current receive, which has room for it.
@@ -571,16 +583,12 @@ impl Receiver {
     }
 
     fn parse_control(&mut self, wakes: &mut WakeList) -> Result<Step, Stop> {
-        let State::Control { length, trailer, on_complete } = &mut self.state else {
-            return Ok(Step::Continue);
-        };
-        let (length, trailer) = (*length, *trailer);
+        let State::Control { length, trailer, control } = self.state else { return Ok(Step::Continue) };
         if self.staging.unread().len() < length + trailer {
             return Ok(Step::NeedMore);
         }
-        let on_complete = std::mem::take(on_complete);
         self.state = State::Header;
-        self.take_control(&on_complete, length, trailer, wakes)?;
+        self.take_control(control, length, trailer, wakes)?;
         self.frame_done();
         Ok(Step::Continue)
     }
@@ -588,7 +596,7 @@ impl Receiver {
     /// Executes the next staged payload, which is for RDMAP itself, and has arrived with its trailer.
     fn take_control(
         &mut self,
-        on_complete: &OnComplete,
+        control: Control,
         length: usize,
         trailer: usize,
         wakes: &mut WakeList,
@@ -596,7 +604,7 @@ impl Receiver {
         let mut payload = [0; MAX_CONTROL];
         payload[..length].copy_from_slice(&self.staging.unread()[..length]);
         self.staging.take(length + trailer);
-        self.control(on_complete, &payload[..length], wakes)
+        self.control(control, &payload[..length], wakes)
     }
 
     fn skip_trailer(&mut self, wakes: &mut WakeList) -> Step {
@@ -658,15 +666,11 @@ impl Receiver {
         let Some(content) = self.begin(&header, length, consumed)? else { return Ok(false) };
         let payload = &body[consumed..consumed + length];
         match content {
-            Content::Payload { place, on_complete } => {
-                match place {
-                    Place::Receive(offset) => self.place_in_receive(offset, payload),
-                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)
-                        .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
-                }
+            Content::Payload(place, on_complete) => {
+                self.place(place, payload, consumed, &mut turn.room)?;
                 self.complete(on_complete, turn.wakes);
             }
-            Content::Control(on_complete) => self.control(&on_complete, payload, turn.wakes)?,
+            Content::Control(control) => self.control(control, payload, turn.wakes)?,
         }
         Ok(true)
     }
@@ -688,46 +692,41 @@ impl Receiver {
         }
         self.inbound = inbound;
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
-        let (place, on_complete) = match segment {
+        Ok(Some(match segment {
+            Segment::Send { offset, .. } if self.stream.is_some() && offset + length > WORD => {
+                return Err(named(Terminate::TOO_LONG));
+            }
             Segment::Send { offset, last, .. } if self.stream.is_some() => {
-                if offset + length > WORD {
-                    return Err(named(Terminate::TOO_LONG));
-                }
-                return Ok(Some(Content::Control(OnComplete::StreamSend { offset, last })));
+                Content::Control(Control::StreamSend { offset, last })
             }
             Segment::Send { offset, last, solicited, .. } => {
                 self.reserve_receive(offset, length)?;
-                (Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
+                Content::Payload(Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
             }
             // Neither key nor offset of an empty Write is checked.
             Segment::Write { .. } if length == 0 => {
-                (Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
+                Content::Payload(Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
             }
             Segment::Write { stag, to } => {
-                let grant = self
-                    .connection
-                    .keys
-                    .resolve((stag, to), length, Intent::Write, self.connection.number)
-                    .map_err(named)?;
+                let ConnectionShared { keys, number, .. } = &*self.connection;
+                let grant = keys.resolve((stag, to), length, Intent::Write, *number).map_err(named)?;
                 if let Some(stream) = &mut self.stream {
                     stream.begin_write(to, length);
                 }
                 let place = RemoteAddress { key: stag, address: to };
-                (Place::Memory(Destination::Remote { access: grant.access, place }), OnComplete::Nothing)
+                let destination = Destination::Remote { access: grant.access, place };
+                Content::Payload(Place::Memory(destination), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.sink((stag, to), (length, last), consumed)?;
-                (Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
+                Content::Payload(Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
             }
-            Segment::ReadRequest => return Ok(Some(Content::Control(OnComplete::ReadRequest))),
-            Segment::AtomicRequest => return Ok(Some(Content::Control(OnComplete::AtomicRequest))),
-            Segment::AtomicResponse => return Ok(Some(Content::Control(OnComplete::AtomicResponse))),
-            Segment::Immediate { solicited } => {
-                return Ok(Some(Content::Control(OnComplete::Immediate { solicited })));
-            }
-            Segment::Terminate => return Ok(Some(Content::Control(OnComplete::Terminate))),
-        };
-        Ok(Some(Content::Payload { place, on_complete }))
+            Segment::ReadRequest => Content::Control(Control::ReadRequest),
+            Segment::AtomicRequest => Content::Control(Control::AtomicRequest),
+            Segment::AtomicResponse => Content::Control(Control::AtomicResponse),
+            Segment::Immediate { solicited } => Content::Control(Control::Immediate { solicited }),
+            Segment::Terminate => Content::Control(Control::Terminate),
+        }))
     }
 
     /// Returns the window that this segment invalidates. RFC 5040 section 4.8: a peer may invalidate a
@@ -773,14 +772,7 @@ impl Receiver {
                 }
             }
             OnComplete::Response { last: true } => self.cost += self.connection.complete_read(wakes),
-            OnComplete::Send { .. } | OnComplete::Response { .. } => {}
-            OnComplete::Nothing
-            | OnComplete::ReadRequest
-            | OnComplete::AtomicRequest
-            | OnComplete::AtomicResponse
-            | OnComplete::Immediate { .. }
-            | OnComplete::StreamSend { .. }
-            | OnComplete::Terminate => {}
+            OnComplete::Send { .. } | OnComplete::Response { .. } | OnComplete::Nothing => {}
         }
     }
 }

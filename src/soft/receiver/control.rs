@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::Receiver;
-use super::placement::OnComplete;
+use super::placement::Control;
 use super::turn::{REQUEST_COST, Stop, Violation};
 use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
@@ -90,13 +90,13 @@ impl Receiver {
     /// Executes a message whose payload is for RDMAP itself.
     pub(super) fn control(
         &mut self,
-        on_complete: &OnComplete,
+        control: Control,
         payload: &[u8],
         wakes: &mut WakeList,
     ) -> Result<(), Stop> {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
-        match *on_complete {
-            OnComplete::ReadRequest => {
+        match control {
+            Control::ReadRequest => {
                 let mut whole = [0; 20 + ReadRequest::LEN];
                 whole[..20].copy_from_slice(&self.header);
                 if let Some(place) = whole[20..].get_mut(..payload.len()) {
@@ -108,7 +108,7 @@ impl Receiver {
                 self.cost += self.connection.serve(&request, !self.heard, wakes).map_err(named)?;
                 Ok(())
             }
-            OnComplete::AtomicRequest => {
+            Control::AtomicRequest => {
                 self.cost += REQUEST_COST;
                 // The length is right, so the operation is wrong.
                 let request =
@@ -116,7 +116,7 @@ impl Receiver {
                 self.cost += self.connection.serve_atomic(&request, wakes).map_err(named)?;
                 Ok(())
             }
-            OnComplete::AtomicResponse => {
+            Control::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
                 self.cost += self.connection.atomic_answered(&response, wakes).map_err(|terminate| {
                     let terminate = terminate.with_header(&self.header);
@@ -124,7 +124,7 @@ impl Receiver {
                 })?;
                 Ok(())
             }
-            OnComplete::Immediate { solicited } => {
+            Control::Immediate { solicited } => {
                 // The peer has made no mistake, but the completion could not report the value.
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
@@ -140,11 +140,11 @@ impl Receiver {
                 self.finish_receive(receive.ticket, completed, wakes);
                 Ok(())
             }
-            OnComplete::StreamSend { offset, last } => {
+            Control::StreamSend { offset, last } => {
                 let Some(stream) = &mut self.stream else { return Ok(()) };
                 stream.receive(offset, payload, last, wakes).map_err(named)
             }
-            _ => {
+            Control::Terminate => {
                 let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
                 Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
             }

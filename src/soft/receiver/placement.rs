@@ -77,6 +77,11 @@ pub(super) enum OnComplete {
     Response {
         last: bool,
     },
+}
+
+/// A message whose payload has no memory of its own.
+#[derive(Clone, Copy)]
+pub(super) enum Control {
     ReadRequest,
     AtomicRequest,
     AtomicResponse,
@@ -93,12 +98,8 @@ pub(super) enum OnComplete {
 
 /// The content of a frame whose header has arrived.
 pub(super) enum Content {
-    Payload {
-        place: Place,
-        on_complete: OnComplete,
-    },
-    /// A payload that is a header of RDMAP.
-    Control(OnComplete),
+    Payload(Place, OnComplete),
+    Control(Control),
 }
 
 /// Copies staged payload to its place.
@@ -373,7 +374,7 @@ impl Receiver {
         let content = self.begin(&Header::Tagged(header), length, HEADER)?;
         let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
         self.ahead.begin(HEADER + length + trailer);
-        if let Some(Content::Payload { place: Place::Memory(destination), on_complete }) = content {
+        if let Some(Content::Payload(Place::Memory(destination), on_complete)) = content {
             self.state = State::Payload { destination, left: length, trailer, on_complete };
         }
         Ok(())
