@@ -168,12 +168,12 @@ impl<O: Observer> Driver<O> {
             wakes.wake_all();
             return self.poll_message_timeout(cx);
         };
-        if let Ok(TurnOutcome { established: true, .. }) = &outcome {
-            self.observer.event(Event::Established);
-            self.connection.release();
-            self.reader.receiver().complete_first(&mut wakes);
-        }
-        if let Ok(TurnOutcome { cost, .. }) = &outcome {
+        if let Ok(TurnOutcome { established, cost, .. }) = outcome {
+            if established {
+                self.observer.event(Event::Established);
+                self.connection.release();
+                self.reader.receiver().complete_first(&mut wakes);
+            }
             self.spent += cost;
         }
         wakes.wake_all();
@@ -327,7 +327,7 @@ impl<O: Observer> Driver<O> {
 
     /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
-        self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().has_heard()
+        self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().heard
     }
 
     /// Acts on a tick of the path timeout. Resolves when the state has changed. `known` if the last poll was
@@ -341,7 +341,7 @@ impl<O: Observer> Driver<O> {
         }
         let mut wakes = WakeList::default();
         receiver.shrink(&mut wakes);
-        let has_heard = receiver.has_heard();
+        let has_heard = receiver.heard;
         drop(receiver);
         wakes.wake_all();
         match (tick, self.connection.role) {

@@ -162,11 +162,6 @@ impl Receiver {
         }
     }
 
-    /// Returns whether a whole frame has ever been received.
-    pub(crate) fn has_heard(&self) -> bool {
-        self.heard
-    }
-
     /// Returns whether the stream is between two frames, where it may end.
     pub(super) fn at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.staging.is_empty()
@@ -213,16 +208,17 @@ impl Receiver {
     /// Takes the next step: reads once and processes the bytes, or processes staged bytes without a read. A
     /// message that waits for a receive is to have one. Returns `None` if the reader has ended.
     pub(crate) fn advance(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Option<TurnOutcome> {
-        let reads = match self.next {
-            Next::Read => true,
-            Next::Resume | Next::AwaitReceive => false,
-            Next::Ended(_) => return None,
-        };
+        if matches!(self.next, Next::Ended(_)) {
+            return None;
+        }
+        let reads = matches!(std::mem::replace(&mut self.next, Next::Read), Next::Read);
         let heard = self.heard;
         self.cost = 1;
         let outcome = self.with_staging(|receiver| {
             let read = reads && receiver.read_once(socket, &mut turn.room)?;
-            receiver.next = if read || !reads { receiver.process(turn)? } else { Next::Read };
+            if read || !reads {
+                receiver.next = receiver.process(turn)?;
+            }
             Ok(read)
         });
         match outcome {
@@ -321,7 +317,12 @@ impl Receiver {
     /// # Errors
     /// The end of the stream, and that of the socket.
     fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<bool, Stop> {
-        match self.read_into_place(socket, room) {
+        let length = match self.read_planned(socket, room) {
+            Ok(None) => self.read(socket, room),
+            Ok(Some(length)) => Ok(length),
+            Err(stop) => Err(stop),
+        };
+        match length {
             Ok(0) if self.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(true),
@@ -330,28 +331,13 @@ impl Receiver {
         }
     }
 
-    /// Reads once, and accounts for the bytes; 0 is the end.
-    fn read_into_place(
-        &mut self,
-        socket: &Socket,
-        room: &mut Option<&mut StreamRoom<'_>>,
-    ) -> Result<usize, Stop> {
-        if let Some(length) = self.read_planned(socket, room)? {
-            return Ok(length);
-        }
-        let length = self.read(socket, room)?;
-        self.account_for_bytes(length);
-        self.received(length, room);
-        Ok(length)
-    }
-
     /// Adds bytes that have been read to the cost of the turn and to the total.
     fn account_for_bytes(&mut self, length: usize) {
         self.cost += cost_of(length);
         self.received += length as u64;
     }
 
-    /// Reads once, by one `readv`, into the places of the bytes.
+    /// Reads once, by one `readv` into the places of the bytes, and accounts for them. 0 is the end.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
@@ -364,7 +350,7 @@ impl Receiver {
             }
         };
         let staging = self.staging.room(most);
-        match &self.state {
+        let length = match &self.state {
             State::Payload { destination, left, .. } => {
                 let mut asked = *left + staging.len();
                 let direct = destination.direct(room.as_deref(), *left);
@@ -392,22 +378,19 @@ impl Receiver {
                     targets.extend(behind.iter().map(Target::Memory));
                     targets.push(Target::Bytes(staging));
                 }
-                Ok(socket.read(&mut targets, asked)?)
+                socket.read(&mut targets, asked)?
             }
             State::Gather => {
                 let frame = self.frame.missing();
                 let asked = frame.len() + staging.len();
-                Ok(socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?)
+                socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => {
                 let asked = staging.len();
-                Ok(socket.read(&mut [Target::Bytes(staging)], asked)?)
+                socket.read(&mut [Target::Bytes(staging)], asked)?
             }
-        }
-    }
-
-    /// Distributes the bytes that `read` brought.
-    fn received(&mut self, length: usize, room: &mut Option<&mut StreamRoom<'_>>) {
+        };
+        self.account_for_bytes(length);
         let direct = match self.state {
             State::Payload { .. } => self.placed(length, room, StreamRoom::fill),
             State::Gather => {
@@ -418,6 +401,7 @@ impl Receiver {
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
         self.staging.filled(length - direct);
+        Ok(length)
     }
 
     /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
@@ -629,14 +613,14 @@ impl Receiver {
             return Ok(Step::NeedMore);
         }
         self.state = State::Header;
-        let (frame, length) = self.frame.take();
-        let outcome = self.checked(&frame[..length], turn);
+        let frame = std::mem::take(&mut self.frame);
+        let outcome = self.checked(frame.gathered(), turn);
+        self.frame = frame;
         if let Ok(false) = outcome {
-            self.frame.restore(frame);
             self.state = State::Gather;
             return Ok(Step::AwaitReceive);
         }
-        Frame::release(frame);
+        self.frame.release();
         outcome?;
         self.frame_done();
         Ok(Step::Continue)
@@ -740,13 +724,16 @@ impl Receiver {
 
     /// Takes a receive for a segment of a Send, unless it has one, and checks that there is room.
     fn reserve_receive(&mut self, offset: usize, length: usize) -> Result<(), Stop> {
-        if self.receive.is_none() {
-            // RFC 5041 section 7.2; a peer may not send a message for which no receive is posted (`QP-20`).
-            let receive = self.connection.receives.take(self.connection.number);
-            let receive = receive.ok_or_else(|| Terminate::NO_BUFFER.with_header(&self.header))?;
-            self.receive = Some((receive, 0));
-        }
-        let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
+        let (receive, got) = match &mut self.receive {
+            Some(current) => current,
+            None => {
+                // RFC 5041 section 7.2; a peer may not send a message for which no receive is posted
+                // (`QP-20`).
+                let receive = self.connection.receives.take(self.connection.number);
+                let receive = receive.ok_or_else(|| Terminate::NO_BUFFER.with_header(&self.header))?;
+                self.receive.insert((receive, 0))
+            }
+        };
         if offset + length > inflight::length(&receive.payload) {
             // The receive completes with the overflow, and the connection breaks (`X4`).
             self.overflowed = true;

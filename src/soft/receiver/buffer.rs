@@ -289,19 +289,9 @@ impl Frame {
         self.gathered == self.length
     }
 
-    /// Takes the buffer with the whole frame, and its length, for [`restore`](Self::restore) or
-    /// [`release`](Self::release).
-    pub(super) fn take(&mut self) -> (Box<[u8]>, usize) {
-        (std::mem::take(&mut self.room), self.length)
-    }
-
-    /// Restores the buffer of a frame that is still needed.
-    pub(super) fn restore(&mut self, room: Box<[u8]>) {
-        self.room = room;
-    }
-
     /// Returns the buffer of a frame that is no longer needed to the thread.
-    pub(super) fn release(room: Box<[u8]>) {
+    pub(super) fn release(&mut self) {
+        let room = std::mem::take(&mut self.room);
         // A thread that is about to end keeps none.
         let _ = FREE_FRAMES.try_with(|free| {
             let mut free = free.borrow_mut();
@@ -323,7 +313,7 @@ impl Frame {
         if !self.room.is_empty() {
             self.kept.reserve_exact(self.gathered);
             self.kept.extend_from_slice(&self.room[..self.gathered]);
-            Self::release(self.take().0);
+            self.release();
         }
     }
 
@@ -511,7 +501,7 @@ mod tests {
         other.begin(4);
         assert_eq!(other.push(&[7; 9]), 4);
         assert!(other.is_complete());
-        Frame::release(other.take().0);
+        other.release();
 
         frame.missing()[0] = b'c';
         frame.filled(1);
@@ -535,7 +525,7 @@ mod tests {
             frame.push(&[1; 100]);
         }
         for frame in &mut frames {
-            Frame::release(frame.take().0);
+            frame.release();
         }
         assert_eq!(FREE_FRAMES.with_borrow(Vec::len), SPARES);
         frames[0].begin(100);

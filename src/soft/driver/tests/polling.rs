@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::reading::{comes, drive, feed, listener, shared_receives};
+use super::reading::{comes, drive, feed, shared_receives, with_shared};
 use super::*;
 use crate::error::Reason;
 use crate::net::Host;
@@ -93,12 +93,7 @@ async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     assert!(Pin::new(&mut driver).poll(&mut Context::from_waker(&waker)).is_pending());
     let full = Err(io::ErrorKind::WouldBlock.into());
     assert!(matches!(end.connection.send_queue().offered(batch, full, &mut wakes), Next::Blocked));
-    let woken = async {
-        while count.0.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, woken).await.expect("the task goes on");
+    until(|| count.0.load(Ordering::SeqCst) > 0).await;
     drop(driver);
 }
 
@@ -111,8 +106,7 @@ fn post(shared: &SharedReceives, table: &Table) -> Ticket {
 
 /// Creates an end whose first message waits for a shared receive.
 async fn starved(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
-    let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
-    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let (mut end, mut driver) = with_shared(shared).await;
     let bytes = [&rtr_frame(Rtr::Write, false)[..], &message()].concat();
     feed(&mut end, &mut driver, &bytes).await;
     drive(&mut driver, |driver| driver.reader.receiver().awaits_receive()).await;
@@ -188,8 +182,7 @@ async fn a_poll_reads_nothing_after_a_command() {
         assert!(end.table.take(receive).is_none(), "{command:?}");
         tokio::spawn(driver);
         assert_eq!(end.log.take(2).await[..2], ["established", "receive"]);
-        let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await;
-        assert_eq!(completed.expect("it was posted").status, Status::CANCELED, "{command:?}");
+        assert_eq!(end.completed(receive).await.status, Status::CANCELED, "{command:?}");
     }
 }
 
@@ -202,7 +195,7 @@ async fn the_first_message_completes_if_its_report_panics() {
     end.peer.write_all(&message()).await.expect("written");
     assert!(tokio::spawn(driver).await.is_err_and(|error| error.is_panic()));
     assert_eq!(end.log.take(3).await, ["ended: lost", "receive", "closed"]);
-    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await.expect("it was posted");
+    let completed = end.completed(receive).await;
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
 }
 
@@ -282,12 +275,7 @@ async fn a_poll_reads_nothing_before_the_queue_pair_can_post() {
         move || queue_pair.establish(connection)
     });
     // The queue pair has the connection next, and is not connected yet.
-    let has_it = async {
-        while Arc::strong_count(&end.connection) == holders {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, has_it).await.expect("the thread runs");
+    until(|| Arc::strong_count(&end.connection) > holders).await;
     queue.progress(|| false);
     assert!(end.table.take(receive).is_none(), "nothing can be posted yet");
     drop(state);

@@ -35,12 +35,7 @@ fn unread(driver: &Driver<Log>, most: usize) -> usize {
 
 /// Waits until `bytes` unread bytes have arrived.
 pub(super) async fn comes(driver: &Driver<Log>, bytes: usize) {
-    let comes = async {
-        while unread(driver, bytes) < bytes {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, comes).await.expect("in time");
+    until(|| unread(driver, bytes) >= bytes).await;
 }
 
 /// Sends to the task, which reads all of it.
@@ -50,8 +45,18 @@ pub(super) async fn feed(end: &mut End, driver: &mut Driver<Log>, bytes: &[u8]) 
     drive(driver, |driver| unread(driver, 1) == 0).await;
 }
 
-pub(super) async fn listener() -> TcpListener {
+async fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener")
+}
+
+/// Creates the passive end of a connection to a listener with these receives.
+async fn with(receives: impl FnOnce(CompletionSink) -> Arc<ReceiveQueue>) -> (End, Driver<Log>) {
+    End::passive_at(&SoftConfig::default(), listener().await, receives).await
+}
+
+/// Creates the passive end of a connection whose receives are shared.
+pub(super) async fn with_shared(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
+    with(|sink| ReceiveQueue::with_shared(shared.clone(), sink)).await
 }
 
 pub(super) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
@@ -69,8 +74,7 @@ async fn a_reset_that_a_reader_takes_is_reported() {
     const ROUNDS: usize = 200;
     const LENGTH: usize = 20_000;
     for round in 0..ROUNDS {
-        let receives = |sink| ReceiveQueue::to_stream(StreamInbox::new(4, 0), sink);
-        let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+        let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, 0), sink)).await;
         let memory = Owned::zeroed(2 * LENGTH).expect("memory").share();
         let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
         let write = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to: 0 };
@@ -169,8 +173,7 @@ impl Wake for Locked {
 #[tokio::test]
 async fn a_restored_receive_wakes_without_a_lock() {
     let (shared, table) = shared_receives();
-    let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
-    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let (mut end, mut driver) = with_shared(&shared).await;
     let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
     assert!(shared.post_receive(ticket, memory()).is_ok());
     feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
@@ -187,8 +190,7 @@ async fn a_restored_receive_wakes_without_a_lock() {
 #[tokio::test]
 async fn a_send_does_not_hide_a_write_before_it() {
     const RING: u64 = 64;
-    let receives = |sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink);
-    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink)).await;
     let memory = Owned::zeroed(128).expect("memory").share();
     let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
     let write = |to| {
