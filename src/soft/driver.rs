@@ -223,7 +223,7 @@ impl<O: Observer> Driver<O> {
                 return Poll::Pending;
             }
         }
-        let outcome = receiver.advance(&self.socket, &mut Turn::of_driver(wakes));
+        let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None });
         let stop = receiver.take_stop();
         drop(receiver);
         match outcome {
@@ -258,7 +258,7 @@ impl<O: Observer> Driver<O> {
         }
         if ready.is_ready() {
             self.is_starved = false;
-            let outcome = receiver.advance(&self.socket, &mut Turn::of_driver(wakes));
+            let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None });
             let stop = receiver.take_stop();
             drop(receiver);
             return self.has_read(outcome, stop);

@@ -15,6 +15,7 @@ pub(crate) mod turn;
 
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 
 use tracing::trace;
 
@@ -106,7 +107,10 @@ pub(crate) struct Receiver {
     empty_frame: bool,
     /// The search for a Terminate, while this end disconnects.
     last_words: Option<Box<LastWords>>,
-    terminated: Option<Terminate>,
+    /// Another caller than the task has read bytes since the task has last asked.
+    has_read: bool,
+    /// Wakes the reader of a stream that waits for the next turn.
+    waiting: Option<Waker>,
 }
 
 impl Receiver {
@@ -134,7 +138,8 @@ impl Receiver {
             received: 0,
             empty_frame,
             last_words: None,
-            terminated: None,
+            has_read: false,
+            waiting: None,
         }
     }
 
@@ -278,19 +283,18 @@ impl Receiver {
             State::Gather => (0, self.frame.gathered()),
         };
         let mut words = LastWords::behind(rest);
-        let (found, _) = words.read(start);
+        words.read(start);
         self.next = Next::Ended(None);
-        self.terminated = self.with_staging(|receiver| {
-            let found = found.or_else(|| words.read(receiver.staging.unread()).0);
+        self.with_staging(|receiver| {
+            words.read(receiver.staging.unread());
             receiver.staging.take(receiver.staging.unread().len());
-            found
         });
         self.last_words = Some(Box::new(words));
     }
 
     /// Returns the Terminate that was found among discarded bytes.
     pub(crate) fn terminated(&self) -> Option<&Terminate> {
-        self.terminated.as_ref()
+        self.last_words.as_ref()?.terminate.as_ref()
     }
 
     /// Reads and discards bytes. Returns the cost, at least 1; `None` at the end of the stream.
@@ -301,10 +305,8 @@ impl Receiver {
             let room = receiver.staging.room(MANY);
             let asked = room.len();
             let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
-            if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
-                let (terminated, frames) = words.read(&room[..length]);
-                receiver.terminated = terminated;
-                receiver.cost += frames;
+            if let Some(words) = &mut receiver.last_words {
+                receiver.cost += words.read(&room[..length]);
             }
             io::Result::Ok(length)
         })?;
@@ -702,7 +704,9 @@ impl Receiver {
                 Content::Payload(Place::Memory(destination), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
-                let sink = self.sink((stag, to), (length, last), consumed)?;
+                let sink = self.connection.send_queue().response((stag, to), length, last);
+                let sink =
+                    sink.map_err(|error| Stop::response(error.with_header(&self.header[..consumed])))?;
                 Content::Payload(Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
             }
             Segment::ReadRequest => Content::Control(Control::ReadRequest),

@@ -542,7 +542,7 @@ async fn a_read_costs_its_system_call_and_its_bytes() {
         reading::comes(&driver, bytes.len()).await;
         tokio::time::timeout(LIMIT, socket.stream().readable()).await.expect("in time").expect("a socket");
         let mut wakes = WakeList::default();
-        let turned = driver.reader.receiver().advance(&socket, &mut Turn::of_driver(&mut wakes));
+        let turned = driver.reader.receiver().advance(&socket, &mut Turn { wakes: &mut wakes, room: None });
         let turned = turned.expect("no end");
         assert!(turned.read);
         assert_eq!(turned.cost, cost, "{} bytes", bytes.len());

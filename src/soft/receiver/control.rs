@@ -8,14 +8,13 @@ use smallvec::SmallVec;
 
 use super::Receiver;
 use super::placement::Control;
-use super::turn::{REQUEST_COST, Stop, Violation};
+use super::turn::{REQUEST_COST, Stop};
 use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
 use crate::provider::stream::StreamSend;
 use crate::soft::connection::ConnectionShared;
 use crate::soft::memory::{Grant, Intent};
 use crate::soft::send_queue::Answer;
-use crate::status::Status;
 use crate::types::Role;
 use crate::wire::ddp::Untagged;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
@@ -28,9 +27,6 @@ const ATOMIC: usize = 8;
 impl ConnectionShared {
     /// Serves a Read Request. `first` if it is the very first frame: an empty read then belongs to the
     /// handshake, whatever the read limits. Returns the cost of what was written.
-    ///
-    /// # Errors
-    /// The Terminate for the peer's mistake.
     fn serve(&self, request: &ReadRequest, first: bool, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
@@ -44,9 +40,6 @@ impl ConnectionShared {
     }
 
     /// Serves an Atomic Request. Returns the cost of what was written.
-    ///
-    /// # Errors
-    /// The Terminate for the peer's mistake.
     fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<u32, Terminate> {
         if !request.to.is_multiple_of(ATOMIC as u64) {
             // No error code is more precise.
@@ -75,9 +68,6 @@ impl ConnectionShared {
     }
 
     /// Completes the atomic of this side whose response has arrived. Returns the cost of what was written.
-    ///
-    /// # Errors
-    /// The Terminate for a response without a request.
     fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let mut sending = self.send_queue();
         sending.atomic_response(response)?;
@@ -118,10 +108,8 @@ impl Receiver {
             }
             Control::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
-                self.cost += self.connection.atomic_answered(&response, wakes).map_err(|terminate| {
-                    let terminate = terminate.with_header(&self.header);
-                    Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
-                })?;
+                let cost = self.connection.atomic_answered(&response, wakes);
+                self.cost += cost.map_err(|error| Stop::response(error.with_header(&self.header)))?;
                 Ok(())
             }
             Control::Immediate { solicited } => {
@@ -182,43 +170,44 @@ pub(super) struct LastWords {
     skip: usize,
     /// The start of the current frame, or the whole of a Terminate.
     frame: SmallVec<[u8; LONGEST]>,
+    /// The Terminate that was found.
+    pub(super) terminate: Option<Terminate>,
 }
 
 impl LastWords {
     /// Creates a search in a stream that is this many bytes before the end of a frame.
     pub(super) fn behind(skip: usize) -> Self {
-        Self { skip, frame: SmallVec::new() }
+        Self { skip, frame: SmallVec::new(), terminate: None }
     }
 
-    /// Reads on. Returns the Terminate as soon as it is complete, and the number of frames that began before
-    /// it.
-    pub(super) fn read(&mut self, mut bytes: &[u8]) -> (Option<Terminate>, u32) {
+    /// Reads on, unless the Terminate has been found. Returns the number of frames that began before it.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) -> u32 {
         let mut frames = 0;
-        loop {
+        while self.terminate.is_none() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = &bytes[skipped..];
             if bytes.is_empty() {
-                return (None, frames);
+                break;
             }
             let wanted = self.wanted();
             let taken = (wanted - self.frame.len()).min(bytes.len());
             self.frame.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken..];
             if self.frame.len() < wanted {
-                return (None, frames);
+                break;
             }
             if self.frame.len() > START {
                 let payload = self.frame.get(mpa::LENGTH_SIZE + Untagged::LEN..).unwrap_or_default();
                 let terminate = Terminate::decode(payload, Phase::Streaming);
-                return (Some(terminate.unwrap_or(Terminate::UNSPECIFIED)), frames);
-            }
-            if self.wanted() == START {
+                self.terminate = Some(terminate.unwrap_or(Terminate::UNSPECIFIED));
+            } else if self.wanted() == START {
                 self.skip = self.length() - START;
                 self.frame.clear();
                 frames += 1;
             }
         }
+        frames
     }
 
     /// Returns the number of bytes of the current frame that are needed.
@@ -252,13 +241,13 @@ mod tests {
                 .concat();
         for step in [1, 3, 7, stream.len()] {
             let mut words = LastWords::behind(rest_of_a_frame.len());
-            let found: Vec<_> = stream.chunks(step).filter_map(|bytes| words.read(bytes).0).collect();
-            assert_eq!(found, [Terminate::NO_BUFFER], "{step} bytes at a time");
+            stream.chunks(step).for_each(|bytes| _ = words.read(bytes));
+            assert_eq!(words.terminate, Some(Terminate::NO_BUFFER), "{step} bytes at a time");
         }
         let mut words = LastWords::behind(0);
-        let (found, frames) = words.read(&stream[rest_of_a_frame.len()..stream.len() - 1]);
-        assert_eq!((found, frames), (None, 2), "a byte is missing");
+        let frames = words.read(&stream[rest_of_a_frame.len()..stream.len() - 1]);
+        assert_eq!((words.terminate, frames), (None, 2), "a byte is missing");
         // SEC-01: the shortest frames, of which each is work.
-        assert_eq!(LastWords::behind(0).read(&[0; 4096]), (None, 4096 / 8), "nonsense");
+        assert_eq!(LastWords::behind(0).read(&[0; 4096]), 4096 / 8, "nonsense");
     }
 }

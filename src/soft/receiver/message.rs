@@ -48,9 +48,6 @@ impl StreamSide {
     }
 
     /// Takes a part of a Send, and delivers the Send with its last part.
-    ///
-    /// # Errors
-    /// The Terminate for a peer that sends more than it may.
     pub(super) fn receive(
         &mut self,
         offset: usize,
@@ -67,10 +64,7 @@ impl StreamSide {
         }
     }
 
-    /// Delivers a complete Send.
-    ///
-    /// # Errors
-    /// The Terminate for a peer that sends more than it may.
+    /// Delivers a complete Send, unless as many wait as the peer may send.
     pub(super) fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Terminate> {
         self.shape.end();
         if self.inbox.deliver(send, wakes) { Ok(()) } else { Err(Terminate::NO_BUFFER) }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::buffer::{LARGE, Staging};
-use super::turn::{Stop, Violation};
+use super::turn::Stop;
 use super::{Receiver, State};
 use crate::inflight::{self, Payload};
 use crate::memory::{Slice, Target};
@@ -26,7 +26,6 @@ use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
 use crate::soft::connection::Socket;
 use crate::soft::memory::{Binding, RemoteAccess};
-use crate::status::Status;
 use crate::wire::ddp::{Header, Tagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
@@ -397,19 +396,6 @@ impl Receiver {
         *left -= placed;
         destination.shrink(placed);
         placed
-    }
-
-    /// Returns the memory for a segment of a Read Response.
-    pub(super) fn sink(
-        &self,
-        from: (u32, u64),
-        (length, last): (usize, bool),
-        header: usize,
-    ) -> Result<Payload, Stop> {
-        self.connection.send_queue().response(from, length, last).map_err(|terminate| {
-            let terminate = terminate.with_header(&self.header[..header]);
-            Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
-        })
     }
 }
 

@@ -17,21 +17,13 @@ use crate::provider::stream::StreamRoom;
 use crate::soft::connection::Socket;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The receiving half, and the waker of the stream's reader that may take the next turn.
+/// The receiving half, behind a lock.
 pub(crate) struct Reader {
-    state: Mutex<State>,
+    receiver: Mutex<Receiver>,
     /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and
     /// again, leaves the lock to them.
     wanted: AtomicU32,
     socket: Arc<Socket>,
-}
-
-struct State {
-    receiver: Receiver,
-    /// The reader of a stream has read bytes since the task has last asked.
-    has_read: bool,
-    /// Wakes the reader of a stream that waits for the next turn.
-    waiting: Option<Waker>,
 }
 
 /// The result of [`Reader::poll`].
@@ -44,50 +36,30 @@ pub(crate) struct Polled {
     pub(crate) established: bool,
 }
 
-/// Exclusive access to the receiver.
-pub(crate) struct ReceiverGuard<'a>(MutexGuard<'a, State>);
-
-impl std::ops::Deref for ReceiverGuard<'_> {
-    type Target = Receiver;
-    fn deref(&self) -> &Receiver {
-        &self.0.receiver
-    }
-}
-
-impl std::ops::DerefMut for ReceiverGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Receiver {
-        &mut self.0.receiver
-    }
-}
-
-impl ReceiverGuard<'_> {
+impl Receiver {
     /// Takes the waker of the reader of a stream, if one waits for the next turn.
     pub(crate) fn take_waiting(&mut self) -> Option<Waker> {
-        self.0.waiting.take()
+        self.waiting.take()
     }
 
-    /// Returns whether the reader of a stream has read bytes since the last call.
+    /// Returns whether another caller than the task has read bytes since the last call.
     pub(crate) fn take_has_read(&mut self) -> bool {
-        std::mem::take(&mut self.0.has_read)
+        std::mem::take(&mut self.has_read)
     }
 }
 
 impl Reader {
     pub(crate) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
-        let state = Mutex::new(State { receiver, has_read: false, waiting: None });
-        Arc::new(Self { state, wanted: AtomicU32::new(0), socket })
+        Arc::new(Self { receiver: Mutex::new(receiver), wanted: AtomicU32::new(0), socket })
     }
 
-    pub(crate) fn receiver(&self) -> ReceiverGuard<'_> {
-        ReceiverGuard(self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.try_lock().unwrap_or_else(|| {
+    /// Locks the receiver.
+    pub(crate) fn receiver(&self) -> MutexGuard<'_, Receiver> {
+        self.receiver.try_lock().unwrap_or_else(|| {
             self.wanted.fetch_add(1, Ordering::Relaxed);
-            let state = self.state.lock();
+            let receiver = self.receiver.lock();
             self.wanted.fetch_sub(1, Ordering::Relaxed);
-            state
+            receiver
         })
     }
 
@@ -103,18 +75,17 @@ impl Reader {
         if self.wanted.load(Ordering::Relaxed) > 0 {
             return polled;
         }
-        let Some(mut state) = self.state.try_lock() else { return polled };
-        let State { receiver, has_read, .. } = &mut *state;
+        let Some(mut receiver) = self.receiver.try_lock() else { return polled };
         if receiver.first.is_some() {
             return polled;
         }
         let mut spent = 0;
         while receiver.may_advance() && spent < TURN {
             let reads = receiver.needs_socket();
-            match self.advance(receiver, &mut Turn::of_driver(wakes), true) {
+            match self.advance(&mut receiver, &mut Turn { wakes: &mut *wakes, room: None }, true) {
                 Some(TurnOutcome { read: false, .. }) if reads => break,
                 Some(TurnOutcome { cost, established, .. }) => {
-                    *has_read = true;
+                    receiver.has_read = true;
                     polled.established |= established;
                     spent += cost;
                 }
@@ -128,7 +99,7 @@ impl Reader {
     /// Returns whether a thread has the receiver.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
-        self.state.try_lock().is_none()
+        self.receiver.try_lock().is_none()
     }
 
     /// Reads for a stream until the room is full or nothing more has arrived, once at least if large frames
@@ -143,17 +114,16 @@ impl Reader {
         spins: bool,
         wakes: &mut WakeList,
     ) -> bool {
-        let mut state = self.lock();
-        let State { receiver, has_read, waiting } = &mut *state;
+        let mut receiver = self.receiver();
         let reads_large = room.is_some();
         let mut spent = 0;
         while receiver.serves_streams() && receiver.expects_large() == reads_large && spent < TURN {
             let reads = receiver.needs_socket();
             let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut() };
-            match self.advance(receiver, &mut turn, spins) {
+            match self.advance(&mut receiver, &mut turn, spins) {
                 Some(TurnOutcome { read: false, .. }) if reads => break,
                 Some(TurnOutcome { cost, .. }) => {
-                    *has_read = true;
+                    receiver.has_read = true;
                     spent += cost;
                 }
                 None => {}
@@ -165,12 +135,12 @@ impl Reader {
         let mut replaced = None;
         if receiver.serves_streams()
             && receiver.expects_large()
-            && !waiting.as_ref().is_some_and(|known| known.will_wake(waker))
+            && !receiver.waiting.as_ref().is_some_and(|known| known.will_wake(waker))
         {
-            replaced = waiting.replace(waker.clone());
+            replaced = receiver.waiting.replace(waker.clone());
         }
         let needs_task = receiver.needs_task();
-        drop(state);
+        drop(receiver);
         drop(replaced);
         needs_task
     }
