@@ -481,33 +481,28 @@ impl Receiver {
         let Some(content) = self.begin(&header, length, consumed)? else { return Ok(Step::AwaitReceive) };
         let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
         self.ahead.begin(consumed + length + trailer);
-        if self.staging.unread().len() < consumed + length + trailer {
-            self.staging.take(consumed);
-            self.state = match content {
-                Content::Payload(place, on_complete) => State::Payload {
-                    destination: self.destination(place, length),
-                    left: length,
-                    trailer,
-                    on_complete,
-                },
-                Content::Control(control) => State::Control { length, trailer, control },
-            };
-            return Ok(Step::Continue);
-        }
-        // Nearly every small frame has arrived as a whole.
         match content {
-            Content::Payload(place, on_complete) => {
+            Content::Control(control) => {
+                self.staging.take(consumed);
+                self.state = State::Control { length, trailer, control };
+                return self.parse_control(turn.wakes);
+            }
+            // Nearly every small frame has arrived as a whole.
+            Content::Payload(place, on_complete)
+                if self.staging.unread().len() >= consumed + length + trailer =>
+            {
                 let payload = &self.staging.unread()[consumed..][..length];
                 self.place(place, payload, consumed, &mut turn.room)?;
                 self.staging.take(consumed + length + trailer);
                 self.complete(on_complete, turn.wakes);
+                self.frame_done();
             }
-            Content::Control(control) => {
+            Content::Payload(place, on_complete) => {
                 self.staging.take(consumed);
-                self.take_control(control, length, trailer, turn.wakes)?;
+                let destination = self.destination(place, length);
+                self.state = State::Payload { destination, left: length, trailer, on_complete };
             }
         }
-        self.frame_done();
         Ok(Step::Continue)
     }
 
@@ -568,29 +563,17 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
+    /// Executes the next staged payload, which is for RDMAP itself, once it has arrived with its trailer.
     fn parse_control(&mut self, wakes: &mut WakeList) -> Result<Step, Stop> {
         let State::Control { length, trailer, control } = self.state else { return Ok(Step::Continue) };
-        if self.staging.unread().len() < length + trailer {
-            return Ok(Step::NeedMore);
-        }
+        let Some(staged) = self.staging.unread().get(..length + trailer) else { return Ok(Step::NeedMore) };
+        let mut payload = [0; MAX_CONTROL];
+        payload[..length].copy_from_slice(&staged[..length]);
+        self.staging.take(length + trailer);
         self.state = State::Header;
-        self.take_control(control, length, trailer, wakes)?;
+        self.control(control, &payload[..length], wakes)?;
         self.frame_done();
         Ok(Step::Continue)
-    }
-
-    /// Executes the next staged payload, which is for RDMAP itself, and has arrived with its trailer.
-    fn take_control(
-        &mut self,
-        control: Control,
-        length: usize,
-        trailer: usize,
-        wakes: &mut WakeList,
-    ) -> Result<(), Stop> {
-        let mut payload = [0; MAX_CONTROL];
-        payload[..length].copy_from_slice(&self.staging.unread()[..length]);
-        self.staging.take(length + trailer);
-        self.control(control, &payload[..length], wakes)
     }
 
     fn skip_trailer(&mut self, wakes: &mut WakeList) -> Step {
