@@ -84,8 +84,6 @@ pub(crate) struct Driver<O: Observer> {
     spin: Spin,
     /// The work of this poll, as the reader counts it.
     spent: u32,
-    /// The command and the clock have been polled in this poll.
-    has_looked_around: bool,
     /// The reader has processed in this poll all bytes that had arrived: only the socket can bring more.
     awaits_socket: bool,
     state: State,
@@ -121,7 +119,6 @@ impl<O: Observer> Driver<O> {
             is_starved: false,
             spin: Spin::new(config.spin),
             spent: 0,
-            has_looked_around: false,
             awaits_socket: false,
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
@@ -130,19 +127,16 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Polls the command of the connector and the timers: once per wake-up, as each wakes the task. Resolves
-    /// when the state has changed.
-    fn poll_surroundings(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Polls the command of the connector and the timers of an open connection, and writes on: once per
+    /// wake-up, as each wakes the task. The state may change.
+    fn poll_surroundings(&mut self, cx: &mut Context<'_>) {
         let DriverWork { command, blocked, known } = self.connection.poll_command(cx);
         if let Some(command) = command {
-            self.execute(command);
-            return Poll::Ready(());
+            return self.execute(command);
         }
         while matches!(self.state, State::Open) && self.poll_clock(cx, known).is_ready() {}
-        if !matches!(self.state, State::Open) {
-            return Poll::Ready(());
-        }
-        if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+        let is_blocked = blocked && matches!(self.state, State::Open);
+        if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
             let mut wakes = WakeList::default();
             let (transmitted, cost) =
                 self.connection.transmit_in_turn(self.connection.send_queue(), &mut wakes);
@@ -155,14 +149,10 @@ impl<O: Observer> Driver<O> {
                 let _ = pin!(yield_now()).poll(cx);
             }
         }
-        Poll::Pending
     }
 
     /// Polls an open connection once. Resolves when the state has changed.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !std::mem::replace(&mut self.has_looked_around, true) && self.poll_surroundings(cx).is_ready() {
-            return Poll::Ready(());
-        }
         let mut wakes = WakeList::default();
         let Poll::Ready(outcome) = self.poll_receive(cx, &mut wakes) else {
             wakes.wake_all();
@@ -463,8 +453,10 @@ impl<O: Observer> Future for Driver<O> {
         // The timers of a program that is stopped are late.
         ready!(self.socket.stream().poll_running(cx));
         self.spent = 0;
-        self.has_looked_around = false;
         self.awaits_socket = false;
+        if matches!(self.state, State::Open) {
+            self.poll_surroundings(cx);
+        }
         loop {
             let progress = match self.state {
                 State::Open => self.poll_open(cx),
