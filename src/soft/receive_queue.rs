@@ -383,19 +383,21 @@ impl Member for SharedReceives {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
     use super::*;
     use crate::inflight::{RequestMeta, Table};
+    use crate::memory::Owned;
     use crate::net::Host;
     use crate::soft::adapter;
     use crate::soft::config::SoftConfig;
     use crate::types::OpKind;
 
+    /// Counts how often a task is woken.
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    pub(in crate::soft) struct Count(pub(in crate::soft) AtomicUsize);
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -403,7 +405,8 @@ mod tests {
         }
     }
 
-    fn queue() -> (SharedQueue, Arc<Table>) {
+    /// Creates an empty queue, and the table of its receives.
+    pub(in crate::soft) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
         let id = adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"))
             .expect("the loopback interface");
         let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
@@ -412,18 +415,18 @@ mod tests {
         (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
     }
 
-    type SharedQueue = Arc<SharedReceives>;
-
-    fn post(shared: &SharedReceives, table: &Table) -> Ticket {
+    /// Posts a receive of a few bytes.
+    pub(in crate::soft) fn post(shared: &SharedReceives, table: &Table) -> Ticket {
         let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
-        assert!(shared.post_receive(ticket, Payload::new()).is_ok());
+        let payload = Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]);
+        assert!(shared.post_receive(ticket, payload).is_ok());
         ticket
     }
 
     // The connection that has waited longest is served first, and no other is woken for it (SRQ-02, SEC-05).
     #[tokio::test]
     async fn a_receive_is_granted_to_the_connection_that_has_waited_longest() {
-        let (shared, table) = queue();
+        let (shared, table) = shared_receives();
         let count = Arc::<Count>::default();
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
@@ -443,7 +446,7 @@ mod tests {
     // A receive whose connection has stopped waiting is granted to the next connection (SRQ-02).
     #[tokio::test]
     async fn an_unused_receive_goes_to_the_next() {
-        let (shared, table) = queue();
+        let (shared, table) = shared_receives();
         let mut cx = Context::from_waker(Waker::noop());
         for connection in [1, 2, 3] {
             assert!(shared.poll_ready(connection, &mut cx).is_pending());

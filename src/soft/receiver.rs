@@ -429,7 +429,8 @@ impl Receiver {
                 Step::AwaitReceive => break Next::AwaitReceive,
             }
         };
-        // A read places payload before it stages what is behind it, so no unread byte is ahead of the socket.
+        // Bytes are staged only if no payload of the current frame is missing. So a read may place the next bytes
+        // of the stream in a payload that is incomplete: no staged byte comes before them.
         debug_assert!(
             self.staging.is_empty() || !matches!(self.state, State::Payload { left: 1.., .. }),
             "bytes are staged only if no payload is missing",

@@ -1,9 +1,9 @@
 //! Tests polls of a completion queue between two steps of the task.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::reading::{comes, drive, feed, shared_receives, with_shared};
+use super::reading::{comes, drive, feed, with_shared};
 use super::*;
 use crate::error::Reason;
 use crate::net::Host;
@@ -12,17 +12,8 @@ use crate::soft::adapter::{self, Adapter};
 use crate::soft::completion_queue::CompletionQueue;
 use crate::soft::queue_pair::{QueuePair, QueuePairUser, Queues};
 use crate::soft::receive_queue::SharedReceives;
+use crate::soft::receive_queue::tests::{Count, post, shared_receives};
 use crate::soft::send_queue::Next;
-
-/// Counts how often a task is woken.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// Creates an end whose socket is full, and whose task waits for room.
 async fn full() -> (End, Driver<Log>) {
@@ -95,13 +86,6 @@ async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     assert!(matches!(end.connection.send_queue().offered(batch, full, &mut wakes), Next::Blocked));
     until(|| count.0.load(Ordering::SeqCst) > 0).await;
     drop(driver);
-}
-
-/// Posts a receive to this shared queue.
-fn post(shared: &SharedReceives, table: &Table) -> Ticket {
-    let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
-    assert!(shared.post_receive(ticket, memory()).is_ok());
-    ticket
 }
 
 /// Creates an end whose first message waits for a shared receive.

@@ -6,10 +6,9 @@ use tokio::io::ReadBuf;
 use tokio::net::TcpSocket;
 
 use super::*;
-use crate::net::Host;
 use crate::provider::stream::{StreamInbox, StreamRoom};
-use crate::soft::adapter::{self, Adapter};
 use crate::soft::receive_queue::SharedReceives;
+use crate::soft::receive_queue::tests::{post, shared_receives};
 use crate::types::Access;
 use crate::wire::ddp::Tagged;
 
@@ -57,14 +56,6 @@ async fn with(receives: impl FnOnce(CompletionSink) -> Arc<ReceiveQueue>) -> (En
 /// Creates the passive end of a connection whose receives are shared.
 pub(super) async fn with_shared(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
     with(|sink| ReceiveQueue::with_shared(shared.clone(), sink)).await
-}
-
-pub(super) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
-    let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
-    let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
-    let table = Arc::<Table>::default();
-    let sink = CompletionSink::to_futures(table.clone());
-    (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
 }
 
 // The reader of a stream takes a reset from the socket on another thread while the task is being polled. The
@@ -174,8 +165,7 @@ impl Wake for Locked {
 async fn a_restored_receive_wakes_without_a_lock() {
     let (shared, table) = shared_receives();
     let (mut end, mut driver) = with_shared(&shared).await;
-    let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
-    assert!(shared.post_receive(ticket, memory()).is_ok());
+    post(&shared, &table);
     feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
     let header = Untagged { last: false, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
     feed(&mut end, &mut driver, &[&header.encode(4)[..], b"half", &[0; 4]].concat()).await;
