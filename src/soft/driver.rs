@@ -73,8 +73,7 @@ pub(crate) struct Driver<O: Observer> {
     socket: Arc<Socket>,
     reader: Arc<Reader>,
     observer: Arc<O>,
-    /// `None` while a tick is acted on.
-    path_timeout: Option<PathTimeout>,
+    path_timeout: PathTimeout,
     /// `None` if no time limits a message.
     message_timeout: Option<MessageTimeout>,
     /// Time of the next empty Write while a message waits for a receive.
@@ -85,8 +84,6 @@ pub(crate) struct Driver<O: Observer> {
     spin: Spin,
     /// The work of this poll, as the reader counts it.
     spent: u32,
-    /// The command and the clock have been polled in this poll.
-    has_looked_around: bool,
     /// The reader has processed in this poll all bytes that had arrived: only the socket can bring more.
     awaits_socket: bool,
     state: State,
@@ -117,12 +114,11 @@ impl<O: Observer> Driver<O> {
             reader,
             observer,
             message_timeout: message_timeout.map(MessageTimeout::new),
-            path_timeout: Some(PathTimeout::new(config.path_timeout, nudges)),
+            path_timeout: PathTimeout::new(config.path_timeout, nudges),
             starved: None,
             is_starved: false,
             spin: Spin::new(config.spin),
             spent: 0,
-            has_looked_around: false,
             awaits_socket: false,
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
@@ -131,19 +127,16 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Polls the command of the connector and the timers: once per wake-up, as each wakes the task. Resolves
-    /// when the state has changed.
-    fn poll_surroundings(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Polls the command of the connector and the timers of an open connection, and writes on: once per
+    /// wake-up, as each wakes the task. The state may change.
+    fn poll_surroundings(&mut self, cx: &mut Context<'_>) {
         let DriverWork { command, blocked, known } = self.connection.poll_command(cx);
         if let Some(command) = command {
-            self.execute(command);
-            return Poll::Ready(());
+            return self.execute(command);
         }
         while matches!(self.state, State::Open) && self.poll_clock(cx, known).is_ready() {}
-        if !matches!(self.state, State::Open) {
-            return Poll::Ready(());
-        }
-        if blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
+        let is_blocked = blocked && matches!(self.state, State::Open);
+        if is_blocked && self.socket.stream().poll_write_ready(cx).is_ready() {
             let (transmitted, bytes) = self.connection.transmit_rest(Extent::Turn);
             self.spent += cost_of(bytes);
             // A poll of a completion queue may be writing, which reports to no task that the socket is full.
@@ -154,25 +147,21 @@ impl<O: Observer> Driver<O> {
                 let _ = pin!(yield_now()).poll(cx);
             }
         }
-        Poll::Pending
     }
 
     /// Polls an open connection once. Resolves when the state has changed.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !std::mem::replace(&mut self.has_looked_around, true) && self.poll_surroundings(cx).is_ready() {
-            return Poll::Ready(());
-        }
         let mut wakes = WakeList::default();
         let Poll::Ready(outcome) = self.poll_receive(cx, &mut wakes) else {
             wakes.wake_all();
             return self.poll_message_timeout(cx);
         };
-        if let Ok(TurnOutcome { established: true, .. }) = &outcome {
-            self.observer.event(Event::Established);
-            self.connection.release();
-            self.reader.receiver().complete_first(&mut wakes);
-        }
-        if let Ok(TurnOutcome { cost, .. }) = &outcome {
+        if let Ok(TurnOutcome { established, cost, .. }) = outcome {
+            if established {
+                self.observer.event(Event::Established);
+                self.connection.release();
+                self.reader.receiver().complete_first(&mut wakes);
+            }
             self.spent += cost;
         }
         wakes.wake_all();
@@ -196,22 +185,17 @@ impl<O: Observer> Driver<O> {
             return Poll::Pending;
         }
         let mut receiver = self.reader.receiver();
-        if let Some(stop) = receiver.take_stop() {
-            return Poll::Ready(Err(stop));
-        }
         if receiver.take_has_read() {
             // The message that waited has gone on.
             self.is_starved = false;
-            if let Some(path_timeout) = &mut self.path_timeout {
-                path_timeout.received();
-            }
+            self.path_timeout.received();
         }
-        let outcome = if receiver.has_unprocessed() {
-            receiver.resume(&mut Turn::of_driver(wakes))
-        } else if receiver.awaits_receive() {
+        if receiver.awaits_receive() {
             drop(receiver);
             return self.poll_awaited(cx, wakes);
-        } else {
+        }
+        let reads = receiver.needs_socket();
+        if reads {
             if let Err(error) = ready!(readable) {
                 return Poll::Ready(Err(Stop::Broken(error)));
             }
@@ -226,23 +210,20 @@ impl<O: Observer> Driver<O> {
                 let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
-            let outcome = receiver.turn(&self.socket, &mut Turn::of_driver(wakes));
-            match &outcome {
-                Ok(TurnOutcome { read: false, .. }) if spinning => {
-                    drop(receiver);
-                    // Yield once: tasks that were woken go first.
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Ok(TurnOutcome { read: true, .. }) => self.spin.start(),
-                Ok(TurnOutcome { read: false, .. }) | Err(_) => {}
-            }
-            outcome
-        };
-        let needs_socket = receiver.needs_socket();
+        }
+        let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None });
+        let stop = receiver.take_stop();
         drop(receiver);
-        self.has_read(needs_socket);
-        Poll::Ready(outcome)
+        match outcome {
+            Some(TurnOutcome { read: false, .. }) if reads && spinning => {
+                // Yield once: tasks that were woken go first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(TurnOutcome { read: true, .. }) => self.spin.start(),
+            Some(TurnOutcome { read: false, .. }) | None => {}
+        }
+        self.has_read(outcome, stop)
     }
 
     /// Processes the message that awaits a receive, as soon as it has one (`SRQ-02`): bytes that have arrived
@@ -259,17 +240,16 @@ impl<O: Observer> Driver<O> {
             drop(receiver);
             // A receive that is granted to a connection that does not wait would be kept from the others.
             self.connection.receives.forget(self.connection.number);
-            // Polled again, first for an end that the poll of the completion queue may have met.
+            // Polled again, for the step that the poll of the completion queue has left.
             self.awaits_socket = false;
-            return Poll::Ready(Ok(TurnOutcome { read: false, established: false, cost: 1 }));
+            return Poll::Ready(Ok(TurnOutcome { cost: 1, ..TurnOutcome::default() }));
         }
         if ready.is_ready() {
             self.is_starved = false;
-            let outcome = receiver.resume(&mut Turn::of_driver(wakes));
-            let needs_socket = receiver.needs_socket();
+            let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None });
+            let stop = receiver.take_stop();
             drop(receiver);
-            self.has_read(needs_socket);
-            return Poll::Ready(outcome);
+            return self.has_read(outcome, stop);
         }
         drop(receiver);
         if let Some(error) = self.connection.sending().queue.broken.take() {
@@ -281,12 +261,16 @@ impl<O: Observer> Driver<O> {
         Poll::Pending
     }
 
-    /// Records a turn of the reader, which may need the socket for the next one.
-    fn has_read(&mut self, needs_socket: bool) {
-        self.awaits_socket = needs_socket;
-        if let Some(path_timeout) = &mut self.path_timeout {
-            path_timeout.received();
-        }
+    /// Records a turn of the reader, or its end. Pending if the end has been taken before.
+    fn has_read(
+        &mut self,
+        outcome: Option<TurnOutcome>,
+        stop: Option<Stop>,
+    ) -> Poll<Result<TurnOutcome, Stop>> {
+        let Some(outcome) = outcome else { return stop.map_or(Poll::Pending, |stop| Poll::Ready(Err(stop))) };
+        self.awaits_socket = outcome.needs_socket;
+        self.path_timeout.received();
+        Poll::Ready(Ok(outcome))
     }
 
     /// Sends the peer an empty Write now and then, to show that this end is alive while nothing is read.
@@ -331,74 +315,75 @@ impl<O: Observer> Driver<O> {
 
     /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
-        self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().has_heard()
+        self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().heard
     }
 
     /// Acts on a tick of the path timeout. Resolves when the state has changed. `known` if the last poll was
     /// by the same task.
     fn poll_clock(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<()> {
-        let Some(path_timeout) = &mut self.path_timeout else { return Poll::Pending };
-        let tick = ready!(path_timeout.poll(cx, known));
-        let Some(mut path_timeout) = self.path_timeout.take() else { return Poll::Pending };
+        let tick = ready!(self.path_timeout.poll(cx, known));
         let mut receiver = self.reader.receiver();
         if receiver.take_has_read() {
             self.is_starved = false;
-            path_timeout.received();
+            self.path_timeout.received();
         }
         let mut wakes = WakeList::default();
         receiver.shrink(&mut wakes);
+        let has_heard = receiver.heard;
         drop(receiver);
         wakes.wake_all();
-        match tick {
-            Tick::Nudge if self.reader.receiver().has_heard() => {}
-            Tick::Nudge => match self.connection.role {
-                Role::Active => self.connection.transmit_after(SendQueue::nudge),
-                Role::Passive if path_timeout.postpones_nudge(self.unacknowledged() == 0) => {
-                    self.path_timeout = Some(path_timeout);
+        match (tick, self.connection.role) {
+            (Tick::Rest, _) => {}
+            (Tick::Nudge, _) if has_heard => {}
+            (Tick::Nudge, Role::Active) => self.connection.transmit_after(SendQueue::nudge),
+            (Tick::Nudge, Role::Passive) => {
+                let has_reply = self.unacknowledged() == 0;
+                if self.path_timeout.postpones_nudge(has_reply) {
                     return Poll::Ready(());
                 }
-                Role::Passive => self.connection.release(),
-            },
-            Tick::Rest => {}
-            Tick::Check if path_timeout.check_answer(self.owed()) == Verdict::Lost => {
-                self.peer_silent();
-                return Poll::Ready(());
+                self.connection.release();
             }
-            Tick::Check if self.reader.receiver().awaits_receive() => {
-                if let Ok(Some(error)) = self.socket.stream().take_error() {
-                    // The message goes first, if a receive was posted for it while this task was stopped.
-                    self.connection.sending().queue.broken.get_or_insert(error);
-                } else {
-                    // The peer's kernel has the answer: empty Writes show the peer that its message waits,
-                    // and its kernel acknowledges them.
-                    let unanswered = self.socket.stream().unanswered().unwrap_or(None);
-                    if path_timeout.check_unread(unanswered) == Verdict::Lost {
-                        self.peer_silent();
-                        return Poll::Ready(());
-                    }
-                }
-            }
-            Tick::Check => match path_timeout.check(self.acknowledged()) {
-                Verdict::Alive => {}
-                Verdict::Ask if self.is_established() => path_timeout.asked(self.ask(), self.acknowledged()),
-                // A peer that has not sent its first frame owes nothing but the acknowledgement of this
-                // side's bytes.
-                Verdict::Ask if self.unacknowledged() > 0 => {
-                    path_timeout.asked(Question::Full, self.acknowledged());
-                }
-                Verdict::Ask => path_timeout.excuse(),
-                // This task may be late, and bytes of the peer unread.
-                Verdict::Lost if self.has_input() => path_timeout.excuse(),
-                Verdict::Lost => {
+            (Tick::Check, _) => {
+                if self.check() == Verdict::Lost {
                     self.peer_silent();
                     return Poll::Ready(());
                 }
-            },
+            }
         }
-        path_timeout.rearm();
-        self.path_timeout = Some(path_timeout);
+        self.path_timeout.rearm();
         // Polled once more, so that the timer is armed again.
         Poll::Ready(())
+    }
+
+    /// Judges the silence of the peer, and asks it for a sign of life if that is due.
+    fn check(&mut self) -> Verdict {
+        let owed = self.owed();
+        if self.path_timeout.check_answer(owed) == Verdict::Lost {
+            return Verdict::Lost;
+        }
+        if self.reader.receiver().awaits_receive() {
+            if let Ok(Some(error)) = self.socket.stream().take_error() {
+                // The message goes first, if a receive was posted for it while this task was stopped.
+                self.connection.sending().queue.broken.get_or_insert(error);
+                return Verdict::Alive;
+            }
+            // The peer's kernel has the answer: empty Writes show the peer that its message waits, and its
+            // kernel acknowledges them.
+            return self.path_timeout.check_unread(self.socket.stream().unanswered().unwrap_or(None));
+        }
+        let acknowledged = self.acknowledged();
+        match self.path_timeout.check(acknowledged) {
+            Verdict::Lost if !self.has_input() => return Verdict::Lost,
+            // This task may be late, and bytes of the peer unread.
+            Verdict::Lost => self.path_timeout.excuse(),
+            Verdict::Ask => {
+                let question = self.ask();
+                let acknowledged = self.acknowledged();
+                self.path_timeout.asked(question, acknowledged);
+            }
+            Verdict::Alive => {}
+        }
+        Verdict::Alive
     }
 
     /// Returns whether the peer has sent bytes that have not been read.
@@ -431,6 +416,11 @@ impl<O: Observer> Driver<O> {
 
     /// Asks the peer for a sign of life, if no question is open.
     fn ask(&self) -> Question {
+        if !self.is_established() {
+            // A peer that has not sent its first frame owes nothing but the acknowledgement of this side's
+            // bytes.
+            return if self.unacknowledged() > 0 { Question::Full } else { Question::None };
+        }
         let owes = self.connection.transmit_after(|queue| queue.outbound.has_reads() || queue.probe());
         let (written, full, asks) = {
             let sending = self.connection.sending();
@@ -453,8 +443,10 @@ impl<O: Observer> Future for Driver<O> {
         // The timers of a program that is stopped are late.
         ready!(self.socket.stream().poll_running(cx));
         self.spent = 0;
-        self.has_looked_around = false;
         self.awaits_socket = false;
+        if matches!(self.state, State::Open) {
+            self.poll_surroundings(cx);
+        }
         loop {
             let progress = match self.state {
                 State::Open => self.poll_open(cx),

@@ -68,17 +68,18 @@ impl ReceiveQueue {
     }
 
     /// Returns the inbox that messages go to instead of receives.
-    pub(crate) fn inbox(&self) -> Option<&StreamInbox> {
-        match &self.source {
-            Source::Stream(inbox) => Some(inbox),
-            Source::Own { .. } | Source::Shared(_) => None,
-        }
+    pub(crate) fn inbox(&self) -> Option<&Arc<StreamInbox>> {
+        if let Source::Stream(inbox) = &self.source { Some(inbox) } else { None }
     }
 
     /// Returns whether the receives are those of a shared queue. If there is none for a message, the message
     /// waits for one in that case, and breaks its connection otherwise (`QP-20`).
     pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.source, Source::Shared(_))
+        self.shared().is_some()
+    }
+
+    fn shared(&self) -> Option<&SharedReceives> {
+        if let Source::Shared(shared) = &self.source { Some(shared) } else { None }
     }
 
     /// Posts a receive: at any time, connected or not (`QP-05`).
@@ -141,23 +142,17 @@ impl ReceiveQueue {
 
     /// Resolves when a message that waits for a receive may have found one.
     pub(crate) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
-        match &self.source {
-            Source::Own { .. } | Source::Stream(_) => Poll::Ready(()),
-            Source::Shared(shared) => shared.poll_ready(connection, cx),
-        }
+        self.shared().map_or(Poll::Ready(()), |shared| shared.poll_ready(connection, cx))
     }
 
     /// Returns whether a message that waits for a receive finds one.
     pub(crate) fn is_ready(&self, connection: u64) -> bool {
-        match &self.source {
-            Source::Own { .. } | Source::Stream(_) => true,
-            Source::Shared(shared) => shared.is_ready(connection),
-        }
+        self.shared().is_none_or(|shared| shared.is_ready(connection))
     }
 
     /// Ends the wait of the connection with this number.
     pub(crate) fn forget(&self, connection: u64) {
-        if let Source::Shared(shared) = &self.source {
+        if let Some(shared) = self.shared() {
             shared.forget(connection);
         }
     }
@@ -267,13 +262,25 @@ impl SharedReceives {
     /// # Errors
     /// `DeviceRemoved`, with the payload.
     pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let woken = {
-            let mut inner = self.inner.lock();
-            if inner.closed {
-                return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
-            }
-            inner.grant(Receive { ticket, payload }).map_err(|receive| inner.queue.push_back(receive)).ok()
-        };
+        self.add(Receive { ticket, payload }, VecDeque::push_back)
+            .map_err(|Receive { payload, .. }| Refused { kind: PostErrorKind::DeviceRemoved, payload })
+    }
+
+    /// Grants the receive to the connection that has waited longest, or adds it to the queue.
+    ///
+    /// # Errors
+    /// The receive, if the queue has ended.
+    fn add(
+        &self,
+        receive: Receive,
+        add: impl FnOnce(&mut VecDeque<Receive>, Receive),
+    ) -> Result<(), Receive> {
+        let mut inner = self.inner.lock();
+        if inner.closed {
+            return Err(receive);
+        }
+        let woken = inner.grant(receive).map_err(|receive| add(&mut inner.queue, receive)).ok();
+        drop(inner);
         if let Some(waker) = woken {
             waker.wake();
         }
@@ -290,15 +297,8 @@ impl SharedReceives {
     /// Returns the receive of an unfinished message, as the next one, to the queue or to the connection that
     /// has waited longest.
     pub(super) fn restore(&self, receive: Receive) {
-        let mut inner = self.inner.lock();
-        if inner.closed {
-            drop(inner);
-            return self.finish([receive], self.last_status());
-        }
-        let woken = inner.grant(receive).map_err(|receive| inner.queue.push_front(receive)).ok();
-        drop(inner);
-        if let Some(waker) = woken {
-            waker.wake();
+        if let Err(receive) = self.add(receive, VecDeque::push_front) {
+            self.finish([receive], self.last_status());
         }
     }
 
@@ -383,19 +383,21 @@ impl Member for SharedReceives {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
     use super::*;
     use crate::inflight::{RequestMeta, Table};
+    use crate::memory::Owned;
     use crate::net::Host;
     use crate::soft::adapter;
     use crate::soft::config::SoftConfig;
     use crate::types::OpKind;
 
+    /// Counts how often a task is woken.
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    pub(in crate::soft) struct Count(pub(in crate::soft) AtomicUsize);
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -403,7 +405,8 @@ mod tests {
         }
     }
 
-    fn queue() -> (SharedQueue, Arc<Table>) {
+    /// Creates an empty queue, and the table of its receives.
+    pub(in crate::soft) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
         let id = adapter::resolve(&Host::Kernel, "127.0.0.1".parse().expect("an address"))
             .expect("the loopback interface");
         let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
@@ -412,18 +415,18 @@ mod tests {
         (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
     }
 
-    type SharedQueue = Arc<SharedReceives>;
-
-    fn post(shared: &SharedReceives, table: &Table) -> Ticket {
+    /// Posts a receive of a few bytes.
+    pub(in crate::soft) fn post(shared: &SharedReceives, table: &Table) -> Ticket {
         let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
-        assert!(shared.post_receive(ticket, Payload::new()).is_ok());
+        let payload = Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]);
+        assert!(shared.post_receive(ticket, payload).is_ok());
         ticket
     }
 
     // The connection that has waited longest is served first, and no other is woken for it (SRQ-02, SEC-05).
     #[tokio::test]
     async fn a_receive_is_granted_to_the_connection_that_has_waited_longest() {
-        let (shared, table) = queue();
+        let (shared, table) = shared_receives();
         let count = Arc::<Count>::default();
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
@@ -443,7 +446,7 @@ mod tests {
     // A receive whose connection has stopped waiting is granted to the next connection (SRQ-02).
     #[tokio::test]
     async fn an_unused_receive_goes_to_the_next() {
-        let (shared, table) = queue();
+        let (shared, table) = shared_receives();
         let mut cx = Context::from_waker(Waker::noop());
         for connection in [1, 2, 3] {
             assert!(shared.poll_ready(connection, &mut cx).is_pending());

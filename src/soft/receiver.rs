@@ -15,6 +15,7 @@ pub(crate) mod turn;
 
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 
 use tracing::trace;
 
@@ -32,13 +33,9 @@ use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
-use message::Shape;
-use placement::{Content, Destination, OnComplete, Place, PredictedSegments, offset, place_in};
+use message::StreamSide;
+use placement::{Content, Control, Destination, OnComplete, Place, offset, place_in};
 use turn::{Stop, TURN, Turn, TurnOutcome, cost_of, reject};
-
-/// The number of ticks of the path timeout without a Write, at least, after which a byte stream returns
-/// memory.
-const TICKS_TO_REST: u8 = 2;
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
@@ -49,11 +46,25 @@ enum State {
     /// `left` bytes of payload to come, then the trailer.
     Payload { destination: Destination, left: usize, trailer: usize, on_complete: OnComplete },
     /// A payload that is a header of RDMAP: to be gathered in the staging buffer, trailer included.
-    Control { length: usize, trailer: usize, on_complete: OnComplete },
+    Control { length: usize, trailer: usize, control: Control },
     /// Pad and CRC.
     Trailer { left: usize, on_complete: OnComplete },
     /// CRC is on: a whole frame is being gathered.
     Gather,
+}
+
+/// The next step of the reader.
+enum Next {
+    /// Read from the socket.
+    Read,
+    /// Process staged bytes: they came with the start-up frames, behind the first frame, or beyond the work
+    /// of a turn.
+    Resume,
+    /// Process staged bytes, once the next message has found a receive.
+    AwaitReceive,
+    /// Nothing: the reader has met this end, which the task has not taken yet, or the connection ends. The
+    /// end is boxed because each turn moves the next step.
+    Ended(Option<Box<Stop>>),
 }
 
 /// The next step in the processing of staged bytes.
@@ -70,37 +81,25 @@ pub(crate) struct Receiver {
     pub(super) connection: Arc<ConnectionShared>,
     staging: Staging,
     state: State,
+    next: Next,
     ahead: ReadAhead,
-    /// The segments of a Read Response behind the current one, of which a part has arrived.
-    predicted: Option<Box<PredictedSegments>>,
     inbound: Inbound,
     /// The receive for the current Send, with the number of bytes that it has got.
     pub(super) receive: Option<(Receive, usize)>,
-    /// The Send to a byte stream that is arriving.
-    pub(super) word: [u8; WORD],
-    /// The end of the last Write to the ring of a byte stream.
-    ring_end: Option<u64>,
-    /// The frames of the messages of a byte stream.
-    pub(super) shape: Shape,
-    /// The number of ticks until a stream without Writes returns memory; 0 if it has.
-    ticks_to_rest: u8,
+    /// `None` for a queue pair.
+    stream: Option<StreamSide>,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
     /// The first message of a peer, which completes when the connection is established.
     pub(super) first: Option<(Ticket, Completed)>,
     /// The message did not fit.
     overflowed: bool,
-    /// The next message has to wait for a receive.
-    awaits_receive: bool,
     /// A frame that is being gathered, with CRC on.
     frame: Frame,
     /// The header of the current segment, for a Terminate that names it.
     pub(super) header: [u8; 20],
     /// At least one frame has been received.
     pub(super) heard: bool,
-    /// Staged bytes are to be processed before the next read: bytes that came with the start-up frames,
-    /// behind the first frame, or beyond the work of a turn.
-    unprocessed: bool,
     /// The work of this turn so far.
     pub(super) cost: u32,
     /// The number of bytes that have been read.
@@ -109,9 +108,10 @@ pub(crate) struct Receiver {
     empty_frame: bool,
     /// The search for a Terminate, while this end disconnects.
     last_words: Option<Box<LastWords>>,
-    terminated: Option<Terminate>,
-    /// The reader has stopped, or the connection ends: nothing more is read for a stream.
-    ended: bool,
+    /// Another caller than the task has read bytes since the task has last asked.
+    has_read: bool,
+    /// Wakes the reader of a stream that waits for the next turn.
+    waiting: Option<Waker>,
 }
 
 impl Receiver {
@@ -119,32 +119,28 @@ impl Receiver {
     /// RTR message of the peer is a frame without any content (RFC 6581 section 4.3).
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
+        let stream = connection.receives.inbox().cloned().map(StreamSide::new);
         Self {
             connection,
             staging: Staging::new(leftover),
             state: State::Header,
+            next: if leftover.is_empty() { Next::Read } else { Next::Resume },
             ahead,
-            predicted: None,
             inbound: Inbound::new(),
             receive: None,
-            word: [0; WORD],
-            ring_end: None,
-            shape: Shape::default(),
-            ticks_to_rest: 0,
+            stream,
             messages: 0,
             first: None,
             overflowed: false,
-            awaits_receive: false,
             frame: Frame::default(),
             header: [0; 20],
             heard: false,
-            unprocessed: !leftover.is_empty(),
             cost: 0,
             received: 0,
             empty_frame,
             last_words: None,
-            terminated: None,
-            ended: false,
+            has_read: false,
+            waiting: None,
         }
     }
 
@@ -155,12 +151,7 @@ impl Receiver {
 
     /// Returns whether the reader of a stream may have a turn: the task has seen the first frame, and no end.
     pub(super) fn serves_streams(&self) -> bool {
-        self.heard && !self.ended
-    }
-
-    /// Returns whether the reader has met no end.
-    pub(super) fn is_open(&self) -> bool {
-        !self.ended
+        self.heard && !matches!(self.next, Next::Ended(_))
     }
 
     /// Returns whether a part of a message has arrived in a shared receive.
@@ -168,26 +159,24 @@ impl Receiver {
         self.receive.is_some() && self.connection.receives.is_shared()
     }
 
-    /// Returns whether a message that waits for a receive has found one.
-    pub(super) fn may_resume(&self) -> bool {
-        self.awaits_receive && self.connection.receives.is_ready(self.connection.number)
-    }
-
-    /// Returns whether a whole frame has ever been received.
-    pub(crate) fn has_heard(&self) -> bool {
-        self.heard
+    /// Returns whether there is a next step, and a receive if it needs one.
+    pub(super) fn may_advance(&self) -> bool {
+        match self.next {
+            Next::Read | Next::Resume => true,
+            Next::AwaitReceive => self.connection.receives.is_ready(self.connection.number),
+            Next::Ended(_) => false,
+        }
     }
 
     /// Returns whether the stream is between two frames, where it may end.
-    fn at_boundary(&self) -> bool {
+    pub(super) fn at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.staging.is_empty()
     }
 
     /// Takes the receive that was being filled, and ends the reading.
     pub(crate) fn take_receive(&mut self) -> Option<Interrupted> {
-        self.ended = true;
+        self.next = Next::Ended(None);
         self.state = State::Header;
-        self.predicted = None;
         let overflowed = self.overflowed;
         self.receive.take().map(|(receive, _)| Interrupted { receive, overflowed })
     }
@@ -204,29 +193,52 @@ impl Receiver {
 
     /// Returns whether the next message has to wait for a receive: nothing is read until it has one.
     pub(crate) fn awaits_receive(&self) -> bool {
-        self.awaits_receive
+        matches!(self.next, Next::AwaitReceive)
     }
 
-    /// Returns whether staged bytes are to be processed before the next read.
-    pub(crate) fn has_unprocessed(&self) -> bool {
-        self.unprocessed
+    /// Returns whether the next step is to read from the socket.
+    pub(crate) fn needs_socket(&self) -> bool {
+        matches!(self.next, Next::Read)
     }
 
-    /// Returns whether the next turn is one that reads.
-    pub(super) fn needs_socket(&self) -> bool {
-        !self.unprocessed && !self.awaits_receive
+    /// Returns whether the task has to go on, with staged bytes or with the end.
+    pub(super) fn needs_task(&self) -> bool {
+        matches!(self.next, Next::Resume | Next::Ended(Some(_)))
     }
 
-    /// Processes staged bytes without a read.
-    pub(crate) fn resume(&mut self, turn: &mut Turn<'_, '_>) -> Result<TurnOutcome, Stop> {
+    /// Takes the end that the reader has met, for the task.
+    pub(crate) fn take_stop(&mut self) -> Option<Stop> {
+        if let Next::Ended(stop) = &mut self.next { stop.take().map(|stop| *stop) } else { None }
+    }
+
+    /// Takes the next step: reads once and processes the bytes, or processes staged bytes without a read. A
+    /// message that waits for a receive is to have one. Returns `None` if the reader has ended.
+    pub(crate) fn advance(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Option<TurnOutcome> {
+        if matches!(self.next, Next::Ended(_)) {
+            return None;
+        }
+        let reads = matches!(std::mem::replace(&mut self.next, Next::Read), Next::Read);
         let heard = self.heard;
-        self.awaits_receive = false;
-        self.unprocessed = false;
         self.cost = 1;
-        let processed = self.with_staging(|receiver| receiver.process(turn));
-        self.ended |= processed.is_err();
-        processed?;
-        Ok(TurnOutcome { read: false, established: self.heard && !heard, cost: self.cost })
+        let outcome = self.with_staging(|receiver| {
+            let read = reads && receiver.read_once(socket, &mut turn.room)?;
+            if read || !reads {
+                receiver.next = receiver.process(turn)?;
+            }
+            Ok(read)
+        });
+        match outcome {
+            Ok(read) => Some(TurnOutcome {
+                read,
+                needs_socket: self.needs_socket(),
+                established: self.heard && !heard,
+                cost: self.cost,
+            }),
+            Err(stop) => {
+                self.next = Next::Ended(Some(Box::new(stop)));
+                None
+            }
+        }
     }
 
     /// Lends the receiver staging room for a turn.
@@ -234,7 +246,7 @@ impl Receiver {
         self.staging.lend(self.ahead.room());
         let result = turn(self);
         // The rest of a turn is processed next: it stays in the staging buffer.
-        if !self.unprocessed {
+        if !matches!(self.next, Next::Resume) {
             self.staging.give_back();
         }
         self.frame.park();
@@ -244,44 +256,20 @@ impl Receiver {
     /// Releases memory of an unfinished frame, and of a byte stream without Writes. Called at each tick.
     pub(crate) fn shrink(&mut self, wakes: &mut WakeList) {
         self.frame.shrink();
-        if let (Some(inbox), 1..) = (self.connection.receives.inbox(), self.ticks_to_rest) {
-            self.ticks_to_rest -= 1;
-            if self.ticks_to_rest == 0 {
-                inbox.rest(wakes);
-            }
+        if let Some(stream) = &mut self.stream {
+            stream.tick(wakes);
         }
-    }
-
-    /// Returns whether the peer is writing nothing.
-    pub(super) fn is_quiet(&self) -> bool {
-        !self.unprocessed && self.at_boundary()
     }
 
     /// Returns the end of the last Write to the ring of a byte stream.
     pub(super) fn ring_end(&self) -> Option<u64> {
-        self.ring_end
+        self.stream.as_ref()?.ring_end
     }
 
     /// Returns the size of the memory that is kept for a part of a frame, and for bytes that were read ahead.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
         self.frame.memory() + self.staging.memory()
-    }
-
-    /// Reads once and processes the bytes.
-    pub(crate) fn turn(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<TurnOutcome, Stop> {
-        let heard = self.heard;
-        self.cost = 1;
-        let outcome = self.with_staging(|receiver| match receiver.read_once(socket, &mut turn.room) {
-            Ok(0) if receiver.at_boundary() => Err(Stop::Closed),
-            Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => receiver.process(turn).map(|()| true),
-            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(stop) => Err(stop),
-        });
-        self.ended |= outcome.is_err();
-        let read = outcome?;
-        Ok(TurnOutcome { read, established: self.heard && !heard, cost: self.cost })
     }
 
     /// Discards all further bytes except for a Terminate. To be called before
@@ -296,35 +284,30 @@ impl Receiver {
             State::Gather => (0, self.frame.gathered()),
         };
         let mut words = LastWords::behind(rest);
-        let (found, _) = words.read(start);
-        self.ended = true;
-        self.unprocessed = false;
-        self.terminated = self.with_staging(|receiver| {
-            let found = found.or_else(|| words.read(receiver.staging.unread()).0);
+        words.read(start);
+        self.next = Next::Ended(None);
+        self.with_staging(|receiver| {
+            words.read(receiver.staging.unread());
             receiver.staging.take(receiver.staging.unread().len());
-            found
         });
         self.last_words = Some(Box::new(words));
     }
 
     /// Returns the Terminate that was found among discarded bytes.
     pub(crate) fn terminated(&self) -> Option<&Terminate> {
-        self.terminated.as_ref()
+        self.last_words.as_ref()?.terminate.as_ref()
     }
 
     /// Reads and discards bytes. Returns the cost, at least 1; `None` at the end of the stream.
     pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<Option<u32>> {
-        self.unprocessed = false;
         self.cost = 1;
         let length = self.with_staging(|receiver| {
             receiver.staging.take(receiver.staging.unread().len());
             let room = receiver.staging.room(MANY);
             let asked = room.len();
             let length = socket.read(&mut [Target::Bytes(&mut *room)], asked)?;
-            if let (Some(words), None) = (&mut receiver.last_words, &receiver.terminated) {
-                let (terminated, frames) = words.read(&room[..length]);
-                receiver.terminated = terminated;
-                receiver.cost += frames;
+            if let Some(words) = &mut receiver.last_words {
+                receiver.cost += words.read(&room[..length]);
             }
             io::Result::Ok(length)
         })?;
@@ -332,17 +315,23 @@ impl Receiver {
         Ok((length > 0).then_some(self.cost))
     }
 
-    /// Reads once, and accounts for the bytes; 0 is the end.
-    fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
-        if let Some(room) = room.as_deref_mut().filter(|_| !self.connection.crc)
-            && let Some(length) = self.read_message(socket, room)?
-        {
-            return Ok(length);
+    /// Reads once, and distributes the bytes. Returns whether any had arrived.
+    ///
+    /// # Errors
+    /// The end of the stream, and that of the socket.
+    fn read_once(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<bool, Stop> {
+        let length = match self.read_planned(socket, room) {
+            Ok(None) => self.read(socket, room),
+            Ok(Some(length)) => Ok(length),
+            Err(stop) => Err(stop),
+        };
+        match length {
+            Ok(0) if self.at_boundary() => Err(Stop::Closed),
+            Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(true),
+            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(stop) => Err(stop),
         }
-        let length = self.read(socket, room)?;
-        self.account_for_bytes(length);
-        self.received(length, room)?;
-        Ok(length)
     }
 
     /// Adds bytes that have been read to the cost of the turn and to the total.
@@ -351,25 +340,20 @@ impl Receiver {
         self.received += length as u64;
     }
 
-    /// Reads once, by one `readv`, into the places of the bytes.
+    /// Reads once, by one `readv` into the places of the bytes, and accounts for them. 0 is the end.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
         let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
         let most = match (headers_only, in_payload) {
             (false, _) => self.ahead.whole_frames(),
             (true, false) => self.ahead.headers(false),
-            (true, true) => self.shape.tail(0).unwrap_or(self.ahead.headers(true)),
+            (true, true) => {
+                let end = self.stream.as_ref().and_then(|stream| stream.shape.tail(0));
+                end.unwrap_or(self.ahead.headers(true))
+            }
         };
         let staging = self.staging.room(most);
-        self.predicted.take_if(|predicted| predicted.is_exposed());
-        match &self.state {
-            State::Payload { destination: Destination::Local(parts), left, .. }
-                if self.predicted.is_some() =>
-            {
-                let mut targets = parts.iter().map(Target::Memory).collect();
-                let behind = self.predicted.as_mut().map_or(0, |predicted| predicted.targets(&mut targets));
-                Ok(socket.read(&mut targets, *left + behind)?)
-            }
+        let length = match &self.state {
             State::Payload { destination, left, .. } => {
                 let mut asked = *left + staging.len();
                 let direct = destination.direct(room.as_deref(), *left);
@@ -397,33 +381,21 @@ impl Receiver {
                     targets.extend(behind.iter().map(Target::Memory));
                     targets.push(Target::Bytes(staging));
                 }
-                Ok(socket.read(&mut targets, asked)?)
+                socket.read(&mut targets, asked)?
             }
             State::Gather => {
                 let frame = self.frame.missing();
                 let asked = frame.len() + staging.len();
-                Ok(socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?)
+                socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => {
                 let asked = staging.len();
-                Ok(socket.read(&mut [Target::Bytes(staging)], asked)?)
+                socket.read(&mut [Target::Bytes(staging)], asked)?
             }
-        }
-    }
-
-    /// Distributes the bytes that `read` brought.
-    fn received(&mut self, length: usize, room: &mut Option<&mut StreamRoom<'_>>) -> Result<(), Stop> {
-        let direct = match &mut self.state {
-            State::Payload { destination, left, .. } => {
-                let placed = length.min(*left);
-                let direct = destination.direct(room.as_deref(), placed);
-                if let Some(room) = room {
-                    room.fill(direct);
-                }
-                *left -= placed;
-                destination.shrink(placed);
-                placed
-            }
+        };
+        self.account_for_bytes(length);
+        let direct = match self.state {
+            State::Payload { .. } => self.placed(length, room, StreamRoom::fill),
             State::Gather => {
                 let direct = length.min(self.frame.missing().len());
                 self.frame.filled(direct);
@@ -431,13 +403,18 @@ impl Receiver {
             }
             State::Header | State::Control { .. } | State::Trailer { .. } => 0,
         };
-        self.received_behind(length - direct)
+        self.staging.filled(length - direct);
+        Ok(length)
     }
 
-    /// Processes staged bytes until there are too few, or the work of a turn is done.
-    fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<(), Stop> {
+    /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
+    fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Stop> {
         let heard = self.heard;
-        while self.heard == heard && self.cost <= TURN {
+        let next = loop {
+            if self.heard != heard || self.cost > TURN {
+                // The connection is established before anything behind the first frame completes.
+                break if self.staging.is_empty() { Next::Read } else { Next::Resume };
+            }
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(turn)?,
@@ -449,16 +426,17 @@ impl Receiver {
             };
             match step {
                 Step::Continue => {}
-                Step::NeedMore => return Ok(()),
-                Step::AwaitReceive => {
-                    self.awaits_receive = true;
-                    return Ok(());
-                }
+                Step::NeedMore => break Next::Read,
+                Step::AwaitReceive => break Next::AwaitReceive,
             }
-        }
-        // The connection is established before anything behind the first frame completes.
-        self.unprocessed = !self.staging.is_empty();
-        Ok(())
+        };
+        // Bytes are staged only if no payload of the current frame is missing. So a read may place the next bytes
+        // of the stream in a payload that is incomplete: no staged byte comes before them.
+        debug_assert!(
+            self.staging.is_empty() || !matches!(self.state, State::Payload { left: 1.., .. }),
+            "bytes are staged only if no payload is missing",
+        );
+        Ok(next)
     }
 
     /// Skips the RTR message of a peer that sends a frame without any content.
@@ -505,38 +483,28 @@ impl Receiver {
         let Some(content) = self.begin(&header, length, consumed)? else { return Ok(Step::AwaitReceive) };
         let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
         self.ahead.begin(consumed + length + trailer);
-        if self.staging.unread().len() < consumed + length + trailer {
-            self.staging.take(consumed);
-            self.predicted = self.predict(&header, length);
-            self.state = match content {
-                Content::Payload { place, on_complete } => State::Payload {
-                    destination: self.destination(place, length),
-                    left: length,
-                    trailer,
-                    on_complete,
-                },
-                Content::Control(on_complete) => State::Control { length, trailer, on_complete },
-            };
-            return Ok(Step::Continue);
-        }
-        // Nearly every small frame has arrived as a whole.
         match content {
-            Content::Payload { place, on_complete } => {
+            Content::Control(control) => {
+                self.staging.take(consumed);
+                self.state = State::Control { length, trailer, control };
+                return self.parse_control(turn.wakes);
+            }
+            // Nearly every small frame has arrived as a whole.
+            Content::Payload(place, on_complete)
+                if self.staging.unread().len() >= consumed + length + trailer =>
+            {
                 let payload = &self.staging.unread()[consumed..][..length];
-                match place {
-                    Place::Receive(offset) => self.place_in_receive(offset, payload),
-                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)
-                        .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
-                }
+                self.place(place, payload, consumed, &mut turn.room)?;
                 self.staging.take(consumed + length + trailer);
                 self.complete(on_complete, turn.wakes);
+                self.frame_done();
             }
-            Content::Control(on_complete) => {
+            Content::Payload(place, on_complete) => {
                 self.staging.take(consumed);
-                self.take_control(&on_complete, length, trailer, turn.wakes)?;
+                let destination = self.destination(place, length);
+                self.state = State::Payload { destination, left: length, trailer, on_complete };
             }
         }
-        self.frame_done();
         Ok(Step::Continue)
     }
 
@@ -549,6 +517,22 @@ impl Receiver {
             }
             (Place::Receive(_), None) => Destination::Local(Payload::new()),
         }
+    }
+
+    /// Copies the payload of a frame, whose header has `consumed` bytes, to its place.
+    fn place(
+        &self,
+        place: Place,
+        payload: &[u8],
+        consumed: usize,
+        room: &mut Option<&mut StreamRoom<'_>>,
+    ) -> Result<(), Terminate> {
+        match place {
+            Place::Receive(offset) => self.place_in_receive(offset, payload),
+            Place::Memory(destination) => place_in(&destination, payload, room)
+                .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
+        }
+        Ok(())
     }
 
     /// Copies the payload of a Send to the current receive, which has room for it.
@@ -577,38 +561,21 @@ impl Receiver {
         if *left > 0 {
             return Ok(Step::NeedMore);
         }
-        self.predicted = None;
         self.state = State::Trailer { left: *trailer, on_complete: std::mem::take(on_complete) };
         Ok(Step::Continue)
     }
 
+    /// Executes the next staged payload, which is for RDMAP itself, once it has arrived with its trailer.
     fn parse_control(&mut self, wakes: &mut WakeList) -> Result<Step, Stop> {
-        let State::Control { length, trailer, on_complete } = &mut self.state else {
-            return Ok(Step::Continue);
-        };
-        let (length, trailer) = (*length, *trailer);
-        if self.staging.unread().len() < length + trailer {
-            return Ok(Step::NeedMore);
-        }
-        let on_complete = std::mem::take(on_complete);
+        let State::Control { length, trailer, control } = self.state else { return Ok(Step::Continue) };
+        let Some(staged) = self.staging.unread().get(..length + trailer) else { return Ok(Step::NeedMore) };
+        let mut payload = [0; MAX_CONTROL];
+        payload[..length].copy_from_slice(&staged[..length]);
+        self.staging.take(length + trailer);
         self.state = State::Header;
-        self.take_control(&on_complete, length, trailer, wakes)?;
+        self.control(control, &payload[..length], wakes)?;
         self.frame_done();
         Ok(Step::Continue)
-    }
-
-    /// Executes the next staged payload, which is for RDMAP itself, and has arrived with its trailer.
-    fn take_control(
-        &mut self,
-        on_complete: &OnComplete,
-        length: usize,
-        trailer: usize,
-        wakes: &mut WakeList,
-    ) -> Result<(), Stop> {
-        let mut payload = [0; MAX_CONTROL];
-        payload[..length].copy_from_slice(&self.staging.unread()[..length]);
-        self.staging.take(length + trailer);
-        self.control(on_complete, &payload[..length], wakes)
     }
 
     fn skip_trailer(&mut self, wakes: &mut WakeList) -> Step {
@@ -633,14 +600,14 @@ impl Receiver {
             return Ok(Step::NeedMore);
         }
         self.state = State::Header;
-        let (frame, length) = self.frame.take();
-        let outcome = self.checked(&frame[..length], turn);
+        let frame = std::mem::take(&mut self.frame);
+        let outcome = self.checked(frame.gathered(), turn);
+        self.frame = frame;
         if let Ok(false) = outcome {
-            self.frame.restore(frame);
             self.state = State::Gather;
             return Ok(Step::AwaitReceive);
         }
-        Frame::release(frame);
+        self.frame.release();
         outcome?;
         self.frame_done();
         Ok(Step::Continue)
@@ -670,15 +637,11 @@ impl Receiver {
         let Some(content) = self.begin(&header, length, consumed)? else { return Ok(false) };
         let payload = &body[consumed..consumed + length];
         match content {
-            Content::Payload { place, on_complete } => {
-                match place {
-                    Place::Receive(offset) => self.place_in_receive(offset, payload),
-                    Place::Memory(destination) => place_in(&destination, payload, &mut turn.room)
-                        .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
-                }
+            Content::Payload(place, on_complete) => {
+                self.place(place, payload, consumed, &mut turn.room)?;
                 self.complete(on_complete, turn.wakes);
             }
-            Content::Control(on_complete) => self.control(&on_complete, payload, turn.wakes)?,
+            Content::Control(control) => self.control(control, payload, turn.wakes)?,
         }
         Ok(true)
     }
@@ -700,48 +663,43 @@ impl Receiver {
         }
         self.inbound = inbound;
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
-        let (place, on_complete) = match segment {
-            Segment::Send { offset, last, .. } if self.connection.receives.inbox().is_some() => {
-                if offset + length > WORD {
-                    return Err(named(Terminate::TOO_LONG));
-                }
-                return Ok(Some(Content::Control(OnComplete::StreamSend { offset, last })));
+        Ok(Some(match segment {
+            Segment::Send { offset, .. } if self.stream.is_some() && offset + length > WORD => {
+                return Err(named(Terminate::TOO_LONG));
+            }
+            Segment::Send { offset, last, .. } if self.stream.is_some() => {
+                Content::Control(Control::StreamSend { offset, last })
             }
             Segment::Send { offset, last, solicited, .. } => {
                 self.reserve_receive(offset, length)?;
-                (Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
+                Content::Payload(Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
             }
             // Neither key nor offset of an empty Write is checked.
             Segment::Write { .. } if length == 0 => {
-                (Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
+                Content::Payload(Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
             }
             Segment::Write { stag, to } => {
-                let grant = self
-                    .connection
-                    .keys
-                    .resolve((stag, to), length, Intent::Write, self.connection.number)
-                    .map_err(named)?;
-                if self.connection.receives.inbox().is_some_and(|inbox| to >= inbox.ring()) {
-                    self.ring_end = Some(to.wrapping_add(length as u64));
+                let ConnectionShared { keys, number, .. } = &*self.connection;
+                let grant = keys.resolve((stag, to), length, Intent::Write, *number).map_err(named)?;
+                if let Some(stream) = &mut self.stream {
+                    stream.begin_write(to, length);
                 }
-                self.shape.begin(length);
-                self.ticks_to_rest = TICKS_TO_REST;
                 let place = RemoteAddress { key: stag, address: to };
-                (Place::Memory(Destination::Remote { access: grant.access, place }), OnComplete::Nothing)
+                let destination = Destination::Remote { access: grant.access, place };
+                Content::Payload(Place::Memory(destination), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
-                let sink = self.sink((stag, to), (length, last), consumed)?;
-                (Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
+                let sink = self.connection.sending().queue.response((stag, to), length, last);
+                let sink =
+                    sink.map_err(|error| Stop::response(error.with_header(&self.header[..consumed])))?;
+                Content::Payload(Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
             }
-            Segment::ReadRequest => return Ok(Some(Content::Control(OnComplete::ReadRequest))),
-            Segment::AtomicRequest => return Ok(Some(Content::Control(OnComplete::AtomicRequest))),
-            Segment::AtomicResponse => return Ok(Some(Content::Control(OnComplete::AtomicResponse))),
-            Segment::Immediate { solicited } => {
-                return Ok(Some(Content::Control(OnComplete::Immediate { solicited })));
-            }
-            Segment::Terminate => return Ok(Some(Content::Control(OnComplete::Terminate))),
-        };
-        Ok(Some(Content::Payload { place, on_complete }))
+            Segment::ReadRequest => Content::Control(Control::ReadRequest),
+            Segment::AtomicRequest => Content::Control(Control::AtomicRequest),
+            Segment::AtomicResponse => Content::Control(Control::AtomicResponse),
+            Segment::Immediate { solicited } => Content::Control(Control::Immediate { solicited }),
+            Segment::Terminate => Content::Control(Control::Terminate),
+        }))
     }
 
     /// Returns the window that this segment invalidates. RFC 5040 section 4.8: a peer may invalidate a
@@ -755,13 +713,16 @@ impl Receiver {
 
     /// Takes a receive for a segment of a Send, unless it has one, and checks that there is room.
     fn reserve_receive(&mut self, offset: usize, length: usize) -> Result<(), Stop> {
-        if self.receive.is_none() {
-            // RFC 5041 section 7.2; a peer may not send a message for which no receive is posted (`QP-20`).
-            let receive = self.connection.receives.take(self.connection.number);
-            let receive = receive.ok_or_else(|| Terminate::NO_BUFFER.with_header(&self.header))?;
-            self.receive = Some((receive, 0));
-        }
-        let Some((receive, got)) = &mut self.receive else { return Err(Terminate::NO_BUFFER.into()) };
+        let (receive, got) = match &mut self.receive {
+            Some(current) => current,
+            None => {
+                // RFC 5041 section 7.2; a peer may not send a message for which no receive is posted
+                // (`QP-20`).
+                let receive = self.connection.receives.take(self.connection.number);
+                let receive = receive.ok_or_else(|| Terminate::NO_BUFFER.with_header(&self.header))?;
+                self.receive.insert((receive, 0))
+            }
+        };
         if offset + length > inflight::length(&receive.payload) {
             // The receive completes with the overflow, and the connection breaks (`X4`).
             self.overflowed = true;
@@ -787,14 +748,7 @@ impl Receiver {
                 }
             }
             OnComplete::Response { last: true } => self.cost += self.connection.complete_read(wakes),
-            OnComplete::Send { .. } | OnComplete::Response { .. } => {}
-            OnComplete::Nothing
-            | OnComplete::ReadRequest
-            | OnComplete::AtomicRequest
-            | OnComplete::AtomicResponse
-            | OnComplete::Immediate { .. }
-            | OnComplete::StreamSend { .. }
-            | OnComplete::Terminate => {}
+            OnComplete::Send { .. } | OnComplete::Response { .. } | OnComplete::Nothing => {}
         }
     }
 }

@@ -95,7 +95,7 @@ impl ConnectionShared {
     pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
         let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
         let receiver = reader.receiver();
-        if receiver.is_quiet() {
+        if receiver.at_boundary() {
             act(receiver.ring_end());
         }
     }

@@ -248,11 +248,13 @@ impl PathTimeout {
         };
         let now = Instant::now();
         let question = owed.question;
-        if self.debt.as_ref().is_none_or(|debt| debt.question != question) {
-            self.debt =
-                Some(Debt { question, end: None, received: None, waited: Duration::ZERO, checked: now });
-        }
-        let Some(debt) = &mut self.debt else { return Verdict::Alive };
+        let debt = match &mut self.debt {
+            Some(debt) if debt.question == question => debt,
+            other => {
+                let waited = Duration::ZERO;
+                other.insert(Debt { question, end: None, received: None, waited, checked: now })
+            }
+        };
         let passed = now - std::mem::replace(&mut debt.checked, now);
         if debt.end.is_none() && owed.drained {
             debt.end = Some(owed.written);

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::close::{classify, first_cause};
 use super::*;
-use crate::inflight::{CompletionSink, Payload, RequestMeta, Table, Ticket};
+use crate::inflight::{Completed, CompletionSink, Payload, RequestMeta, Table, Ticket};
 use crate::memory::Owned;
 use crate::net::Stream;
 use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
@@ -165,12 +165,28 @@ impl End {
         ticket
     }
 
+    /// Waits for the completion of the request.
+    async fn completed(&self, ticket: Ticket) -> Completed {
+        let completed = std::future::poll_fn(|cx| self.table.poll(ticket, cx));
+        tokio::time::timeout(LIMIT, completed).await.expect("in time").expect("it was posted")
+    }
+
     fn post(&self, operation: Operation, name: &'static str) {
         let ticket = self.ticket(operation.kind());
         assert!(self.is_pending(ticket, name));
         let work = WorkRequest { ticket, operation, payload: memory(), flags: Flags::empty() };
         assert!(self.connection.post(work).is_ok());
     }
+}
+
+/// Waits until `condition` holds.
+async fn until(condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, holds).await.expect("in time");
 }
 
 fn memory() -> Payload {
@@ -199,42 +215,25 @@ async fn established_precedes_sends_and_receives() {
     }
 }
 
-// A user who sees the message can answer it, also one who polls for completions.
+// A user who sees the message can answer it, also one who polls for completions: also a message that is the
+// first frame itself completes only once the connection is established.
 #[tokio::test]
-async fn nothing_behind_the_first_frame_completes_before_established() {
-    let (mut end, driver) = End::passive().await;
-    let receive = end.receive();
-    let (log, table) = (end.log.clone(), end.table.clone());
-    *end.log.at_established.lock() = Some(Box::new(move || {
-        if table.poll(receive, &mut Context::from_waker(Waker::noop())).is_pending() {
-            log.add("pending");
-        }
-    }));
-    end.peer.write_all(&[&rtr_frame(Rtr::Write, false)[..], &message()].concat()).await.expect("written");
-    tokio::spawn(driver);
-    assert_eq!(end.log.take(2).await, ["pending", "established"]);
-    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx));
-    let completed = tokio::time::timeout(LIMIT, completed).await.expect("in time").expect("it was posted");
-    assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
-}
-
-// A message that is the first frame itself also completes only once the connection is established.
-#[tokio::test]
-async fn the_message_that_establishes_completes_behind_established() {
-    let (mut end, driver) = End::passive().await;
-    let receive = end.receive();
-    let (log, table) = (end.log.clone(), end.table.clone());
-    *end.log.at_established.lock() = Some(Box::new(move || {
-        if table.take(receive).is_none() {
-            log.add("pending");
-        }
-    }));
-    end.peer.write_all(&message()).await.expect("written");
-    tokio::spawn(driver);
-    assert_eq!(end.log.take(3).await, ["pending", "established", "receive"]);
-    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx));
-    let completed = tokio::time::timeout(LIMIT, completed).await.expect("in time").expect("it was posted");
-    assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
+async fn nothing_completes_before_established() {
+    for first in [&rtr_frame(Rtr::Write, false)[..], &[]] {
+        let (mut end, driver) = End::passive().await;
+        let receive = end.receive();
+        let (log, table) = (end.log.clone(), end.table.clone());
+        *end.log.at_established.lock() = Some(Box::new(move || {
+            if table.take(receive).is_none() {
+                log.add("pending");
+            }
+        }));
+        end.peer.write_all(&[first, &message()].concat()).await.expect("written");
+        tokio::spawn(driver);
+        assert_eq!(end.log.take(3).await, ["pending", "established", "receive"], "behind {first:?}");
+        let completed = end.completed(receive).await;
+        assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
+    }
 }
 
 // `X3`: first the connection ends, then its requests, then the socket.
@@ -419,13 +418,7 @@ async fn a_flood_at_the_end_is_discarded_in_turns() {
     end.peer.write_all(&[0; LENGTH]).await.expect("room");
     end.peer.shutdown().await.expect("the end of the stream");
     // All bytes have arrived before the task runs.
-    let comes = async {
-        let mut bytes = vec![0; LENGTH];
-        while driver.socket.stream().peek_now(&mut bytes).unwrap_or(0) < LENGTH {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, comes).await.expect("it comes");
+    reading::comes(&driver, LENGTH).await;
     let (mut before, mut most) = (driver.reader.receiver().received, 0);
     run_to(&end, &mut driver, "closed: answered", |driver| {
         let received = driver.reader.receiver().received;
@@ -546,16 +539,11 @@ async fn a_read_costs_its_system_call_and_its_bytes() {
     for (bytes, cost) in [(&length[..], 1), (&[0; 10], 1), (&[0; 8000], 1), (&[0; 50_000], 1 + 50_000 / 8192)]
     {
         end.peer.write_all(bytes).await.expect("written");
-        let comes = async {
-            while socket.stream().peek_now(&mut [0; 50_000]).unwrap_or(0) < bytes.len() {
-                tokio::task::yield_now().await;
-            }
-            socket.stream().readable().await.expect("a socket");
-        };
-        tokio::time::timeout(LIMIT, comes).await.expect("it comes");
+        reading::comes(&driver, bytes.len()).await;
+        tokio::time::timeout(LIMIT, socket.stream().readable()).await.expect("in time").expect("a socket");
         let mut wakes = WakeList::default();
-        let turned = driver.reader.receiver().turn(&socket, &mut Turn::of_driver(&mut wakes));
-        let Ok(turned) = turned else { panic!("no end") };
+        let turned = driver.reader.receiver().advance(&socket, &mut Turn { wakes: &mut wakes, room: None });
+        let turned = turned.expect("no end");
         assert!(turned.read);
         assert_eq!(turned.cost, cost, "{} bytes", bytes.len());
     }

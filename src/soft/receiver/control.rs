@@ -7,15 +7,14 @@
 use smallvec::SmallVec;
 
 use super::Receiver;
-use super::placement::OnComplete;
-use super::turn::{REQUEST_COST, Stop, Violation, cost_of};
+use super::placement::Control;
+use super::turn::{REQUEST_COST, Stop, cost_of};
 use crate::inflight::{Completed, Note, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
-use crate::provider::stream::{StreamSend, WORD};
+use crate::provider::stream::StreamSend;
 use crate::soft::connection::{ConnectionShared, Extent};
 use crate::soft::memory::{Grant, Intent};
 use crate::soft::send_queue::Answer;
-use crate::status::Status;
 use crate::types::Role;
 use crate::wire::ddp::Untagged;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
@@ -28,9 +27,6 @@ const ATOMIC: usize = 8;
 impl ConnectionShared {
     /// Serves a Read Request. `first` if it is the very first frame: an empty read then belongs to the
     /// handshake, whatever the read limits. Returns the cost of what was written.
-    ///
-    /// # Errors
-    /// The Terminate for the peer's mistake.
     fn serve(&self, request: &ReadRequest, first: bool, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let length = usize::try_from(request.length).map_err(|_| Terminate::BOUNDS_REMOTE)?;
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
@@ -44,9 +40,6 @@ impl ConnectionShared {
     }
 
     /// Serves an Atomic Request. Returns the cost of what was written.
-    ///
-    /// # Errors
-    /// The Terminate for the peer's mistake.
     fn serve_atomic(&self, request: &AtomicRequest, wakes: &mut WakeList) -> Result<u32, Terminate> {
         if !request.to.is_multiple_of(ATOMIC as u64) {
             // No error code is more precise.
@@ -75,9 +68,6 @@ impl ConnectionShared {
     }
 
     /// Completes the atomic of this side whose response has arrived. Returns the cost of what was written.
-    ///
-    /// # Errors
-    /// The Terminate for a response without a request.
     fn atomic_answered(&self, response: &AtomicResponse, wakes: &mut WakeList) -> Result<u32, Terminate> {
         let mut sending = self.sending();
         sending.queue.atomic_response(response)?;
@@ -90,12 +80,13 @@ impl Receiver {
     /// Executes a message whose payload is for RDMAP itself.
     pub(super) fn control(
         &mut self,
-        on_complete: &OnComplete,
+        control: Control,
         payload: &[u8],
         wakes: &mut WakeList,
     ) -> Result<(), Stop> {
-        match *on_complete {
-            OnComplete::ReadRequest => {
+        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
+        match control {
+            Control::ReadRequest => {
                 let mut whole = [0; 20 + ReadRequest::LEN];
                 whole[..20].copy_from_slice(&self.header);
                 if let Some(place) = whole[20..].get_mut(..payload.len()) {
@@ -107,30 +98,26 @@ impl Receiver {
                 self.cost += self.connection.serve(&request, !self.heard, wakes).map_err(named)?;
                 Ok(())
             }
-            OnComplete::AtomicRequest => {
+            Control::AtomicRequest => {
                 self.cost += REQUEST_COST;
-                let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
                 // The length is right, so the operation is wrong.
                 let request =
                     AtomicRequest::decode(payload).map_err(|_| named(Terminate::UNEXPECTED_OPCODE))?;
                 self.cost += self.connection.serve_atomic(&request, wakes).map_err(named)?;
                 Ok(())
             }
-            OnComplete::AtomicResponse => {
+            Control::AtomicResponse => {
                 let response = AtomicResponse::decode(payload).map_err(|_| Terminate::TOO_LONG)?;
-                self.cost += self.connection.atomic_answered(&response, wakes).map_err(|terminate| {
-                    let terminate = terminate.with_header(&self.header);
-                    Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
-                })?;
+                let cost = self.connection.atomic_answered(&response, wakes);
+                self.cost += cost.map_err(|error| Stop::response(error.with_header(&self.header)))?;
                 Ok(())
             }
-            OnComplete::Immediate { solicited } => {
-                let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
+            Control::Immediate { solicited } => {
                 // The peer has made no mistake, but the completion could not report the value.
                 let Immediate(value) =
                     Immediate::decode(payload).map_err(|_| named(Terminate::CATASTROPHIC_STREAM))?;
-                if self.connection.receives.inbox().is_some() {
-                    return self.deliver(StreamSend::Other(0), wakes);
+                if let Some(stream) = &mut self.stream {
+                    return stream.deliver(StreamSend::Other(0), wakes).map_err(named);
                 }
                 let taken = self.receive.take().map(|(receive, _)| receive);
                 let receive = taken.or_else(|| self.connection.receives.take(self.connection.number));
@@ -141,16 +128,11 @@ impl Receiver {
                 self.finish_receive(receive.ticket, completed, wakes);
                 Ok(())
             }
-            OnComplete::StreamSend { offset, last } => {
-                let end = offset + payload.len();
-                self.word[offset..end].copy_from_slice(payload);
-                match (last, end) {
-                    (false, _) => Ok(()),
-                    (true, WORD) => self.deliver(StreamSend::Word(self.word), wakes),
-                    (true, _) => self.deliver(StreamSend::Other(end), wakes),
-                }
+            Control::StreamSend { offset, last } => {
+                let Some(stream) = &mut self.stream else { return Ok(()) };
+                stream.receive(offset, payload, last, wakes).map_err(named)
             }
-            _ => {
+            Control::Terminate => {
                 let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
                 Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
             }
@@ -174,17 +156,6 @@ impl Receiver {
             self.connection.receives.complete(ticket, completed, wakes);
         }
     }
-
-    /// Delivers a complete Send to the byte stream.
-    fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Stop> {
-        self.shape.end();
-        let inbox = self.connection.receives.inbox();
-        if inbox.is_some_and(|inbox| inbox.deliver(send, wakes)) {
-            Ok(())
-        } else {
-            Err(Terminate::NO_BUFFER.with_header(&self.header).into())
-        }
-    }
 }
 
 /// The length field and the first two bytes of a header: enough to know what a frame is.
@@ -199,43 +170,44 @@ pub(super) struct LastWords {
     skip: usize,
     /// The start of the current frame, or the whole of a Terminate.
     frame: SmallVec<[u8; LONGEST]>,
+    /// The Terminate that was found.
+    pub(super) terminate: Option<Terminate>,
 }
 
 impl LastWords {
     /// Creates a search in a stream that is this many bytes before the end of a frame.
     pub(super) fn behind(skip: usize) -> Self {
-        Self { skip, frame: SmallVec::new() }
+        Self { skip, frame: SmallVec::new(), terminate: None }
     }
 
-    /// Reads on. Returns the Terminate as soon as it is complete, and the number of frames that began before
-    /// it.
-    pub(super) fn read(&mut self, mut bytes: &[u8]) -> (Option<Terminate>, u32) {
+    /// Reads on, unless the Terminate has been found. Returns the number of frames that began before it.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) -> u32 {
         let mut frames = 0;
-        loop {
+        while self.terminate.is_none() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = &bytes[skipped..];
             if bytes.is_empty() {
-                return (None, frames);
+                break;
             }
             let wanted = self.wanted();
             let taken = (wanted - self.frame.len()).min(bytes.len());
             self.frame.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken..];
             if self.frame.len() < wanted {
-                return (None, frames);
+                break;
             }
             if self.frame.len() > START {
                 let payload = self.frame.get(mpa::LENGTH_SIZE + Untagged::LEN..).unwrap_or_default();
                 let terminate = Terminate::decode(payload, Phase::Streaming);
-                return (Some(terminate.unwrap_or(Terminate::UNSPECIFIED)), frames);
-            }
-            if self.wanted() == START {
+                self.terminate = Some(terminate.unwrap_or(Terminate::UNSPECIFIED));
+            } else if self.wanted() == START {
                 self.skip = self.length() - START;
                 self.frame.clear();
                 frames += 1;
             }
         }
+        frames
     }
 
     /// Returns the number of bytes of the current frame that are needed.
@@ -269,13 +241,13 @@ mod tests {
                 .concat();
         for step in [1, 3, 7, stream.len()] {
             let mut words = LastWords::behind(rest_of_a_frame.len());
-            let found: Vec<_> = stream.chunks(step).filter_map(|bytes| words.read(bytes).0).collect();
-            assert_eq!(found, [Terminate::NO_BUFFER], "{step} bytes at a time");
+            stream.chunks(step).for_each(|bytes| _ = words.read(bytes));
+            assert_eq!(words.terminate, Some(Terminate::NO_BUFFER), "{step} bytes at a time");
         }
         let mut words = LastWords::behind(0);
-        let (found, frames) = words.read(&stream[rest_of_a_frame.len()..stream.len() - 1]);
-        assert_eq!((found, frames), (None, 2), "a byte is missing");
+        let frames = words.read(&stream[rest_of_a_frame.len()..stream.len() - 1]);
+        assert_eq!((words.terminate, frames), (None, 2), "a byte is missing");
         // SEC-01: the shortest frames, of which each is work.
-        assert_eq!(LastWords::behind(0).read(&[0; 4096]), (None, 4096 / 8), "nonsense");
+        assert_eq!(LastWords::behind(0).read(&[0; 4096]), 4096 / 8, "nonsense");
     }
 }

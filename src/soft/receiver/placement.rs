@@ -1,27 +1,31 @@
-//! Finds the memory for the payload of a segment, the action on its completion, and the layout of the rest of
-//! a Read Response, so that one `readv` reads many segments.
+//! Finds the memory for the payload of a segment, and the action on its completion; and predicts the frames
+//! behind it, so that one `readv` reads many.
 //!
-//! A sink that no other process or peer can access is private until the read completes, so payload may go to
-//! where the next segments are expected, and their headers to gaps in between. Bytes that turn out to be
-//! something else are put back into the stream and parsed as usual. A program that writes to the sink of a
-//! read before it completes, by itself or by other requests, may change them. Memory that peers or other
-//! processes can access is not used, as they could see or change bytes there that are not meant for it; nor
-//! are Writes predicted, as only their headers contain what the peer may access, and where a message ends.
+//! A peer answers a read by segments of one length for consecutive memory, and sends a large message of a
+//! byte stream as RDMA Writes of one length for consecutive memory. So payload may go to where the next
+//! frames are expected, and their headers to gaps in between. Bytes that turn out to be something else are
+//! put back into the stream and parsed as usual.
+//!
+//! The room of a stream's reader is its own until a read returns, whatever is in it. A sink that no other
+//! process or peer can access is private until the read completes. A program that writes to the sink of a
+//! read before it completes, by itself or by other requests, may change those bytes. Memory that peers or
+//! other processes can access is not used, as they could see or change bytes there that are not meant for it;
+//! nor are Writes to it predicted, as only their headers contain what the peer may access, and where a
+//! message ends.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tracing::trace;
 
 use super::buffer::{LARGE, Staging};
-use super::turn::{Stop, Violation};
+use super::turn::Stop;
 use super::{Receiver, State};
 use crate::inflight::{self, Payload};
 use crate::memory::{Slice, Target};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
+use crate::soft::connection::Socket;
 use crate::soft::memory::{Binding, RemoteAccess};
-use crate::status::Status;
 use crate::wire::ddp::{Header, Tagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
@@ -72,6 +76,11 @@ pub(super) enum OnComplete {
     Response {
         last: bool,
     },
+}
+
+/// A message whose payload has no memory of its own.
+#[derive(Clone, Copy)]
+pub(super) enum Control {
     ReadRequest,
     AtomicRequest,
     AtomicResponse,
@@ -88,12 +97,8 @@ pub(super) enum OnComplete {
 
 /// The content of a frame whose header has arrived.
 pub(super) enum Content {
-    Payload {
-        place: Place,
-        on_complete: OnComplete,
-    },
-    /// A payload that is a header of RDMAP.
-    Control(OnComplete),
+    Payload(Place, OnComplete),
+    Control(Control),
 }
 
 /// Copies staged payload to its place.
@@ -133,128 +138,157 @@ pub(super) fn offset(place: RemoteAddress) -> usize {
     usize::try_from(place.address).unwrap_or(usize::MAX)
 }
 
-/// The most segments that are expected at once: a megabyte of full ones.
+/// The most frames that are expected at once: a megabyte of full ones.
 const MOST: usize = 16;
-/// Length field and header of a segment.
-pub(super) const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
-/// Trailer of one segment and header of the next.
-pub(super) const GAP: usize = mpa::CRC_SIZE + HEADER;
+/// Length field and header of a frame.
+const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
+/// Trailer of one frame and header of the next, without padding.
+const GAP: usize = mpa::CRC_SIZE + HEADER;
 
-/// A segment that is expected.
-struct Expected {
-    header: [u8; HEADER],
-    slice: Slice,
-    to: u64,
-    last: bool,
-    /// The bytes that came in place of the trailer before it and its header.
-    gap: [u8; GAP],
+/// The targets of the rest of a payload, and of the frames that are expected behind it.
+type Targets<'a> = SmallVec<[Target<'a>; 2 * MOST + 2]>;
+
+/// The frames that are expected behind the current payload: one at least, of one opcode, for consecutive
+/// memory.
+struct Plan {
+    /// The header of the first frame.
+    first: Tagged,
+    /// The length of each payload; the last one of a response may be shorter.
+    payload: usize,
+    /// The length of all payloads.
+    length: usize,
+    /// The sink of a read, behind the current segment. If it is `None`, the payloads go to the room of a
+    /// stream's reader, behind the current one.
+    sink: Option<Slice>,
+    /// The number of bytes that are read behind the last payload.
+    behind: usize,
 }
 
-/// The segments behind the current one: one at least.
-pub(super) struct PredictedSegments {
-    stag: u32,
-    expected: Vec<Expected>,
-    /// The bytes that came behind the last segment.
-    behind: [u8; GAP],
-}
-
-/// A segment that came as expected, or the part of it that has arrived.
-pub(super) struct Arrived {
-    pub(super) header: [u8; HEADER],
-    pub(super) stag: u32,
-    pub(super) to: u64,
-    pub(super) length: usize,
-    pub(super) last: bool,
-    /// The number of bytes of the payload that are in place.
-    pub(super) placed: usize,
-}
-
-impl PredictedSegments {
-    /// Predicts the segments that should follow one of `length` bytes that ends at `to`, if `sink` is the
-    /// rest of the sink. Returns `None` if they cannot be predicted.
-    pub(super) fn new(stag: u32, to: u64, length: usize, sink: &Payload) -> Option<Box<Self>> {
+impl Plan {
+    /// Plans the segments of a Read Response that follow one of `payload` bytes that ends at `to`, if `sink`
+    /// is the rest of the sink. Returns `None` if they cannot be predicted.
+    fn response(stag: u32, to: u64, payload: usize, sink: &Payload) -> Option<Self> {
         // Padding would move everything, and a sink in pieces is not worth the effort.
         let [rest] = sink.as_slice() else { return None };
-        if length == 0 || rest.is_exposed() || mpa::pad_length(Tagged::LEN + length) != 0 {
+        let length = rest.len().min(MOST * payload);
+        if length == 0 || rest.is_exposed() || mpa::pad_length(Tagged::LEN + payload) != 0 {
             return None;
         }
-        let mut expected = Vec::with_capacity(MOST.min(rest.len().div_ceil(length)));
-        let mut from = 0;
-        while from < rest.len() && expected.len() < MOST {
-            let (slice, to) = (rest.part(from, length), to.wrapping_add(from as u64));
-            from += slice.len();
-            let last = from == rest.len();
-            let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to }.encode(slice.len());
-            expected.push(Expected { header, slice, to, last, gap: [0; GAP] });
-        }
-        (!expected.is_empty()).then(|| Box::new(Self { stag, expected, behind: [0; GAP] }))
+        let first = Tagged { last: false, opcode: Opcode::ReadResponse, stag, to };
+        Some(Self { first, payload, length, sink: Some(rest.clone()), behind: GAP })
     }
 
-    /// Returns whether a peer has got access to the sink since the prediction.
-    pub(super) fn is_exposed(&self) -> bool {
-        self.expected.iter().any(|expected| expected.slice.is_exposed())
+    /// Returns the offset of each payload, and its length.
+    fn payloads(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let Self { payload, length, .. } = *self;
+        (0..length).step_by(payload).map(move |from| (from, payload.min(length - from)))
     }
 
-    /// Adds the targets for the bytes behind the payload of the current segment, and returns their total
-    /// length.
-    pub(super) fn targets<'a>(&'a mut self, targets: &mut SmallVec<[Target<'a>; 2]>) -> usize {
-        let mut length = GAP;
-        for Expected { gap, slice, .. } in &mut self.expected {
-            length += gap.len() + slice.len();
+    /// Returns the header of the frame with this payload.
+    fn header(&self, (from, length): (usize, usize)) -> Tagged {
+        let last = self.sink.as_ref().is_none_or(|sink| from + length == sink.len());
+        Tagged { last, to: self.first.to.wrapping_add(from as u64), ..self.first }
+    }
+
+    /// Returns the places of the payloads in the sink of a read.
+    fn parts(&self) -> SmallVec<[Slice; MOST]> {
+        let sink = self.sink.as_ref();
+        let parts = sink.map(|sink| self.payloads().map(|(from, length)| sink.part(from, length)));
+        parts.into_iter().flatten().collect()
+    }
+
+    /// Adds the targets of the bytes behind the current payload: the gaps, each before its payload, which
+    /// goes to one of the parts, or to the next bytes of the room.
+    fn add_targets<'a>(
+        &self,
+        gaps: &'a mut [[u8; GAP]],
+        parts: &'a [Slice],
+        mut room: &'a mut [u8],
+        targets: &mut Targets<'a>,
+    ) {
+        let mut parts = parts.iter();
+        for ((_, length), gap) in self.payloads().zip(gaps) {
             targets.push(Target::Bytes(gap));
-            targets.push(Target::Memory(slice));
+            targets.push(match parts.next() {
+                Some(part) => Target::Memory(part),
+                None => Target::Bytes(room.split_off_mut(..length).unwrap_or_default()),
+            });
         }
-        targets.push(Target::Bytes(&mut self.behind));
-        length
     }
 
-    /// Compares `length` bytes that a read has placed in the targets with the prediction. Returns the
-    /// segments that are as expected, complete but for the last one, and the rest of the prediction, if any
-    /// segments are left. All other bytes go back into the stream, and zeros replace them in the sink.
-    pub(super) fn verify(
-        mut self: Box<Self>,
-        mut length: usize,
+    /// Compares the `came` bytes behind the current payload, which a read has placed in the targets, with the
+    /// plan. Returns the number of frames that are as expected, complete but for the last one. All other
+    /// bytes go back into the stream, and zeros replace them in the sink.
+    fn settle(
+        &self,
+        mut came: usize,
+        gaps: &[[u8; GAP]],
+        room: &mut Option<&mut StreamRoom<'_>>,
         staging: &mut Staging,
-    ) -> (Vec<Arrived>, Option<Box<Self>>) {
-        let mut arrived = Vec::with_capacity(self.expected.len());
-        while length >= GAP
-            && let Some(Expected { header, slice, to, last, gap }) = self.expected.get(arrived.len())
-            && gap[mpa::CRC_SIZE..] == *header
-        {
-            let placed = (length - GAP).min(slice.len());
-            length -= GAP + placed;
-            let whole = slice.len();
-            arrived.push(Arrived {
-                header: *header,
-                stag: self.stag,
-                to: *to,
-                length: whole,
-                last: *last,
-                placed,
-            });
-            if placed < whole {
-                self.expected.drain(..arrived.len());
-                return (arrived, (!self.expected.is_empty()).then_some(self));
+    ) -> usize {
+        for (count, (payload, gap)) in self.payloads().zip(gaps).enumerate() {
+            if came < GAP || gap[mpa::CRC_SIZE..] != self.header(payload).encode(payload.1) {
+                self.put_back(count, came, gaps, room, staging);
+                return count;
+            }
+            came = came.saturating_sub(GAP + payload.1);
+        }
+        staging.filled(came);
+        gaps.len()
+    }
+
+    /// Puts `came` bytes back into the stream. They are in the gaps from the one with this number on, in the
+    /// payload behind each, and in the staging buffer.
+    fn put_back(
+        &self,
+        first: usize,
+        mut came: usize,
+        gaps: &[[u8; GAP]],
+        room: &mut Option<&mut StreamRoom<'_>>,
+        staging: &mut Staging,
+    ) {
+        let expected = (gaps.len() - first) * GAP + self.length - first * self.payload;
+        let behind = came.saturating_sub(expected);
+        let behind = staging.room(behind.max(1))[..behind].to_vec();
+        came -= behind.len();
+        for ((from, length), gap) in self.payloads().zip(gaps).skip(first) {
+            came -= staging.push_back(&gap[..came.min(GAP)]);
+            let length = came.min(length);
+            match (&self.sink, &mut *room) {
+                _ if length == 0 => break,
+                (Some(sink), _) => {
+                    let part = sink.part(from, length);
+                    let mut bytes = vec![0; length];
+                    part.read(0, &mut bytes);
+                    came -= staging.push_back(&bytes);
+                    bytes.fill(0);
+                    part.write(0, &bytes);
+                }
+                (None, Some(room)) => came -= staging.push_back(&room.rest()[from..][..length]),
+                (None, None) => {}
             }
         }
-        for Expected { slice, gap, .. } in &self.expected[arrived.len()..] {
-            length -= staging.push_back(&gap[..length.min(GAP)]);
-            let mut bytes = vec![0; length.min(slice.len())];
-            slice.read(0, &mut bytes);
-            length -= staging.push_back(&bytes);
-            bytes.fill(0);
-            slice.write(0, &bytes);
-        }
-        staging.push_back(&self.behind[..length]);
-        (arrived, None)
+        staging.push_back(&behind);
     }
 }
 
 impl Receiver {
-    /// Predicts the segments behind this one, of which a part has arrived. Returns `None` if they cannot be
-    /// predicted.
-    pub(super) fn predict(&self, header: &Header, length: usize) -> Option<Box<PredictedSegments>> {
-        let &Header::Tagged(Tagged { last: false, opcode: Opcode::ReadResponse, stag, to }) = header else {
+    /// Returns the frames that are expected behind the current payload, if they can be predicted.
+    fn plan(&self, room: Option<&mut StreamRoom<'_>>) -> Option<Plan> {
+        match (&self.state, room) {
+            (State::Payload { on_complete: OnComplete::Response { last: false }, .. }, _) => {
+                self.plan_response()
+            }
+            (State::Payload { destination: Destination::Remote { place, .. }, left, .. }, Some(room)) => {
+                self.plan_message(*place, *left, room)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the segments that are expected behind the current one, whose header is known.
+    fn plan_response(&self) -> Option<Plan> {
+        let (Header::Tagged(Tagged { stag, to, .. }), length, _) = Header::decode(&self.header).ok()? else {
             return None;
         };
         // A message among them might have to wait for a receive, with all bytes that have come behind it
@@ -265,62 +299,116 @@ impl Receiver {
         let end = to.wrapping_add(length as u64);
         // Offsets in the sink of this side count from 0.
         let rest = self.connection.sending().queue.sink_from(usize::try_from(end).ok()?);
-        PredictedSegments::new(stag, end, length, &rest)
+        Plan::response(stag, end, length, &rest)
     }
 
-    /// Records `length` bytes behind the payload of the current frame: in the places of the predicted
-    /// segments, or in the staging buffer.
-    pub(super) fn received_behind(&mut self, length: usize) -> Result<(), Stop> {
-        let Some(predicted) = self.predicted.take_if(|_| length > 0) else {
-            self.staging.filled(length);
-            return Ok(());
-        };
-        let (arrived, predicted) = predicted.verify(length, &mut self.staging);
-        for segment in arrived {
-            self.arrived(&segment)?;
+    /// Returns the Writes of a message of a byte stream that are expected behind the current one, of which
+    /// `left` bytes are for `place`. The room has to suffice for them.
+    fn plan_message(&self, place: RemoteAddress, left: usize, room: &mut StreamRoom<'_>) -> Option<Plan> {
+        let shape = &self.stream.as_ref()?.shape;
+        let rest = shape.rest().min(MOST);
+        if rest == 0 {
+            return None;
         }
-        self.predicted = predicted;
-        Ok(())
+        let room = room.initialized(place).len();
+        let count = rest.min(room.saturating_sub(left) / shape.payload);
+        if count == 0 {
+            return None;
+        }
+        // Payload of the next message would go to the ring, because the room of this reader may not suffice
+        // for it.
+        let behind = shape.tail(count).unwrap_or(self.ahead.headers(true));
+        let to = place.address.wrapping_add(left as u64);
+        let first = Tagged { last: true, opcode: Opcode::Write, stag: place.key, to };
+        Some(Plan { first, payload: shape.payload, length: count * shape.payload, sink: None, behind })
     }
 
-    /// Completes the current segment of a Read Response, because the next one has arrived as predicted.
-    fn arrived(&mut self, segment: &Arrived) -> Result<(), Stop> {
-        let Arrived { header, stag, to, length, last, placed } = *segment;
-        trace!(connection = %self.connection.id, opcode = ?Opcode::ReadResponse, length, "frame received");
-        self.heard = true;
-        self.header[..header.len()].copy_from_slice(&header);
-        let sink = self.sink((stag, to), (length, last), header.len())?;
-        let destination = Destination::Local(inflight::range(&sink, placed, usize::MAX));
-        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
-        self.state = State::Payload {
-            destination,
-            left: length - placed,
-            trailer,
-            on_complete: OnComplete::Response { last },
+    /// Reads the rest of the current payload and the frames that are expected behind it, and accounts for the
+    /// bytes. Returns `None`, without a read, if no frames are expected.
+    pub(super) fn read_planned(
+        &mut self,
+        socket: &Socket,
+        room: &mut Option<&mut StreamRoom<'_>>,
+    ) -> Result<Option<usize>, Stop> {
+        let Some(plan) = self.plan(room.as_deref_mut()) else { return Ok(None) };
+        let State::Payload { destination, left, .. } = &self.state else { return Ok(None) };
+        let (parts, mut gaps) = (plan.parts(), [[0; GAP]; MOST]);
+        let gaps = &mut gaps[..plan.length.div_ceil(plan.payload)];
+        let behind = self.staging.room(plan.behind);
+        let asked = left + gaps.len() * GAP + plan.length + behind.len();
+        let mut targets = Targets::new();
+        let (valid, next) = match (destination, room.as_deref_mut()) {
+            (Destination::Remote { access, .. }, Some(room)) => {
+                let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
+                let (current, next) = room.rest().split_at_mut(*left);
+                targets.push(Target::Bytes(current));
+                (Some(access.guard().ok_or_else(named)?), next)
+            }
+            (Destination::Local(current), _) => {
+                targets.extend(current.iter().map(Target::Memory));
+                (None, &mut [][..])
+            }
+            (Destination::Remote { .. }, None) => return Ok(None),
         };
+        plan.add_targets(gaps, &parts, next, &mut targets);
+        targets.push(Target::Bytes(behind));
+        let length = socket.read(&mut targets, asked)?;
+        drop(targets);
+        drop(valid);
+        self.account_for_bytes(length);
+        let mut came = length - self.placed(length, room, StreamRoom::advance);
+        let count = plan.settle(came, gaps, room, &mut self.staging);
+        for payload in plan.payloads().take(count) {
+            self.begin_planned(plan.header(payload), payload.1)?;
+            came -= GAP;
+            came -= self.placed(came, room, StreamRoom::advance);
+        }
+        Ok(Some(length))
+    }
+
+    /// Ends the current frame, because the next one has arrived as planned, and begins that one.
+    fn begin_planned(&mut self, header: Tagged, length: usize) -> Result<(), Stop> {
+        self.frame_done();
+        self.header[..HEADER].copy_from_slice(&header.encode(length));
+        let content = self.begin(&Header::Tagged(header), length, HEADER)?;
+        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
+        self.ahead.begin(HEADER + length + trailer);
+        if let Some(Content::Payload(Place::Memory(destination), on_complete)) = content {
+            self.state = State::Payload { destination, left: length, trailer, on_complete };
+        }
         Ok(())
     }
 
-    /// Returns the memory for a segment of a Read Response.
-    pub(super) fn sink(
-        &self,
-        from: (u32, u64),
-        (length, last): (usize, bool),
-        header: usize,
-    ) -> Result<Payload, Stop> {
-        self.connection.sending().queue.response(from, length, last).map_err(|terminate| {
-            let terminate = terminate.with_header(&self.header[..header]);
-            Stop::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
-        })
+    /// Records that the first of `came` bytes are in the place of the current payload, and returns how many.
+    /// `fill` counts those in the room of a stream's reader.
+    pub(super) fn placed<'a>(
+        &mut self,
+        came: usize,
+        room: &mut Option<&mut StreamRoom<'a>>,
+        fill: impl FnOnce(&mut StreamRoom<'a>, usize),
+    ) -> usize {
+        let State::Payload { destination, left, .. } = &mut self.state else { return 0 };
+        let placed = came.min(*left);
+        let direct = destination.direct(room.as_deref(), placed);
+        if let Some(room) = room {
+            fill(room, direct);
+        }
+        *left -= placed;
+        destination.shrink(placed);
+        placed
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::ReadBuf;
+
     use super::*;
-    use crate::memory::{Owned, Shared};
+    use crate::memory::{self, Owned, Shared};
 
     const SEGMENT: usize = 96;
+    /// Frames behind the first one, of `SEGMENT` bytes each, or the last of a response of the half.
+    const FRAMES: usize = 3;
 
     /// Creates the sink behind the first segment: two and a half segments.
     fn sink() -> Shared {
@@ -329,71 +417,59 @@ mod tests {
 
     /// Creates the stream behind the first segment's payload: trailers, headers, payload, and the start of
     /// another message.
-    fn stream(length: usize) -> Vec<u8> {
+    fn stream(plan: &Plan) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for from in (0..length).step_by(SEGMENT) {
-            let part = SEGMENT.min(length - from);
-            let (last, to) = (from + part == length, (SEGMENT + from) as u64);
+        for payload in plan.payloads() {
             bytes.extend([0; 4]);
-            bytes.extend(Tagged { last, opcode: Opcode::ReadResponse, stag: 7, to }.encode(part));
-            bytes.extend((0..part).map(|byte| byte as u8));
+            bytes.extend(plan.header(payload).encode(payload.1));
+            bytes.extend((0..payload.1).map(|byte| byte as u8));
         }
         bytes.extend([9; GAP]);
         bytes
     }
 
-    /// Places the bytes as a `readv` would.
-    fn receive(predicted: &mut PredictedSegments, mut bytes: &[u8]) {
-        let mut targets = SmallVec::new();
-        let room = predicted.targets(&mut targets);
+    /// Places bytes as a `readv` would, and settles. Checks that each byte is in its place or back in the
+    /// stream.
+    fn check(plan: &Plan, sent: &[u8], wrong: Option<usize>) {
+        let (mut staging, mut bytes) = (Staging::default(), [0; FRAMES * SEGMENT]);
+        let mut into = ReadBuf::new(&mut bytes);
+        let place = RemoteAddress { key: plan.first.stag, address: plan.first.to };
+        let mut room = StreamRoom::new(&mut into, FRAMES * SEGMENT, place);
+        staging.lend(64 * 1024);
+        let (parts, mut gaps, mut targets) = (plan.parts(), [[0; GAP]; FRAMES], Targets::new());
+        plan.add_targets(&mut gaps, &parts, room.rest(), &mut targets);
+        targets.push(Target::Bytes(staging.room(plan.behind)));
         // A read that brings less than that is taken for one that has emptied the socket.
-        assert_eq!(room, crate::memory::room(&targets));
-        for target in targets {
-            let length = match target {
-                Target::Append(..) => panic!("it has no room of a reader's"),
-                Target::Memory(slice) => slice.write(0, bytes),
-                Target::Bytes(place) => {
-                    let length = place.len().min(bytes.len());
-                    place[..length].copy_from_slice(&bytes[..length]);
-                    length
-                }
-            };
-            bytes = &bytes[length..];
-        }
+        assert_eq!(memory::room(&targets), stream(plan).len());
+        memory::scatter(sent, &mut targets).expect("the memory is writable");
+        drop(targets);
+        let count = plan.settle(sent.len(), &gaps, &mut Some(&mut room), &mut staging);
+        let arrived: usize = plan.payloads().take(count).map(|(_, length)| GAP + length).sum();
+        let placed = arrived.min(sent.len());
+        let case = format!("{} bytes, {wrong:?}", sent.len());
+        assert_eq!(staging.unread(), &sent[placed..], "{case}");
+        assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none: {case}");
+        // A trailer, and the start of a header, decide nothing yet.
+        assert!(wrong.is_some() || sent.len() - placed <= GAP, "the others are in place, {placed}: {case}");
+        staging.give_back();
     }
 
     #[test]
     fn every_byte_is_placed_or_back_in_the_stream() {
-        let whole = stream(sink().len());
-        for length in 0..=whole.len() {
-            for wrong in [None, Some(5), Some(GAP + SEGMENT + 10)] {
-                let mut sent = whole.clone();
-                if let Some(place) = wrong {
-                    sent[place] ^= 1;
+        let rest = Payload::from_iter([sink().whole()]);
+        let first = Tagged { last: true, opcode: Opcode::Write, stag: 7, to: SEGMENT as u64 };
+        let message = Plan { first, payload: SEGMENT, length: FRAMES * SEGMENT, sink: None, behind: GAP };
+        let response = Plan::response(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
+        for plan in [response, message] {
+            let whole = stream(&plan);
+            for length in 0..=whole.len() {
+                for wrong in [None, Some(5), Some(GAP + SEGMENT + 10)] {
+                    let mut sent = whole.clone();
+                    if let Some(place) = wrong {
+                        sent[place] ^= 1;
+                    }
+                    check(&plan, &sent[..length], wrong);
                 }
-                let (sink, mut staging) = (sink(), Staging::default());
-                let rest = Payload::from_iter([sink.clone().whole()]);
-                let mut predicted =
-                    PredictedSegments::new(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
-                receive(&mut predicted, &sent[..length]);
-                staging.lend(64 * 1024);
-                let (arrived, further) = predicted.verify(length, &mut staging);
-                let placed: usize = arrived.iter().map(|arrived| GAP + arrived.placed).sum();
-                assert_eq!(staging.unread(), &sent[placed..length], "{length} bytes, {wrong:?}");
-                assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none");
-                // A trailer, and the start of a header, decide nothing yet.
-                assert!(
-                    wrong.is_some() || length - placed <= GAP,
-                    "the others are in place: {placed} of {length} bytes"
-                );
-                let cut = arrived.iter().position(|arrived| arrived.placed < arrived.length);
-                assert!(
-                    cut.is_none_or(|place| place + 1 == arrived.len()),
-                    "only the last one is incomplete"
-                );
-                let more = cut.is_some_and(|place| !arrived[place].last);
-                assert_eq!(further.is_some(), more, "{length} bytes, {wrong:?}");
-                staging.give_back();
             }
         }
     }
@@ -401,9 +477,9 @@ mod tests {
     #[test]
     fn unpredictable_segments_are_not_expected() {
         let rest = Payload::from_iter([sink().whole()]);
-        assert!(PredictedSegments::new(7, 99, 99, &rest).is_none(), "padding");
-        assert!(PredictedSegments::new(7, 96, 96, &Payload::new()).is_none(), "nothing left");
+        assert!(Plan::response(7, 99, 99, &rest).is_none(), "padding");
+        assert!(Plan::response(7, 96, 96, &Payload::new()).is_none(), "nothing left");
         let pieces = Payload::from_iter([sink().whole(), sink().whole()]);
-        assert!(PredictedSegments::new(7, 96, 96, &pieces).is_none(), "two pieces");
+        assert!(Plan::response(7, 96, 96, &pieces).is_none(), "two pieces");
     }
 }

@@ -11,29 +11,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 use super::Receiver;
-use super::turn::{Stop, TURN, Turn, TurnOutcome};
+use super::turn::{TURN, Turn, TurnOutcome};
 use crate::inflight::WakeList;
 use crate::provider::stream::StreamRoom;
 use crate::soft::connection::Socket;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The receiving half, and the waker of the stream's reader that may take the next turn.
+/// The receiving half, behind a lock.
 pub(crate) struct Reader {
-    state: Mutex<State>,
+    receiver: Mutex<Receiver>,
     /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and
     /// again, leaves the lock to them.
     wanted: AtomicU32,
     socket: Arc<Socket>,
-}
-
-struct State {
-    receiver: Receiver,
-    /// The end that the reader of a stream has met, for the task.
-    stop: Option<Stop>,
-    /// The reader of a stream has read bytes since the task has last asked.
-    has_read: bool,
-    /// Wakes the reader of a stream that waits for the next turn.
-    waiting: Option<Waker>,
 }
 
 /// The result of [`Reader::poll`].
@@ -46,57 +36,30 @@ pub(crate) struct Polled {
     pub(crate) established: bool,
 }
 
-/// Exclusive access to the receiver.
-pub(crate) struct ReceiverGuard<'a>(MutexGuard<'a, State>);
-
-impl std::ops::Deref for ReceiverGuard<'_> {
-    type Target = Receiver;
-    fn deref(&self) -> &Receiver {
-        &self.0.receiver
-    }
-}
-
-impl std::ops::DerefMut for ReceiverGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Receiver {
-        &mut self.0.receiver
-    }
-}
-
-impl ReceiverGuard<'_> {
-    /// Takes the end that the reader of a stream has met.
-    pub(crate) fn take_stop(&mut self) -> Option<Stop> {
-        self.0.stop.take()
-    }
-
-    /// Takes the waker of the reader of a stream, if one waits for the next turn. The task has seen that
-    /// there is no end, and without a waker it keeps the lock until it has read: a reader that comes in
-    /// between may meet an end.
+impl Receiver {
+    /// Takes the waker of the reader of a stream, if one waits for the next turn.
     pub(crate) fn take_waiting(&mut self) -> Option<Waker> {
-        self.0.waiting.take()
+        self.waiting.take()
     }
 
-    /// Returns whether the reader of a stream has read bytes since the last call.
+    /// Returns whether another caller than the task has read bytes since the last call.
     pub(crate) fn take_has_read(&mut self) -> bool {
-        std::mem::take(&mut self.0.has_read)
+        std::mem::take(&mut self.has_read)
     }
 }
 
 impl Reader {
     pub(crate) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
-        let state = Mutex::new(State { receiver, stop: None, has_read: false, waiting: None });
-        Arc::new(Self { state, wanted: AtomicU32::new(0), socket })
+        Arc::new(Self { receiver: Mutex::new(receiver), wanted: AtomicU32::new(0), socket })
     }
 
-    pub(crate) fn receiver(&self) -> ReceiverGuard<'_> {
-        ReceiverGuard(self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.try_lock().unwrap_or_else(|| {
+    /// Locks the receiver.
+    pub(crate) fn receiver(&self) -> MutexGuard<'_, Receiver> {
+        self.receiver.try_lock().unwrap_or_else(|| {
             self.wanted.fetch_add(1, Ordering::Relaxed);
-            let state = self.state.lock();
+            let receiver = self.receiver.lock();
             self.wanted.fetch_sub(1, Ordering::Relaxed);
-            state
+            receiver
         })
     }
 
@@ -112,34 +75,23 @@ impl Reader {
         if self.wanted.load(Ordering::Relaxed) > 0 {
             return polled;
         }
-        let Some(mut state) = self.state.try_lock() else { return polled };
-        let State { receiver, stop, has_read, .. } = &mut *state;
+        let Some(mut receiver) = self.receiver.try_lock() else { return polled };
         if receiver.first.is_some() {
             return polled;
         }
         let mut spent = 0;
-        while receiver.is_open() && spent < TURN {
-            let resumes = receiver.has_unprocessed() || receiver.may_resume();
-            if receiver.awaits_receive() && !resumes {
-                break;
-            }
-            let mut turn = Turn::of_driver(wakes);
-            let outcome =
-                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, true) };
-            match outcome {
-                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
-                Ok(TurnOutcome { cost, established, .. }) => {
-                    *has_read = true;
+        while receiver.may_advance() && spent < TURN {
+            let reads = receiver.needs_socket();
+            match self.advance(&mut receiver, &mut Turn { wakes: &mut *wakes, room: None }, true) {
+                Some(TurnOutcome { read: false, .. }) if reads => break,
+                Some(TurnOutcome { cost, established, .. }) => {
+                    receiver.has_read = true;
                     polled.established |= established;
-                    polled.task_goes_on =
-                        receiver.has_unprocessed() || receiver.awaits_receive() || receiver.holds_shared();
                     spent += cost;
                 }
-                Err(end) => {
-                    *stop = Some(end);
-                    polled.task_goes_on = true;
-                }
+                None => {}
             }
+            polled.task_goes_on = !receiver.needs_socket() || receiver.holds_shared();
         }
         polled
     }
@@ -147,7 +99,7 @@ impl Reader {
     /// Returns whether a thread has the receiver.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
-        self.state.try_lock().is_none()
+        self.receiver.try_lock().is_none()
     }
 
     /// Reads for a stream until the room is full or nothing more has arrived, once at least if large frames
@@ -162,22 +114,19 @@ impl Reader {
         spins: bool,
         wakes: &mut WakeList,
     ) -> bool {
-        let mut state = self.lock();
-        let State { receiver, stop, has_read, waiting } = &mut *state;
+        let mut receiver = self.receiver();
         let reads_large = room.is_some();
         let mut spent = 0;
         while receiver.serves_streams() && receiver.expects_large() == reads_large && spent < TURN {
+            let reads = receiver.needs_socket();
             let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut() };
-            let resumes = receiver.has_unprocessed();
-            let outcome =
-                if resumes { receiver.resume(&mut turn) } else { self.turn(receiver, &mut turn, spins) };
-            match outcome {
-                Ok(TurnOutcome { read: false, .. }) if !resumes => break,
-                Ok(TurnOutcome { cost, .. }) => {
-                    *has_read = true;
+            match self.advance(&mut receiver, &mut turn, spins) {
+                Some(TurnOutcome { read: false, .. }) if reads => break,
+                Some(TurnOutcome { cost, .. }) => {
+                    receiver.has_read = true;
                     spent += cost;
                 }
-                Err(end) => *stop = Some(end),
+                None => {}
             }
             if room.as_ref().is_none_or(|room| room.is_full()) {
                 break;
@@ -186,29 +135,25 @@ impl Reader {
         let mut replaced = None;
         if receiver.serves_streams()
             && receiver.expects_large()
-            && !waiting.as_ref().is_some_and(|known| known.will_wake(waker))
+            && !receiver.waiting.as_ref().is_some_and(|known| known.will_wake(waker))
         {
-            replaced = waiting.replace(waker.clone());
+            replaced = receiver.waiting.replace(waker.clone());
         }
-        let task_goes_on = stop.is_some() || receiver.has_unprocessed();
-        drop(state);
+        let needs_task = receiver.needs_task();
+        drop(receiver);
         drop(replaced);
-        task_goes_on
+        needs_task
     }
 
-    /// Reads once. If the stream spins, the socket is read without asking the runtime whether it is readable.
-    fn turn(
-        &self,
-        receiver: &mut Receiver,
-        turn: &mut Turn<'_, '_>,
-        spins: bool,
-    ) -> Result<TurnOutcome, Stop> {
+    /// Advances the receiver. If the stream spins, the socket is read without asking the runtime whether it
+    /// is readable.
+    fn advance(&self, receiver: &mut Receiver, turn: &mut Turn<'_, '_>, spins: bool) -> Option<TurnOutcome> {
         if !spins {
-            return receiver.turn(&self.socket, turn);
+            return receiver.advance(&self.socket, turn);
         }
         let before = self.socket.is_eager();
         self.socket.set_eager(true);
-        let outcome = receiver.turn(&self.socket, turn);
+        let outcome = receiver.advance(&self.socket, turn);
         self.socket.set_eager(before);
         outcome
     }

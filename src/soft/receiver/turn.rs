@@ -53,21 +53,24 @@ pub(crate) struct Turn<'a, 'b> {
     pub(crate) room: Option<&'a mut StreamRoom<'b>>,
 }
 
-impl<'a> Turn<'a, '_> {
-    /// Creates the parameters of a turn of the connection's task.
-    pub(crate) fn of_driver(wakes: &'a mut WakeList) -> Self {
-        Self { wakes, room: None }
-    }
-}
-
 /// The result of a turn of the reader.
+#[derive(Default)]
 pub(crate) struct TurnOutcome {
     /// Bytes were read.
     pub(crate) read: bool,
+    /// All bytes that were read have been processed: only the socket can bring more.
+    pub(crate) needs_socket: bool,
     /// The peer's first frame has arrived, which makes the connection ready (RFC 6581 section 4.3).
     pub(crate) established: bool,
-    /// The cost of the turn, at least 1.
+    /// The cost of the turn.
     pub(crate) cost: u32,
+}
+
+impl Stop {
+    /// Returns the violation of a peer whose response to the oldest request is invalid.
+    pub(crate) fn response(terminate: Terminate) -> Self {
+        Self::Violation(Box::new(Violation { terminate, blame: Status::REMOTE_ERROR }))
+    }
 }
 
 impl From<io::Error> for Stop {

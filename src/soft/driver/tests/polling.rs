@@ -1,9 +1,9 @@
 //! Tests polls of a completion queue between two steps of the task.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::reading::{comes, drive, feed, listener, shared_receives};
+use super::reading::{comes, drive, feed, with_shared};
 use super::*;
 use crate::error::Reason;
 use crate::net::Host;
@@ -12,17 +12,8 @@ use crate::soft::adapter::{self, Adapter};
 use crate::soft::completion_queue::CompletionQueue;
 use crate::soft::queue_pair::{QueuePair, QueuePairUser, Queues};
 use crate::soft::receive_queue::SharedReceives;
+use crate::soft::receive_queue::tests::{Count, post, shared_receives};
 use crate::soft::send_queue::Next;
-
-/// Counts how often a task is woken.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// Creates an end whose socket is full, and whose task waits for room.
 async fn full() -> (End, Driver<Log>) {
@@ -94,26 +85,13 @@ async fn a_task_that_finds_a_poll_writing_waits_for_room() {
     assert!(Pin::new(&mut driver).poll(&mut Context::from_waker(&waker)).is_pending());
     let full = Err(io::ErrorKind::WouldBlock.into());
     assert!(matches!(end.connection.sending().queue.offered(batch, full, &mut wakes), Next::Blocked));
-    let woken = async {
-        while count.0.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, woken).await.expect("the task goes on");
+    until(|| count.0.load(Ordering::SeqCst) > 0).await;
     drop(driver);
-}
-
-/// Posts a receive to this shared queue.
-fn post(shared: &SharedReceives, table: &Table) -> Ticket {
-    let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
-    assert!(shared.post_receive(ticket, memory()).is_ok());
-    ticket
 }
 
 /// Creates an end whose first message waits for a shared receive.
 async fn starved(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
-    let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
-    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let (mut end, mut driver) = with_shared(shared).await;
     let bytes = [&rtr_frame(Rtr::Write, false)[..], &message()].concat();
     feed(&mut end, &mut driver, &bytes).await;
     drive(&mut driver, |driver| driver.reader.receiver().awaits_receive()).await;
@@ -189,8 +167,7 @@ async fn a_poll_reads_nothing_after_a_command() {
         assert!(end.table.take(receive).is_none(), "{command:?}");
         tokio::spawn(driver);
         assert_eq!(end.log.take(2).await[..2], ["established", "receive"]);
-        let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await;
-        assert_eq!(completed.expect("it was posted").status, Status::CANCELED, "{command:?}");
+        assert_eq!(end.completed(receive).await.status, Status::CANCELED, "{command:?}");
     }
 }
 
@@ -203,7 +180,7 @@ async fn the_first_message_completes_if_its_report_panics() {
     end.peer.write_all(&message()).await.expect("written");
     assert!(tokio::spawn(driver).await.is_err_and(|error| error.is_panic()));
     assert_eq!(end.log.take(3).await, ["ended: lost", "receive", "closed"]);
-    let completed = std::future::poll_fn(|cx| end.table.poll(receive, cx)).await.expect("it was posted");
+    let completed = end.completed(receive).await;
     assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4));
 }
 
@@ -283,12 +260,7 @@ async fn a_poll_reads_nothing_before_the_queue_pair_can_post() {
         move || queue_pair.establish(connection)
     });
     // The queue pair has the connection next, and is not connected yet.
-    let has_it = async {
-        while Arc::strong_count(&end.connection) == holders {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, has_it).await.expect("the thread runs");
+    until(|| Arc::strong_count(&end.connection) > holders).await;
     queue.progress(|| false);
     assert!(end.table.take(receive).is_none(), "nothing can be posted yet");
     drop(state);

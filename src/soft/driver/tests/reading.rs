@@ -6,10 +6,9 @@ use tokio::io::ReadBuf;
 use tokio::net::TcpSocket;
 
 use super::*;
-use crate::net::Host;
 use crate::provider::stream::{StreamInbox, StreamRoom};
-use crate::soft::adapter::{self, Adapter};
 use crate::soft::receive_queue::SharedReceives;
+use crate::soft::receive_queue::tests::{post, shared_receives};
 use crate::types::Access;
 use crate::wire::ddp::Tagged;
 
@@ -35,12 +34,7 @@ fn unread(driver: &Driver<Log>, most: usize) -> usize {
 
 /// Waits until `bytes` unread bytes have arrived.
 pub(super) async fn comes(driver: &Driver<Log>, bytes: usize) {
-    let comes = async {
-        while unread(driver, bytes) < bytes {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIMIT, comes).await.expect("in time");
+    until(|| unread(driver, bytes) >= bytes).await;
 }
 
 /// Sends to the task, which reads all of it.
@@ -50,16 +44,18 @@ pub(super) async fn feed(end: &mut End, driver: &mut Driver<Log>, bytes: &[u8]) 
     drive(driver, |driver| unread(driver, 1) == 0).await;
 }
 
-pub(super) async fn listener() -> TcpListener {
+async fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a listener")
 }
 
-pub(super) fn shared_receives() -> (Arc<SharedReceives>, Arc<Table>) {
-    let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
-    let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
-    let table = Arc::<Table>::default();
-    let sink = CompletionSink::to_futures(table.clone());
-    (SharedReceives::new(&adapter, 4, 1, sink).expect("a queue"), table)
+/// Creates the passive end of a connection to a listener with these receives.
+async fn with(receives: impl FnOnce(CompletionSink) -> Arc<ReceiveQueue>) -> (End, Driver<Log>) {
+    End::passive_at(&SoftConfig::default(), listener().await, receives).await
+}
+
+/// Creates the passive end of a connection whose receives are shared.
+pub(super) async fn with_shared(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
+    with(|sink| ReceiveQueue::with_shared(shared.clone(), sink)).await
 }
 
 // The reader of a stream takes a reset from the socket on another thread while the task is being polled. The
@@ -69,8 +65,7 @@ async fn a_reset_that_a_reader_takes_is_reported() {
     const ROUNDS: usize = 200;
     const LENGTH: usize = 20_000;
     for round in 0..ROUNDS {
-        let receives = |sink| ReceiveQueue::to_stream(StreamInbox::new(4, 0), sink);
-        let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+        let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, 0), sink)).await;
         let memory = Owned::zeroed(2 * LENGTH).expect("memory").share();
         let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
         let write = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to: 0 };
@@ -169,10 +164,8 @@ impl Wake for Locked {
 #[tokio::test]
 async fn a_restored_receive_wakes_without_a_lock() {
     let (shared, table) = shared_receives();
-    let receives = |sink| ReceiveQueue::with_shared(shared.clone(), sink);
-    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
-    let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
-    assert!(shared.post_receive(ticket, memory()).is_ok());
+    let (mut end, mut driver) = with_shared(&shared).await;
+    post(&shared, &table);
     feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
     let header = Untagged { last: false, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
     feed(&mut end, &mut driver, &[&header.encode(4)[..], b"half", &[0; 4]].concat()).await;
@@ -187,8 +180,7 @@ async fn a_restored_receive_wakes_without_a_lock() {
 #[tokio::test]
 async fn a_send_does_not_hide_a_write_before_it() {
     const RING: u64 = 64;
-    let receives = |sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink);
-    let (mut end, mut driver) = End::passive_at(&SoftConfig::default(), listener().await, receives).await;
+    let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink)).await;
     let memory = Owned::zeroed(128).expect("memory").share();
     let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
     let write = |to| {
