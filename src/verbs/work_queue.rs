@@ -45,17 +45,14 @@ impl Outstanding {
     }
 
     /// Returns the result of a request that the device has not finished. Its memory comes back only if the device no
-    /// longer uses it, `free`: nothing is left of the buffer otherwise.
+    /// longer uses it, `free`. Otherwise it is leaked, as a device may use it at any later time, and the payload is empty.
     pub(crate) fn ended(self, status: Status, free: bool) -> (Ticket, Completed) {
-        let Self { ticket, payload, .. } = self;
-        (ticket, Completed::failed(status, if free { payload } else { withheld(payload) }))
+        let Self { ticket, mut payload, .. } = self;
+        if !free {
+            std::mem::forget(std::mem::take(&mut payload));
+        }
+        (ticket, Completed::failed(status, payload))
     }
-}
-
-/// Leaks memory that a device may use at any later time. Returns an empty payload in its place.
-pub(crate) fn withheld(payload: Payload) -> Payload {
-    std::mem::forget(payload);
-    Payload::new()
 }
 
 /// A change of a memory window that a request makes, with what it needs until it has finished. Few requests make one, so it is small.
