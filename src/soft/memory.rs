@@ -96,6 +96,16 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
+    pub(super) fn new(
+        key: u32,
+        registration: Arc<Registration>,
+        range: Range<usize>,
+        access: Access,
+        connection: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self { key, registration, range, access, connection, life: RwLock::new(Life::Pending) })
+    }
+
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
@@ -215,6 +225,13 @@ pub(crate) enum Intent {
     Atomic,
 }
 
+/// The object that has a key.
+#[derive(Clone)]
+enum Named {
+    Region(Arc<Registration>),
+    Window(Arc<Binding>),
+}
+
 /// The keys in the table are random numbers of this host, so no peer can make them collide.
 type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
 
@@ -222,7 +239,7 @@ type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
 struct Keys {
     /// The source of random numbers.
     host: Host,
-    names: ByKey<RemoteAccess>,
+    names: ByKey<Named>,
     /// The number of windows that are bound to each region that has any, by the key of the region.
     bound: ByKey<usize>,
 }
@@ -238,11 +255,11 @@ impl Keys {
 
     /// Returns whether the key is still that of this registration: later it may belong to another.
     fn has(&self, registration: &Registration) -> bool {
-        let named = self.names.get(&registration.key).filter(|named| named.binding.is_none());
-        named.is_some_and(|named| std::ptr::eq(Arc::as_ptr(&named.registration), registration))
+        matches!(self.names.get(&registration.key()),
+            Some(Named::Region(owner)) if std::ptr::eq(Arc::as_ptr(owner), registration))
     }
 
-    fn remove(&mut self, registration: &Registration) -> Option<RemoteAccess> {
+    fn remove(&mut self, registration: &Registration) -> Option<Named> {
         if self.has(registration) { self.names.remove(&registration.key()) } else { None }
     }
 }
@@ -279,7 +296,7 @@ impl KeyTable {
         if !access.remote().is_empty() {
             registration.expose();
         }
-        keys.names.insert(key, RemoteAccess::new(registration.clone(), None));
+        keys.names.insert(key, Named::Region(registration.clone()));
         Ok(registration)
     }
 
@@ -289,12 +306,13 @@ impl KeyTable {
     /// # Errors
     /// `Busy` while a window is bound to the region (`MR-04`): nothing has changed then.
     pub(crate) fn deregister(&self, registration: &Registration) -> Result<(), RegisterError> {
-        let mut keys = self.keys.write();
-        if keys.has(registration) && keys.bound.contains_key(&registration.key()) {
-            return Err(RegisterError::Busy);
-        }
-        let removed = keys.remove(registration);
-        drop(keys);
+        let removed = {
+            let mut keys = self.keys.write();
+            if keys.has(registration) && keys.bound.contains_key(&registration.key()) {
+                return Err(RegisterError::Busy);
+            }
+            keys.remove(registration)
+        };
         registration.revoke();
         drop(removed);
         Ok(())
@@ -325,28 +343,31 @@ impl KeyTable {
         }
         let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
         registration.expose();
-        let (registration, life) = (registration.clone(), RwLock::new(Life::Pending));
-        let binding = Arc::new(Binding { key, registration, range, access, connection, life });
-        *keys.bound.entry(binding.registration.key).or_default() += 1;
-        keys.names.insert(key, RemoteAccess::new(binding.registration.clone(), Some(binding.clone())));
+        let binding = Binding::new(key, registration.clone(), range, access, connection);
+        keys.names.insert(key, Named::Window(binding.clone()));
+        *keys.bound.entry(registration.key()).or_default() += 1;
         Ok(binding)
     }
 
     /// Revokes the key of a window. When this returns, no byte is being moved by it, and none will be.
     pub(super) fn unbind(&self, binding: &Binding) {
-        let (mut keys, mut removed) = (self.keys.write(), None);
-        let owner = keys.names.get(&binding.key).and_then(|named| named.binding.as_ref());
-        if owner.is_some_and(|owner| std::ptr::eq(Arc::as_ptr(owner), binding)) {
-            let region = binding.registration.key;
-            if let Some(count) = keys.bound.get_mut(&region) {
-                *count -= 1;
-                if *count == 0 {
-                    keys.bound.remove(&region);
+        let removed = {
+            let mut keys = self.keys.write();
+            let mine = matches!(keys.names.get(&binding.key()),
+                Some(Named::Window(owner)) if std::ptr::eq(Arc::as_ptr(owner), binding));
+            if mine {
+                let region = binding.registration.key;
+                if let Some(count) = keys.bound.get_mut(&region) {
+                    *count -= 1;
+                    if *count == 0 {
+                        keys.bound.remove(&region);
+                    }
                 }
+                keys.names.remove(&binding.key())
+            } else {
+                None
             }
-            removed = keys.names.remove(&binding.key);
-        }
-        drop(keys);
+        };
         binding.revoke();
         drop(removed);
     }
@@ -355,8 +376,11 @@ impl KeyTable {
     pub(super) fn unbind_all(&self, connection: u64) {
         let mine: Vec<_> = {
             let keys = self.keys.read();
-            let windows = keys.names.values().filter_map(|named| named.binding.as_ref());
-            windows.filter(|binding| binding.connection == connection).cloned().collect()
+            let windows = keys.names.values().filter_map(|named| match named {
+                Named::Window(binding) if binding.connection == connection => Some(binding.clone()),
+                _ => None,
+            });
+            windows.collect()
         };
         mine.iter().for_each(|binding| self.unbind(binding));
     }
@@ -364,9 +388,12 @@ impl KeyTable {
     /// Returns the window that the peer of this connection may invalidate by this key: one that it may use
     /// (RFC 5040 section 5.3, `NdkSendAndInvalidate`). A peer may never invalidate a region.
     pub(crate) fn window(&self, key: u32, connection: u64) -> Option<Arc<Binding>> {
-        let keys = self.keys.read();
-        let binding = keys.names.get(&key)?.binding.as_ref();
-        binding.filter(|binding| binding.connection == connection && binding.is_live()).cloned()
+        match self.keys.read().names.get(&key) {
+            Some(Named::Window(binding)) if binding.connection == connection && binding.is_live() => {
+                Some(binding.clone())
+            }
+            _ => None,
+        }
     }
 
     /// Checks key, rights and range before a byte is placed or read on behalf of the peer of this connection
@@ -381,32 +408,45 @@ impl KeyTable {
         intent: Intent,
         connection: u64,
     ) -> Result<Grant, Terminate> {
-        let tagged = (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED);
-        let remote = (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE);
-        let (right, (unknown, strange)) = match intent {
-            Intent::Write => (Access::REMOTE_WRITE, tagged),
-            Intent::Read => (Access::REMOTE_READ, remote),
-            Intent::Atomic => (Access::REMOTE_ATOMIC, remote),
+        let (unknown, strange) = match intent {
+            Intent::Write => (Terminate::INVALID_STAG_TAGGED, Terminate::NOT_ASSOCIATED_TAGGED),
+            Intent::Read | Intent::Atomic => {
+                (Terminate::INVALID_STAG_REMOTE, Terminate::NOT_ASSOCIATED_REMOTE)
+            }
         };
-        let Some(named) = self.keys.read().names.get(&key).cloned() else { return Err(unknown) };
-        let access = match &named.binding {
-            None => named.registration.access,
+        let right = match intent {
+            Intent::Write => Access::REMOTE_WRITE,
+            Intent::Read => Access::REMOTE_READ,
+            Intent::Atomic => Access::REMOTE_ATOMIC,
+        };
+        let named = self.keys.read().names.get(&key).cloned();
+        let (registration, binding, access) = match named {
+            Some(Named::Region(registration)) => {
+                let access = registration.access();
+                (registration, None, access)
+            }
             // The key of a window is unknown before the binding goes live, and after its region was
             // deregistered.
-            Some(binding) if !binding.is_live() || !named.registration.is_valid() => return Err(unknown),
+            Some(Named::Window(binding)) if !binding.is_live() || !binding.registration.is_valid() => {
+                return Err(unknown);
+            }
             // A window serves the peer of one connection only (`MW-04`).
-            Some(binding) if binding.connection != connection => return Err(strange),
-            Some(binding) => binding.access,
+            Some(Named::Window(binding)) if binding.connection != connection => return Err(strange),
+            Some(Named::Window(binding)) => {
+                let access = binding.access;
+                (binding.registration.clone(), Some(binding), access)
+            }
+            None => return Err(unknown),
         };
         if !access.contains(right) {
             return Err(Terminate::ACCESS_REMOTE);
         }
-        let part = part(to, length).filter(|part| match &named.binding {
+        let part = part(to, length).filter(|part| match &binding {
             Some(binding) => binding.contains(part),
-            None => named.registration.contains(part),
+            None => registration.contains(part),
         });
         let part = part.ok_or_else(|| beyond(to, length, intent))?;
-        Ok(Grant { part, access: named })
+        Ok(Grant { part, access: RemoteAccess::new(registration, binding) })
     }
 }
 
@@ -533,7 +573,7 @@ mod tests {
         table.deregister(&first).expect("nothing is bound to it");
         let memory = Owned::zeroed(8).expect("memory").share();
         let second = Registration::new(first.key(), memory, Access::REMOTE_READ);
-        table.keys.write().names.insert(first.key(), RemoteAccess::new(second.clone(), None));
+        table.keys.write().names.insert(first.key(), Named::Region(second.clone()));
         table.deregister(&first).expect("it is not registered");
         assert!(reaches(second.key()) && second.is_valid());
         table.deregister(&second).expect("nothing is bound to it");
