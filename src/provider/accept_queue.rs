@@ -118,14 +118,14 @@ impl<R> Requests<R> {
 /// A listener of one provider, as far as its queue of requests is concerned.
 pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// The state under the lock.
-    type Inner: AsMut<Requests<Self::Request>>;
+    type State: AsMut<Requests<Self::Request>>;
     /// A request that has arrived.
     type Request: Send;
     /// The connector of a request.
     type Connector;
 
     /// Takes the lock.
-    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
+    fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Returns the connector of a request that is handed out.
     fn connector_for(&self, request: Self::Request) -> Self::Connector;
@@ -145,11 +145,11 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
 
     /// Ends every wait with CANCELED (CancelOverlappedRequests). The listener goes on.
     fn cancel(&self) {
-        let mut inner = self.lock();
-        let requests = inner.as_mut();
+        let mut state = self.lock();
+        let requests = state.as_mut();
         let waiters = requests.machine.cancel_all();
         let wakers = requests.fail(&waiters, Status::CANCELED);
-        drop(inner);
+        drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -157,11 +157,11 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// for it.
     fn enqueue(&self, request: Self::Request, dead: impl FnMut(&Self::Request) -> bool) {
         let room = self.room(&request);
-        let mut inner = self.lock();
-        let requests = inner.as_mut();
+        let mut state = self.lock();
+        let requests = state.as_mut();
         let (arrival, gone) = requests.machine.arrived(request, room, dead);
         let placed = requests.place(arrival);
-        drop(inner);
+        drop(state);
         drop(gone);
         ACCEPTS.count(if matches!(placed, Placed::Refuse(_)) { "refused" } else { "requested" });
         self.deliver(placed);

@@ -25,7 +25,7 @@ use tracing::{debug, info};
 use crate::error::{ConnectError, DisconnectError, Reason, StateError};
 use crate::inflight::WakeList;
 use crate::metrics::{PendingMetrics, PhaseGuard};
-use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
+use crate::proto::connector::{Action, Actions, Connector, Input, Op, Phase};
 use crate::status::Status;
 use crate::sync::{MutexGuard, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -88,7 +88,7 @@ pub(crate) struct ConnectorState {
 
 impl ConnectorState {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
-        let phase = PhaseGuard::new(name(machine.state()));
+        let phase = PhaseGuard::new(name(machine.phase()));
         Self {
             machine,
             local,
@@ -103,8 +103,8 @@ impl ConnectorState {
         }
     }
 
-    pub(crate) fn state(&self) -> State {
-        self.machine.state()
+    pub(crate) fn phase(&self) -> Phase {
+        self.machine.phase()
     }
 
     /// Records the loss of the connection. The first cause stays the reason of its end.
@@ -239,7 +239,7 @@ fn resume(observed: Result<(), Box<dyn Any + Send>>) {
 /// An event for `tracing`.
 enum StepEvent {
     /// A step of the machine, or of a call on it.
-    Machine { connection: ConnectionId, peer: Option<SocketAddr>, phase: State, status: Status, what: What },
+    Machine { connection: ConnectionId, peer: Option<SocketAddr>, phase: Phase, status: Status, what: What },
     /// Anything else.
     Other(Box<dyn FnOnce() + Send>),
 }
@@ -248,7 +248,7 @@ enum StepEvent {
 enum What {
     Lost(Reason),
     Aborted(Reason),
-    Changed { from: State },
+    Changed { from: Phase },
     Refused,
     Completed(Op, Option<Reason>),
 }
@@ -282,19 +282,19 @@ impl StepEvent {
 /// A connector of one provider, driving the machine.
 pub(crate) trait ConnectorDriver: Send + Sync {
     /// The state under the lock: the progress, and the data that the provider needs for its transport.
-    type Inner: AsMut<ConnectorState>;
+    type State: AsMut<ConnectorState>;
 
     /// Returns the number of the connector in `tracing` output.
     fn id(&self) -> ConnectionId;
 
     /// Takes the lock.
-    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
+    fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Carries out any action but `Finish`.
-    fn execute(&self, inner: &mut Self::Inner, action: Action, after: &mut AfterStep);
+    fn execute(&self, state: &mut Self::State, action: Action, after: &mut AfterStep);
 
     /// Tidies up after every input. Returns a further input that follows from it.
-    fn follow_up(&self, inner: &mut Self::Inner, after: &mut AfterStep) -> Option<Input>;
+    fn follow_up(&self, state: &mut Self::State, after: &mut AfterStep) -> Option<Input>;
 
     /// Returns the time that Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
@@ -317,9 +317,9 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     ///
     /// # Errors
     /// As `handle`.
-    fn handle_with(&self, input: Input, change: impl FnOnce(&mut Self::Inner)) -> Result<(), Status> {
-        self.handle_if(|inner| {
-            change(inner);
+    fn handle_with(&self, input: Input, change: impl FnOnce(&mut Self::State)) -> Result<(), Status> {
+        self.handle_if(|state| {
+            change(state);
             Some(input)
         })
     }
@@ -328,7 +328,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     ///
     /// # Errors
     /// As `handle`.
-    fn handle_if(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
+    fn handle_if(&self, prepare: impl FnOnce(&mut Self::State) -> Option<Input>) -> Result<(), Status> {
         let mut after = AfterStep::default();
         let outcome = self.step(prepare, &mut after);
         after.run();
@@ -340,7 +340,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     ///
     /// # Errors
     /// As `handle`.
-    fn handle_apart(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
+    fn handle_apart(&self, prepare: impl FnOnce(&mut Self::State) -> Option<Input>) -> Result<(), Status> {
         let mut after = AfterStep::default();
         let outcome = self.step(prepare, &mut after);
         self.run_apart(&mut after);
@@ -353,11 +353,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// As `handle`.
     fn step(
         &self,
-        prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>,
+        prepare: impl FnOnce(&mut Self::State) -> Option<Input>,
         after: &mut AfterStep,
     ) -> Result<(), Status> {
-        let mut inner = self.lock();
-        prepare(&mut inner).map_or(Ok(()), |input| self.handle_locked(&mut inner, input, after))
+        let mut state = self.lock();
+        prepare(&mut state).map_or(Ok(()), |input| self.handle_locked(&mut state, input, after))
     }
 
     /// Handles an input like [`handle`](Self::handle), for a caller that holds the lock and runs `after` without it.
@@ -366,13 +366,13 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// As `handle`.
     fn handle_locked(
         &self,
-        inner: &mut Self::Inner,
+        state: &mut Self::State,
         input: Input,
         after: &mut AfterStep,
     ) -> Result<(), Status> {
-        let outcome = self.transition(inner, input, after);
-        while let Some(input) = self.follow_up(inner, after) {
-            let _ = self.transition(inner, input, after);
+        let outcome = self.transition(state, input, after);
+        while let Some(input) = self.follow_up(state, after) {
+            let _ = self.transition(state, input, after);
         }
         outcome
     }
@@ -381,16 +381,16 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     ///
     /// # Errors
     /// As `handle`.
-    fn transition(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
-        let progress = inner.as_mut();
-        let (connection, peer, from) = (self.id(), progress.peer, progress.state());
+    fn transition(&self, state: &mut Self::State, input: Input, after: &mut AfterStep) -> Result<(), Status> {
+        let progress = state.as_mut();
+        let (connection, peer, from) = (self.id(), progress.peer, progress.phase());
         let event = |phase, status, what| StepEvent::Machine { connection, peer, phase, status, what };
         let call = call(&input);
         let outcome = progress.machine.handle(input);
-        let phase = progress.state();
+        let phase = progress.phase();
         if from != phase {
             after.metrics.moved(&mut progress.phase, name(phase));
-            if let (State::PeerGone, Some(DisconnectReason::Lost { status, reason })) =
+            if let (Phase::PeerGone, Some(DisconnectReason::Lost { status, reason })) =
                 (phase, &progress.ended)
             {
                 let what = if matches!(reason, Reason::Local(FLUSHED)) {
@@ -415,9 +415,9 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         }
         for action in outcome? {
             if let Action::Finish { op, status } = action {
-                let progress = inner.as_mut();
+                let progress = state.as_mut();
                 let reason = progress.reason.filter(|_| status != Status::SUCCESS);
-                let phase = progress.state();
+                let phase = progress.phase();
                 after.log_step(|| event(phase, status, What::Completed(op, reason)));
                 if status != Status::SUCCESS
                     && let Some(call) = call_of(op)
@@ -426,7 +426,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 }
                 progress.finish(op, status, after);
             } else {
-                self.execute(inner, action, after);
+                self.execute(state, action, after);
             }
         }
         Ok(())
@@ -446,13 +446,13 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// Polls for the answer to a call.
     fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Status> {
-        let mut inner = self.lock();
-        let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        let mut state = self.lock();
+        let Some(call) = state.as_mut().answers.of(op) else { return Poll::Pending };
         let (polled, replaced) = call.poll(cx);
         if polled.is_ready() {
             call.take();
         }
-        drop(inner);
+        drop(state);
         drop(replaced);
         polled
     }
@@ -460,10 +460,10 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Polls for an answer to a call, without taking it.
     #[cfg(feature = "soft")]
     fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.lock();
-        let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        let mut state = self.lock();
+        let Some(call) = state.as_mut().answers.of(op) else { return Poll::Pending };
         let (polled, replaced) = call.poll(cx);
-        drop(inner);
+        drop(state);
         drop(replaced);
         polled.map(|_status| ())
     }
@@ -537,21 +537,21 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// Returns whether the connection is established.
     fn is_connected(&self) -> bool {
-        self.lock().as_mut().state() == State::Connected
+        self.lock().as_mut().phase() == Phase::Connected
     }
 
     /// Cancels the calls that wait (CancelOverlappedRequests).
     fn cancel(&self) {
         let mut after = AfterStep::default();
-        let mut inner = self.lock();
-        let progress = inner.as_mut();
+        let mut state = self.lock();
+        let progress = state.as_mut();
         let waits = progress.waits.interests().next().is_some();
         progress.waits.notify_all((), &mut after.calls);
         // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding then.
-        let ends = waits && matches!(progress.state(), State::Idle | State::Bound);
+        let ends = waits && matches!(progress.phase(), Phase::Idle | Phase::Bound);
         let input = if ends { Input::Release } else { Input::Cancel };
-        let _ = self.handle_locked(&mut inner, input, &mut after);
-        drop(inner);
+        let _ = self.handle_locked(&mut state, input, &mut after);
+        drop(state);
         after.run();
     }
 
@@ -612,8 +612,8 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// `ConnectionInvalid` when it is not connecting or connected.
     fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let mut inner = self.lock();
-        let progress = inner.as_mut();
+        let mut state = self.lock();
+        let progress = state.as_mut();
         progress.machine.local_address_ready()?;
         progress.local.ok_or(StateError::ConnectionInvalid)
     }
@@ -623,25 +623,25 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// `ConnectionInvalid` when it has no peer.
     fn peer_addr(&self) -> Result<SocketAddr, StateError> {
-        let mut inner = self.lock();
-        let progress = inner.as_mut();
+        let mut state = self.lock();
+        let progress = state.as_mut();
         progress.machine.peer_address_ready()?;
         progress.peer.ok_or(StateError::ConnectionInvalid)
     }
 }
 
-/// Returns the name by which a state is counted; `None` if it is not counted.
-fn name(state: State) -> Option<&'static str> {
-    match state {
-        State::Connecting => Some("connecting"),
-        State::ConnectDone => Some("replied"),
-        State::Completing => Some("completing"),
-        State::RequestPending => Some("requested"),
-        State::Accepting => Some("accepting"),
-        State::Connected => Some("connected"),
-        State::PeerGone => Some("peer_gone"),
-        State::Disconnecting => Some("disconnecting"),
-        State::Idle | State::Bound | State::Disconnected | State::Dead => None,
+/// Returns the name by which a phase is counted; `None` if it is not counted.
+fn name(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Connecting => Some("connecting"),
+        Phase::ConnectDone => Some("replied"),
+        Phase::Completing => Some("completing"),
+        Phase::RequestPending => Some("requested"),
+        Phase::Accepting => Some("accepting"),
+        Phase::Connected => Some("connected"),
+        Phase::PeerGone => Some("peer_gone"),
+        Phase::Disconnecting => Some("disconnecting"),
+        Phase::Idle | Phase::Bound | Phase::Disconnected | Phase::Dead => None,
     }
 }
 
@@ -670,7 +670,7 @@ fn call_of(op: Op) -> Option<&'static str> {
 
 /// Returns the status of a step, for `tracing`: that of the call that it finishes, or begins, or that of the
 /// connection.
-fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, after: State) -> Status {
+fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, after: Phase) -> Status {
     let actions = match outcome {
         Ok(actions) => actions,
         Err(status) => return *status,
@@ -684,7 +684,7 @@ fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, aft
         matches!(action, StartBind | StartConnect | StartComplete | StartAccept | StartDisconnect)
     };
     match (ended, finished) {
-        (Some(reason), _) if after == State::PeerGone => reason.status(),
+        (Some(reason), _) if after == Phase::PeerGone => reason.status(),
         (_, Some(status)) => status,
         _ if actions.iter().any(begins) => Status::PENDING,
         _ => Status::SUCCESS,

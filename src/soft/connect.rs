@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
-use super::connector::{Connector, Inner, PendingHandshake};
+use super::connector::{Connector, PendingHandshake, State};
 use super::driver::Driver;
 use super::queue_pair::QueuePair;
 use super::receiver::Receiver;
@@ -19,7 +19,7 @@ use crate::error::{BindError, ConnectError, Reason, StateError};
 use crate::net::host::{ConnectFailure, Connected};
 use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundSocket, Stream};
-use crate::proto::connector::{Input, Op, State, Terms};
+use crate::proto::connector::{Input, Op, Phase, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
 use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, is_overdue};
@@ -70,15 +70,15 @@ impl Connector {
         let mut after = AfterStep::default();
         // All under one lock: between the steps another bind would reserve a second address, and a connect
         // would find a connector that is not bound yet.
-        let mut inner = self.lock();
-        let local = inner.progress.local;
-        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
+        let mut state = self.lock();
+        let local = state.progress.local;
+        let begun = self.handle_locked(&mut state, Input::Bind, &mut after);
         let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
             let (input, outcome) = match self.make_bound(address, &ConnectParams::default()) {
                 Ok(socket) => {
-                    inner.progress.local = Some(socket.local());
-                    inner.bound = Some(socket.local());
-                    inner.socket = Some(socket);
+                    state.progress.local = Some(socket.local());
+                    state.bound = Some(socket.local());
+                    state.socket = Some(socket);
                     (Input::Bound, Ok(()))
                 }
                 Err(error) => {
@@ -92,10 +92,10 @@ impl Connector {
                     (Input::BindFailed(error.status()), Err(error))
                 }
             };
-            let _ = self.handle_locked(&mut inner, input, &mut after);
+            let _ = self.handle_locked(&mut state, input, &mut after);
             outcome
         });
-        drop(inner);
+        drop(state);
         after.run();
         outcome
     }
@@ -113,8 +113,8 @@ impl Connector {
     /// # Errors
     /// `ConnectionInvalid` if the connector is not bound.
     pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.lock();
-        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
+        let state = self.lock();
+        let bound = state.bound.filter(|_| state.progress.phase() == Phase::Bound);
         bound.ok_or(StateError::ConnectionInvalid)
     }
 
@@ -147,15 +147,15 @@ impl Connector {
         let outcome = self.race(peer, params, deadline).await;
         let error = match outcome {
             Ok(dialled) => {
-                let _ = self.handle_with(Input::PeerAccepted(dialled.terms), |inner| {
-                    if inner.progress.machine.state() == State::Connecting {
-                        inner.handshake = Some(dialled.handshake);
+                let _ = self.handle_with(Input::PeerAccepted(dialled.terms), |state| {
+                    if state.progress.machine.phase() == Phase::Connecting {
+                        state.handshake = Some(dialled.handshake);
                     }
                 });
                 None
             }
             Err(Some(DialError { input, error })) => {
-                let _ = self.handle_with(input, |inner| inner.progress.reason = error.reason());
+                let _ = self.handle_with(input, |state| state.progress.reason = error.reason());
                 Some(error)
             }
             Err(None) => None,
@@ -184,15 +184,15 @@ impl Connector {
         // same lock, so that another call on this connector finds either all of it or nothing.
         let (mut busy, mut canceled) = (false, false);
         let mut after = AfterStep::default();
-        let prepare = |inner: &mut Inner| {
-            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
+        let prepare = |state: &mut State| {
+            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(state));
             let fits =
-                matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
-            let called = inner.progress.is_connect_called();
-            let taken = fits && !called && self.take_queue_pair(inner, queue_pair);
+                matches!(state.progress.machine.phase(), Phase::Idle | Phase::Bound) && data <= max_data;
+            let called = state.progress.is_connect_called();
+            let taken = fits && !called && self.take_queue_pair(state, queue_pair);
             if taken {
-                inner.progress.peer = Some(net::canonical(peer));
-                inner.progress.begin_connect();
+                state.progress.peer = Some(net::canonical(peer));
+                state.progress.begin_connect();
             }
             busy = fits && !called && !taken;
             let overdue = is_overdue(deadline);
@@ -248,14 +248,14 @@ impl Connector {
         let stream =
             stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);
         let explicit = {
-            let mut inner = self.lock();
+            let mut state = self.lock();
             // An attempt that was ended does not need the port, which would be held for as long as the
             // connector exists.
-            if inner.progress.state() == State::Connecting {
-                inner.progress.local = Some(local);
-                inner.lease = Some(lease);
+            if state.progress.phase() == Phase::Connecting {
+                state.progress.local = Some(local);
+                state.lease = Some(lease);
             }
-            inner.bound
+            state.bound
         };
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
         // If the start-up fails the port has to be free at once, for the next attempt.
@@ -278,12 +278,12 @@ impl Connector {
     /// attempt has not used it up, or a new one. If that cannot be bound now the next attempt tries again,
     /// because the address stays that of the connector.
     fn bind_again(&self, socket: Option<BoundSocket>) {
-        let mut inner = self.lock();
-        let Some(local) = inner.bound.filter(|_| inner.progress.state() == State::Connecting) else { return };
-        inner.lease = None;
-        inner.progress.local = Some(local);
+        let mut state = self.lock();
+        let Some(local) = state.bound.filter(|_| state.progress.phase() == Phase::Connecting) else { return };
+        state.lease = None;
+        state.progress.local = Some(local);
         let bind = || self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)).ok();
-        inner.socket = socket.or_else(bind);
+        state.socket = socket.or_else(bind);
     }
 
     /// Starts up MPA, until the deadline.
@@ -380,8 +380,8 @@ impl Connector {
             deadline.map(|deadline| deadline.saturating_duration_since(now))
         };
         let (bound, socket) = {
-            let mut inner = self.lock();
-            (inner.bound, inner.socket.take())
+            let mut state = self.lock();
+            (state.bound, state.socket.take())
         };
         if let Some(local) = bound {
             let socket =
@@ -464,12 +464,12 @@ impl Connector {
         let gone = self.check_peer();
         let invalid = |status| connect_error(status, self.take_reason(), self.peer());
         if let Err(reason) = gone {
-            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+            let _ = self.handle_with(Input::PeerGaveUp, |state| state.progress.reason = Some(reason));
         }
         self.handle(Input::CompleteConnect).map_err(invalid)?;
         let (handshake, queue_pair) = {
-            let mut inner = self.lock();
-            (inner.handshake.take(), inner.queue_pair())
+            let mut state = self.lock();
+            (state.handshake.take(), state.queue_pair())
         };
         if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
             (handshake, queue_pair)
@@ -635,6 +635,6 @@ mod tests {
         assert!(outcome.is_err());
         // Its lease alone is looked at: a child of another test may have a copy of the socket until it runs its program.
         drop(lease(None, local.ip(), local.port()).expect("the port is free"));
-        assert_eq!(connector.lock().progress.state(), State::Dead);
+        assert_eq!(connector.lock().progress.phase(), Phase::Dead);
     }
 }

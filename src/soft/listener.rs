@@ -49,12 +49,12 @@ use crate::types::{ReadLimits, Role};
 /// A listener, shared by its handle and its tasks.
 pub(crate) struct Listener {
     pub(crate) adapter: Arc<Adapter>,
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
     _registered: Registered,
 }
 
 /// The state of a listener, under its lock.
-pub(crate) struct Inner {
+pub(crate) struct State {
     requests: Requests<Incoming>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
@@ -64,9 +64,9 @@ pub(crate) struct Inner {
 
 impl Listener {
     pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
-        let inner = Inner { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
+        let state = State { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
         let registry = adapter.registry().clone();
-        registry.create(|_, registered| Self { adapter, inner: Mutex::new(inner), _registered: registered })
+        registry.create(|_, registered| Self { adapter, state: Mutex::new(state), _registered: registered })
     }
 
     /// Binds the listener to `address` (IND2Listener::Bind).
@@ -74,9 +74,9 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        let mut inner = self.inner.lock();
-        let local = inner.local;
-        inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
+        let mut state = self.state.lock();
+        let local = state.local;
+        state.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
         let address = net::canonical(address);
         // The address of a listener at every address is not checked against a list: the kernel decides.
         let addresses = match self.adapter.is_everywhere() {
@@ -95,9 +95,9 @@ impl Listener {
                     BindError::Os { call: "socket", source: io::Error::other(what).into() }
                 }
             })?;
-        inner.local = Some(SocketAddr::new(address.ip(), bound.port()));
-        inner.bound = Some(bound);
-        inner.requests.machine.bound().map_err(|status| listen_error(status, local))
+        state.local = Some(SocketAddr::new(address.ip(), bound.port()));
+        state.bound = Some(bound);
+        state.requests.machine.bound().map_err(|status| listen_error(status, local))
     }
 
     /// Starts to accept TCP connections (IND2Listener::Listen).
@@ -105,18 +105,18 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
-        let mut inner = self.inner.lock();
-        let local = inner.local;
-        inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
+        let mut state = self.state.lock();
+        let local = state.local;
+        state.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
         // The sockets belong to the adapter's runtime, whichever thread calls.
         let _home = self.adapter.runtime.enter();
         // The kernel's queue holds peers whose request has not been read yet; the queue of this listener is
         // the backlog.
         let listeners =
-            inner.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
-        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        let local = inner.local;
-        drop(inner);
+            state.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
+        state.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
+        let local = state.local;
+        drop(state);
         info!(local = local.map(tracing::field::display), backlog, "listening");
         // Without the lock: a runtime that has shut down drops the task within `spawn`, which closes the
         // listener.
@@ -133,12 +133,12 @@ impl Listener {
                 (listener, self.adapter.runtime.spawn(self.adapter.host.clone().run(task)).abort_handle())
             })
             .collect();
-        let mut inner = self.inner.lock();
-        if inner.bound.is_some() {
-            inner.tasks = tasks;
+        let mut state = self.state.lock();
+        if state.bound.is_some() {
+            state.tasks = tasks;
         } else {
             // The listener was closed between the two locks.
-            drop(inner);
+            drop(state);
             stop(tasks);
         }
         Ok(())
@@ -149,9 +149,9 @@ impl Listener {
     /// # Errors
     /// `InvalidDeviceState` if the listener does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.inner.lock();
-        inner.requests.machine.local_address_ready()?;
-        inner.local.ok_or(StateError::InvalidDeviceState)
+        let state = self.state.lock();
+        state.requests.machine.local_address_ready()?;
+        state.local.ok_or(StateError::InvalidDeviceState)
     }
 
     /// Queues a connection request that has arrived in full.
@@ -162,11 +162,11 @@ impl Listener {
 
     /// Ends the tasks that accept and every waiting future. Returns the requests that were not fetched.
     fn end(&self, end: End) -> Vec<Incoming> {
-        let mut inner = self.inner.lock();
-        let (wakers, requests) = inner.requests.end(end);
-        let bound = inner.bound.take();
-        let tasks = std::mem::take(&mut inner.tasks);
-        drop(inner);
+        let mut state = self.state.lock();
+        let (wakers, requests) = state.requests.end(end);
+        let bound = state.bound.take();
+        let tasks = std::mem::take(&mut state.tasks);
+        drop(state);
         stop(tasks);
         drop(bound);
         wakers.into_iter().for_each(Waker::wake);
@@ -180,19 +180,19 @@ impl Listener {
     }
 }
 
-impl AsMut<Requests<Incoming>> for Inner {
+impl AsMut<Requests<Incoming>> for State {
     fn as_mut(&mut self) -> &mut Requests<Incoming> {
         &mut self.requests
     }
 }
 
 impl AcceptQueue for Listener {
-    type Inner = Inner;
+    type State = State;
     type Request = Incoming;
     type Connector = Arc<Connector>;
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn connector_for(&self, incoming: Incoming) -> Arc<Connector> {
@@ -263,8 +263,8 @@ impl Connector {
         self.notice_departure();
         let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
         let taken = length <= maximum && {
-            let mut inner = self.lock();
-            inner.queue_pair().is_none() && self.take_queue_pair(&mut inner, queue_pair)
+            let mut state = self.lock();
+            state.queue_pair().is_none() && self.take_queue_pair(&mut state, queue_pair)
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
@@ -292,7 +292,7 @@ impl Connector {
     /// that to the machine.
     pub(super) fn notice_departure(&self) {
         if let Err(reason) = self.check_peer() {
-            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
+            let _ = self.handle_with(Input::PeerGaveUp, |state| state.progress.reason = Some(reason));
         }
     }
 
@@ -315,7 +315,7 @@ impl Connector {
                 // one.
                 None => (Input::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
             };
-            let _ = self.handle_with(input, |inner| inner.progress.reason = Some(reason));
+            let _ = self.handle_with(input, |state| state.progress.reason = Some(reason));
             return;
         }
         let started = self.start_connection(
@@ -348,8 +348,8 @@ impl Connector {
         let (length, maximum) = (data.len(), MAX_PRIVATE_DATA);
         self.notice_departure();
         let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |inner| {
-            if let Some(handshake) = inner.handshake.as_mut().filter(|_| length <= maximum) {
+        let outcome = self.handle_with(input, |state| {
+            if let Some(handshake) = state.handshake.as_mut().filter(|_| length <= maximum) {
                 handshake.set_reject_data(Bytes::copy_from_slice(data));
             }
         });

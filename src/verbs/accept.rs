@@ -12,11 +12,11 @@ use bytes::Bytes;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::connector::{Connector, Inner, Offer, PendingCall};
+use super::connector::{Connector, Offer, PendingCall, State};
 use super::limits::IB_REJECT_DATA;
 use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{AcceptError, Reason};
-use crate::proto::connector::{Input, Op, State};
+use crate::proto::connector::{Input, Op, Phase};
 use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
 use crate::provider::errors::accept_error;
 use crate::provider::params::AcceptParams;
@@ -56,18 +56,18 @@ impl Connector {
         queue_pair.settled().await;
         let mut taken = false;
         let mut after = AfterStep::default();
-        let prepare = |inner: &mut Inner| {
+        let prepare = |state: &mut State| {
             taken = length <= maximum
-                && inner.progress.state() == State::RequestPending
-                && inner.queue_pair.is_none()
+                && state.progress.phase() == Phase::RequestPending
+                && state.queue_pair.is_none()
                 && queue_pair.associate(self.me.clone()).is_ok();
             if taken {
-                let offered = inner.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
-                inner.queue_pair = Some(queue_pair.clone());
-                inner.limits = self.agreed(params.read_limits, offered);
-                inner.offer = Offer {
+                let offered = state.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
+                state.queue_pair = Some(queue_pair.clone());
+                state.limits = self.agreed(params.read_limits, offered);
+                state.offer = Offer {
                     private_data: params.private_data.clone(),
-                    limits: inner.limits,
+                    limits: state.limits,
                     options: params.options,
                     traffic_class: None,
                     tries: 0,
@@ -122,16 +122,16 @@ impl Connector {
     /// Has a thread send the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
     ///
     /// # Errors The input that reports the failure to the machine.
-    pub(crate) fn reply(&self, inner: &mut Inner, after: &mut AfterStep) -> Result<(), Input> {
+    pub(crate) fn reply(&self, state: &mut State, after: &mut AfterStep) -> Result<(), Input> {
         let (Some(id), Some(queue_pair), Some(connector)) =
-            (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
+            (state.id.clone(), state.queue_pair.clone(), self.me.upgrade())
         else {
             return Err(Input::PeerGaveUp);
         };
         let device = queue_pair.lend().ok_or(Input::PeerGaveUp)?;
-        inner.awaited = false;
-        inner.pending_call = PendingCall::Calling;
-        let (offer, limits) = (inner.offer.clone(), inner.limits);
+        state.awaited = false;
+        state.pending_call = PendingCall::Calling;
+        let (offer, limits) = (state.offer.clone(), state.limits);
         if self.adapter.quirks().misses_early_frames {
             // On a thread of its own it would wait in the middle for its turn, while the peer sends.
             let connection = self.id;
@@ -139,12 +139,12 @@ impl Connector {
             let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits, log);
             // Not under the lock: its last holder finishes requests.
             after.jobs.push(Box::new(move || drop(device)));
-            return self.has_replied(inner, outcome).map(drop);
+            return self.has_replied(state, outcome).map(drop);
         }
         after.jobs.push(Box::new(move || {
             let log = |error: io::Error| Self::log_ack_timeout(connector.id, &error);
             let outcome = connector.send_reply(&id, &queue_pair, &device, &offer, limits, log);
-            connector.returned(id, Some(device), |inner| connector.has_replied(inner, outcome));
+            connector.returned(id, Some(device), |state| connector.has_replied(state, outcome));
         }));
         Ok(())
     }
@@ -183,15 +183,15 @@ impl Connector {
     /// Handles the outcome of the calls that send the reply.
     ///
     /// # Errors The input that reports the failure to the machine.
-    fn has_replied(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
+    fn has_replied(&self, state: &mut State, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         if let Err(error) = outcome {
-            inner.progress.reason = error.raw_os_error().map(Reason::Errno);
+            state.progress.reason = error.raw_os_error().map(Reason::Errno);
             // Most often the peer has gone, and the event that says so is on its way.
             return Err(Input::PeerGaveUp);
         }
         // Unless the word that establishes the connection has been faster.
-        if inner.pending_call == PendingCall::Calling {
-            inner.pending_call =
+        if state.pending_call == PendingCall::Calling {
+            state.pending_call =
                 if self.adapter.is_iwarp() { PendingCall::Waiting } else { PendingCall::None };
         }
         Ok(None)
@@ -199,8 +199,8 @@ impl Connector {
 
     /// Returns whether Accept or Reject may still be called.
     pub(crate) fn is_pending(&self) -> bool {
-        let inner = self.lock();
-        inner.progress.state() == State::RequestPending && inner.id.is_some()
+        let state = self.lock();
+        state.progress.phase() == Phase::RequestPending && state.id.is_some()
     }
 
     /// Rejects the request (`IND2Connector::Reject` by the passive side).
@@ -210,9 +210,9 @@ impl Connector {
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
         let (length, maximum) = (data.len(), self.adapter.info().max_reject_data);
         let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |inner| {
+        let outcome = self.handle_with(input, |state| {
             if length <= maximum {
-                inner.reject_data = Some(Bytes::copy_from_slice(data));
+                state.reject_data = Some(Bytes::copy_from_slice(data));
             }
         });
         outcome.map_err(|status| match status {
@@ -222,19 +222,19 @@ impl Connector {
     }
 
     /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.
-    pub(super) fn refuse(&self, inner: &mut Inner) {
-        let said = inner.reject_data.take();
+    pub(super) fn refuse(&self, state: &mut State) {
+        let said = state.reject_data.take();
         let for_now: &[u8] =
             if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
         let data = said.as_deref().unwrap_or(for_now);
         // At any other moment the destruction of the id refuses the peer. After an accept a reject would leave the
         // reply in flight, and the destruction would wait a minute for it.
-        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
+        if let Some(id) = state.id.as_ref().filter(|_| std::mem::take(&mut state.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
             // If the peer has gone, the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(data) };
         }
-        self.release_id(inner);
+        self.release_id(state);
     }
 }
 

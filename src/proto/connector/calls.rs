@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use smallvec::smallvec;
 
-use super::State::*;
+use super::Phase::*;
 use super::{Action, Actions, Connector, Ending, Op};
 use crate::status::Status;
 
@@ -13,7 +13,7 @@ impl Connector {
     /// Accepts `Bind` in `Idle`. Every state that has a local address refuses it with `ADDRESS_ALREADY_ASSOCIATED`
     /// (A1, A3, C16).
     pub(super) fn bind(&self) -> Result<Actions, Status> {
-        match self.state {
+        match self.phase {
             Idle => Ok(smallvec![Action::StartBind]),
             Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
             | RequestPending | Accepting => Err(Status::ADDRESS_ALREADY_ASSOCIATED),
@@ -30,7 +30,7 @@ impl Connector {
         deadline: Option<Instant>,
         overdue: bool,
     ) -> Result<Actions, Status> {
-        match self.state {
+        match self.phase {
             Idle | Bound => {
                 if busy {
                     return Err(Status::CONNECTION_ACTIVE);
@@ -54,7 +54,7 @@ impl Connector {
 
     /// Starts `CompleteConnect` in `ConnectDone`, unless the peer is gone (A18, A21, A23, A26).
     pub(super) fn complete_connect(&mut self) -> Result<Actions, Status> {
-        match self.state {
+        match self.phase {
             ConnectDone => {
                 self.find_peer()?;
                 self.enter(Completing);
@@ -69,7 +69,7 @@ impl Connector {
     /// Starts `Accept` in `RequestPending`. An error of the caller is reported before the absence of the peer
     /// (P6, P7, P8, P10).
     pub(super) fn accept(&mut self, data_fits: bool, busy: bool) -> Result<Actions, Status> {
-        match self.state {
+        match self.phase {
             RequestPending => {
                 if busy {
                     return Err(Status::CONNECTION_ACTIVE);
@@ -88,7 +88,7 @@ impl Connector {
 
     /// Rejects the peer and burns the connector; no `Finish` follows (A19, P9, P10).
     pub(super) fn reject(&mut self, data_fits: bool) -> Result<Actions, Status> {
-        match self.state {
+        match self.phase {
             ConnectDone | RequestPending => {
                 if !data_fits {
                     return Err(Status::INVALID_BUFFER_SIZE);
@@ -106,7 +106,7 @@ impl Connector {
     /// Watches for the end of the connection, or finishes `NotifyDisconnect` at once if the connection has ended
     /// (C1, C6, C12).
     pub(super) fn notify_disconnect(&mut self) -> Result<Actions, Status> {
-        match self.state {
+        match self.phase {
             Connected => {
                 self.watched = true;
                 Ok(Actions::new())
@@ -124,7 +124,7 @@ impl Connector {
     /// (C4, C5, C11, A22).
     pub(super) fn disconnect(&mut self, deadline: Instant) -> Result<Actions, Status> {
         let mut actions = Actions::new();
-        match self.state {
+        match self.phase {
             Connected => {
                 self.ending = Some(Ending::Local);
                 actions.extend(self.tell(Status::SUCCESS));
@@ -142,7 +142,7 @@ impl Connector {
 
     /// Cancels the calls that are outstanding, as `CancelOverlappedRequests` does (A13, A20, A25, P16, C10, C14).
     pub(super) fn cancel(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
             ConnectDone => self.refuse(),
             Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
@@ -157,7 +157,7 @@ impl Connector {
     /// Ends the attempt or the connection for `Release`, and clears all that a later call could read, because none
     /// follows (A13, A20, P11, P16, C13).
     pub(super) fn release(&mut self) -> Actions {
-        let actions = match self.state {
+        let actions = match self.phase {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
             ConnectDone | RequestPending => self.refuse(),
             Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),

@@ -54,9 +54,9 @@ use crate::error::StateError;
 use crate::status::Status;
 use crate::types::{PrivateData, ReadLimits};
 
-/// The state of the connector.
+/// The phase of a connector: the state of its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+pub(crate) enum Phase {
     /// New, or back here after a retryable failure of a connect that bound implicitly.
     Idle,
     /// It has a local address.
@@ -248,7 +248,7 @@ pub(crate) enum Ending {
 /// One connector.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    state: State,
+    phase: Phase,
     /// Bind succeeded: a connect that failed comes back to `Bound` rather than `Idle`.
     bound: bool,
     /// The peer's terms; kept only while they may be read.
@@ -270,7 +270,7 @@ impl Connector {
     /// Creates a connector in `Idle`.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Idle,
+            phase: Phase::Idle,
             bound: false,
             terms: None,
             refusal: None,
@@ -283,12 +283,12 @@ impl Connector {
 
     /// Creates a connector in `RequestPending`, for a request that has arrived with these terms.
     pub(crate) fn with_request(terms: Terms) -> Self {
-        Self { state: State::RequestPending, terms: Some(terms), ..Self::new() }
+        Self { phase: Phase::RequestPending, terms: Some(terms), ..Self::new() }
     }
 
-    /// Returns the state.
-    pub(crate) fn state(&self) -> State {
-        self.state
+    /// Returns the phase.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Returns the cause of the end of the connection; `None` while it lasts and when there never was one.
@@ -366,19 +366,19 @@ impl Connector {
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
     pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
-        match self.state {
-            State::Connecting => Ok(()),
-            State::Idle
-            | State::Bound
-            | State::ConnectDone
-            | State::Completing
-            | State::Connected
-            | State::PeerGone
-            | State::Disconnecting
-            | State::Disconnected
-            | State::RequestPending
-            | State::Accepting
-            | State::Dead => self.peer_address_ready(),
+        match self.phase {
+            Phase::Connecting => Ok(()),
+            Phase::Idle
+            | Phase::Bound
+            | Phase::ConnectDone
+            | Phase::Completing
+            | Phase::Connected
+            | Phase::PeerGone
+            | Phase::Disconnecting
+            | Phase::Disconnected
+            | Phase::RequestPending
+            | Phase::Accepting
+            | Phase::Dead => self.peer_address_ready(),
         }
     }
 
@@ -388,23 +388,23 @@ impl Connector {
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
     pub(crate) fn peer_address_ready(&self) -> Result<(), StateError> {
-        match self.state {
-            State::ConnectDone
-            | State::Completing
-            | State::Connected
-            | State::PeerGone
-            | State::Disconnecting
-            | State::RequestPending
-            | State::Accepting => Ok(()),
-            State::Idle | State::Bound | State::Connecting | State::Disconnected | State::Dead => {
+        match self.phase {
+            Phase::ConnectDone
+            | Phase::Completing
+            | Phase::Connected
+            | Phase::PeerGone
+            | Phase::Disconnecting
+            | Phase::RequestPending
+            | Phase::Accepting => Ok(()),
+            Phase::Idle | Phase::Bound | Phase::Connecting | Phase::Disconnected | Phase::Dead => {
                 Err(StateError::ConnectionInvalid)
             }
         }
     }
 
     /// Enters a state and clears all that was valid in the state before alone; the caller then sets what is valid now.
-    fn enter(&mut self, state: State) {
-        self.state = state;
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
         self.terms = None;
         self.deadline = None;
         self.fate = None;

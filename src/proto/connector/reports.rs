@@ -3,8 +3,8 @@
 
 use smallvec::smallvec;
 
-use super::State::*;
-use super::{Action, Actions, Connector, Ending, Op, State, Terms};
+use super::Phase::*;
+use super::{Action, Actions, Connector, Ending, Op, Phase, Terms};
 use crate::status::Status;
 use crate::types::PrivateData;
 
@@ -74,7 +74,7 @@ fn is_retryable(status: Status) -> bool {
 impl Connector {
     /// Moves from `Idle` to `Bound` (A1). Ignores an implicit bind, because it is undone with its connect.
     pub(super) fn bound(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Idle => {
                 self.enter(Bound);
                 self.bound = true;
@@ -90,7 +90,7 @@ impl Connector {
     pub(super) fn bind_failed(&mut self, status: Status) -> Result<Actions, Status> {
         // Only these two statuses burn the connector: a bind that fails otherwise can be tried again.
         let going_away = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
-        match self.state {
+        match self.phase {
             Idle => {
                 if going_away {
                     self.enter(Dead);
@@ -111,7 +111,7 @@ impl Connector {
 
     /// Finishes `Connect` and keeps the terms of the peer that accepted (A16).
     pub(super) fn peer_accepted(&mut self, terms: Terms) -> Actions {
-        match self.state {
+        match self.phase {
             Connecting => {
                 self.enter(ConnectDone);
                 self.terms = Some(terms);
@@ -124,7 +124,7 @@ impl Connector {
 
     /// Finishes `CompleteConnect` and establishes the connection of the active end (A24).
     pub(super) fn complete_done(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Completing => {
                 self.enter(Connected);
                 smallvec![Action::Finish { op: Op::CompleteConnect, status: Status::SUCCESS }]
@@ -136,7 +136,7 @@ impl Connector {
 
     /// Finishes `Accept` and establishes the connection of the passive end, because the active end completed (P13).
     pub(super) fn peer_completed(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Accepting => {
                 self.enter(Connected);
                 smallvec![Action::Finish { op: Op::Accept, status: Status::SUCCESS }]
@@ -148,7 +148,7 @@ impl Connector {
 
     /// Finishes `Disconnect`: the peer has answered, and no memory is in use (C7).
     pub(super) fn disconnect_answered(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Disconnecting => self.end_disconnect(Status::SUCCESS),
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnected
             | RequestPending | Accepting | Dead => Actions::new(),
@@ -157,7 +157,7 @@ impl Connector {
 
     /// Ends the attempt or the connection whose queue pair was removed (A14, A25, P16, C10, C13).
     pub(super) fn queue_pair_removed(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
             ConnectDone => {
                 let actions = self.refuse();
@@ -189,7 +189,7 @@ impl Connector {
     /// Burns the connector, and ends its attempt or connection, because the adapter is gone (A15, P17, C15).
     pub(super) fn device_removed(&mut self) -> Actions {
         const GONE: Status = Status::DEVICE_REMOVED;
-        let actions = match self.state {
+        let actions = match self.phase {
             Connecting => self.fail_connect(Dead, Action::Abandon, GONE),
             ConnectDone | RequestPending => {
                 self.fate.is_none().then_some(Action::Abandon).into_iter().collect()
@@ -213,7 +213,7 @@ impl Connector {
     /// Ends the attempt or the connection whose peer was lost, or notes the loss until the next call
     /// (A7 to A12, A21, A23, A25, P10, P14, P15, C2, C3, C8, C9).
     pub(super) fn lost(&mut self, loss: Loss) -> Actions {
-        match self.state {
+        match self.phase {
             Connecting => self.connect_lost(loss),
             ConnectDone if matches!(loss, Loss::TimedOut) => {
                 let actions = self.refuse();
@@ -294,12 +294,12 @@ impl Connector {
     }
 
     /// Returns the state that a retryable failure of Connect goes back to.
-    fn before_connect(&self) -> State {
+    fn before_connect(&self) -> Phase {
         if self.bound { Bound } else { Idle }
     }
 
     /// Ends a pending Connect that failed. The queue pair stays as it is, so nothing is flushed.
-    pub(super) fn fail_connect(&mut self, next: State, letting_go: Action, status: Status) -> Actions {
+    pub(super) fn fail_connect(&mut self, next: Phase, letting_go: Action, status: Status) -> Actions {
         self.enter(next);
         smallvec![letting_go, Action::Finish { op: Op::Connect, status }]
     }

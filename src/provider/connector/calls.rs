@@ -22,9 +22,9 @@ impl<'a, D: ConnectorDriver> Watch<'a, D> {
     }
 
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Status> {
-        let mut inner = self.connector.lock();
-        let (polled, replaced) = inner.as_mut().answers.notify.poll(self.key, cx);
-        drop(inner);
+        let mut state = self.connector.lock();
+        let (polled, replaced) = state.as_mut().answers.notify.poll(self.key, cx);
+        drop(state);
         drop(replaced);
         polled
     }
@@ -63,8 +63,8 @@ impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
     fn drop(&mut self) {
         let canceled = !self.returned;
         // Under one lock, so that the input cannot meet the attempt of another call.
-        let _ = self.connector.handle_if(|inner| {
-            inner.as_mut().connect_called = false;
+        let _ = self.connector.handle_if(|state| {
+            state.as_mut().connect_called = false;
             canceled.then_some(Input::Cancel)
         });
     }
@@ -84,16 +84,16 @@ impl<'a, D: ConnectorDriver> ConnectWait<'a, D> {
 
     /// Polls for the cancel.
     pub(super) fn poll_canceled(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.connector.lock();
-        let (polled, replaced) = inner.as_mut().waits.poll(self.key, cx);
-        drop(inner);
+        let mut state = self.connector.lock();
+        let (polled, replaced) = state.as_mut().waits.poll(self.key, cx);
+        drop(state);
         drop(replaced);
         polled
     }
 
     /// Returns whether a cancel has ended this wait, for the step that begins the connect.
-    pub(crate) fn is_canceled(&self, inner: &mut D::Inner) -> bool {
-        inner.as_mut().waits.is_notified(self.key)
+    pub(crate) fn is_canceled(&self, state: &mut D::State) -> bool {
+        state.as_mut().waits.is_notified(self.key)
     }
 }
 

@@ -6,7 +6,7 @@ mod walks;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Action, Actions, Connector, Ending, Input, Op, State, Terms};
+use super::{Action, Actions, Connector, Ending, Input, Op, Phase, Terms};
 use crate::status::Status;
 use crate::types::{PrivateData, ReadLimits};
 
@@ -141,20 +141,20 @@ kinds! {
 
 impl Scene {
     /// Returns the scenes of a state: a new state does not compile until it has one.
-    fn of(state: State) -> &'static [Self] {
-        match state {
-            State::Idle => &[Self::Idle],
-            State::Bound => &[Self::Bound],
-            State::Connecting => &[Self::Connecting, Self::ConnectingBound],
-            State::ConnectDone => &[Self::ConnectDone, Self::ConnectDoneAlone],
-            State::Completing => &[Self::Completing],
-            State::Connected => &[Self::Connected, Self::ConnectedWatched],
-            State::PeerGone => &[Self::PeerGone],
-            State::Disconnecting => &[Self::Disconnecting],
-            State::Disconnected => &[Self::Disconnected],
-            State::RequestPending => &[Self::RequestPending, Self::RequestAlone],
-            State::Accepting => &[Self::Accepting],
-            State::Dead => &[Self::Dead, Self::DeadIdleTooLong, Self::DeadRemoved],
+    fn of(phase: Phase) -> &'static [Self] {
+        match phase {
+            Phase::Idle => &[Self::Idle],
+            Phase::Bound => &[Self::Bound],
+            Phase::Connecting => &[Self::Connecting, Self::ConnectingBound],
+            Phase::ConnectDone => &[Self::ConnectDone, Self::ConnectDoneAlone],
+            Phase::Completing => &[Self::Completing],
+            Phase::Connected => &[Self::Connected, Self::ConnectedWatched],
+            Phase::PeerGone => &[Self::PeerGone],
+            Phase::Disconnecting => &[Self::Disconnecting],
+            Phase::Disconnected => &[Self::Disconnected],
+            Phase::RequestPending => &[Self::RequestPending, Self::RequestAlone],
+            Phase::Accepting => &[Self::Accepting],
+            Phase::Dead => &[Self::Dead, Self::DeadIdleTooLong, Self::DeadRemoved],
         }
     }
 
@@ -195,7 +195,7 @@ impl Scene {
         for kind in self.recipe() {
             drop(step(&mut machine, now, kind));
         }
-        assert!(Self::of(machine.state()).contains(&self), "{self:?} is not {:?}", machine.state());
+        assert!(Self::of(machine.phase()).contains(&self), "{self:?} is not {:?}", machine.phase());
         machine
     }
 }
@@ -220,11 +220,11 @@ fn every_pair_is_as_the_table_says() {
         for line in lines {
             for &kind in line.inputs {
                 let mut machine = scene.build(now);
-                let before = machine.state();
+                let before = machine.phase();
                 let answer = step(&mut machine, now, kind);
                 let expected = line.answer.map(Actions::from_slice);
                 assert_eq!(answer, expected, "{scene:?} × {kind:?}, row {:?}", line.rows);
-                assert_eq!(machine.state(), line.next.unwrap_or(before), "{scene:?} × {kind:?}");
+                assert_eq!(machine.phase(), line.next.unwrap_or(before), "{scene:?} × {kind:?}");
             }
         }
     }
@@ -308,7 +308,7 @@ fn a_refused_connector_shows_the_data_and_tries_again() {
             assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
             assert!(machine.private_data().is_err());
             assert!(step(&mut machine, Instant::now(), Kind::PeerAccepted).is_ok());
-            assert_eq!(machine.state(), State::ConnectDone);
+            assert_eq!(machine.phase(), Phase::ConnectDone);
         }
     }
 }
@@ -316,13 +316,13 @@ fn a_refused_connector_shows_the_data_and_tries_again() {
 // A lack of memory or descriptors passes, so the connector is as it was before the connect (CM-19).
 #[test]
 fn lack_of_resources_leaves_the_connector() {
-    for (scene, state) in [(Scene::Connecting, State::Idle), (Scene::ConnectingBound, State::Bound)] {
+    for (scene, phase) in [(Scene::Connecting, Phase::Idle), (Scene::ConnectingBound, Phase::Bound)] {
         let (mut machine, _) = told(scene, &[]);
         let status = Status::INSUFFICIENT_RESOURCES;
         let actions = machine.handle(Input::Failed(status)).expect("a report");
         let finish = Action::Finish { op: Op::Connect, status };
         assert_eq!(actions[..], [Action::RefusePeer, finish]);
-        assert_eq!(machine.state(), state);
+        assert_eq!(machine.phase(), phase);
         assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
     }
 }
@@ -343,7 +343,7 @@ fn complete_connect_tells_why_the_peer_is_gone() {
     for (kind, status) in cases.into_iter().chain(silent.map(|kind| (kind, Status::IO_TIMEOUT))) {
         let (machine, answers) = told(Scene::ConnectDone, &[kind, Kind::CompleteConnect]);
         assert_eq!(answers[1], Err(status), "{kind:?}");
-        assert_eq!(machine.state(), State::Dead);
+        assert_eq!(machine.phase(), Phase::Dead);
     }
     let (_, answers) = told(Scene::ConnectDoneAlone, &[Kind::CompleteConnect, Kind::CompleteConnect]);
     assert_eq!(answers[1], Err(Status::CONNECTION_INVALID));
@@ -388,12 +388,12 @@ fn the_ending_is_remembered() {
 #[test]
 fn deadlines() {
     let start = Instant::now();
-    for (scene, end) in [(Scene::ConnectingBound, State::Bound), (Scene::Disconnecting, State::Disconnected)]
+    for (scene, end) in [(Scene::ConnectingBound, Phase::Bound), (Scene::Disconnecting, Phase::Disconnected)]
     {
         let mut machine = scene.build(start);
         assert_eq!(machine.next_timeout(), Some(start + PATIENCE));
         assert_eq!(step(&mut machine, start, Kind::TimedOut).map(|actions| actions.len()), Ok(2));
-        assert_eq!((machine.state(), machine.next_timeout()), (end, None));
+        assert_eq!((machine.phase(), machine.next_timeout()), (end, None));
         assert_eq!(step(&mut machine, start, Kind::TimedOut), Ok(Actions::new()));
     }
     let mut machine = Connector::new();
@@ -417,7 +417,7 @@ fn an_unknown_status_is_carried() {
         let mut machine = scene.build(Instant::now());
         let actions = machine.handle(Input::Failed(UNKNOWN));
         assert_eq!(actions.unwrap().last(), Some(&Action::Finish { op, status: UNKNOWN }));
-        assert_eq!(machine.state(), State::Dead, "CM-20");
+        assert_eq!(machine.phase(), Phase::Dead, "CM-20");
     }
 }
 
@@ -432,7 +432,7 @@ fn a_bind_that_finds_the_device_removed() {
     let finish = Action::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
     assert_eq!(connecting.handle(removed()), Ok(Actions::from_slice(&[Action::Abandon, finish])));
     for mut machine in [idle, connecting] {
-        assert_eq!(machine.state(), State::Dead);
+        assert_eq!(machine.phase(), Phase::Dead);
         assert_eq!(machine.handle(Input::Bind), Err(Status::DEVICE_REMOVED));
     }
 }
