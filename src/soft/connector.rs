@@ -17,7 +17,7 @@ use crate::inflight::WakeList;
 use crate::net::descriptors::Held;
 use crate::net::ports::PortLease;
 use crate::net::{BoundSocket, Stream};
-use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, Phase, Terms};
+use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::registry::{Member, Registered};
@@ -38,9 +38,7 @@ pub(crate) struct Connector {
 /// The state of a connector, under its lock.
 pub(crate) struct State {
     pub(crate) progress: ConnectorState,
-    /// The local address of Bind.
-    pub(crate) bound: Option<SocketAddr>,
-    /// The socket that has this address and waits for Connect. `None` during an attempt, and if it could not
+    /// The socket that has the address of Bind and waits for Connect. `None` during an attempt, and if it could not
     /// be bound again.
     pub(crate) socket: Option<BoundSocket>,
     /// The port of the connection, held until its end.
@@ -104,7 +102,6 @@ impl Connector {
     ) -> Arc<Self> {
         let state = State {
             progress: ConnectorState::new(machine, local, peer),
-            bound: None,
             socket: None,
             lease: None,
             handshake,
@@ -153,7 +150,7 @@ impl Connector {
         // The port of the attempt; a socket that is still bound has a lease of its own.
         state.lease = None;
         if state.progress.machine.phase() == Phase::Dead {
-            state.bound = None;
+            state.progress.bound = None;
             state.socket = None;
         }
         state.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
@@ -204,55 +201,44 @@ impl Connector {
 
     /// Handles the end of the attempt or the connection, before its requests are flushed.
     fn ended(&self, ending: Ending) {
-        let (input, reason) = match ending {
-            Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
-            Ending::Lost(reason, _) => (Input::PathLost, reason),
-            Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason),
-            Ending::GaveUp(reason) => (Input::PeerGaveUp, reason),
+        let (loss, reason) = match ending {
+            Ending::PeerDisconnected => (Loss::Disconnected, Reason::PeerClosed),
+            Ending::Lost(reason, status) => (Loss::Path(Some(status)), reason),
+            Ending::Refused(reason) => (Loss::Refused(None), reason),
+            Ending::GaveUp(reason) => (Loss::GaveUp, reason),
         };
-        let mut after = AfterStep::default();
         // All under one lock: between the question whether this side disconnects and the input a disconnect
         // could begin.
-        let mut state = self.lock();
-        let (id, peer, phase) = (self.id, state.progress.peer, state.progress.phase());
-        let logged = ending.clone();
-        after.log(move || {
-            let peer = peer.map(tracing::field::display);
-            debug!(connection = %id, peer, ?phase, ending = ?logged, "connection ended");
+        self.step(AfterStep::run, |state, after| {
+            let (id, peer, phase) = (self.id, state.progress.peer, state.progress.phase());
+            after.log(move || {
+                let peer = peer.map(tracing::field::display);
+                debug!(connection = %id, peer, ?phase, ?ending, "connection ended");
+            });
+            match loss {
+                // The peer closed its half before the driver closed this one.
+                Loss::Disconnected if state.flushes_for_disconnect() => state.answered = true,
+                Loss::Path(Some(status)) if state.flushes_for_disconnect() => {
+                    state.progress.machine.note_loss(status, reason);
+                    Self::end_queue_pair(state, true, after);
+                    self.command(state, Command::Abandon(Status::CANCELED));
+                }
+                loss => {
+                    Self::end_queue_pair(state, matches!(loss, Loss::Disconnected | Loss::Path(_)), after);
+                    let _ = self.advance(state, Input::lost(loss, reason), after);
+                }
+            }
         });
-        match ending {
-            // The peer closed its half before the driver closed this one.
-            Ending::PeerDisconnected if state.flushes_for_disconnect() => state.answered = true,
-            Ending::Lost(..) if state.flushes_for_disconnect() => {
-                Self::record_end(&mut state, &ending, reason, &mut after);
-                self.command(&state, Command::Abandon(Status::CANCELED));
-            }
-            _ => {
-                Self::record_end(&mut state, &ending, reason, &mut after);
-                let _ = self.handle_locked(&mut state, input, &mut after);
-            }
-        }
-        drop(state);
-        after.run();
     }
 
-    /// Records the end of the attempt or the connection, before the machine moves.
-    fn record_end(state: &mut State, ending: &Ending, reason: Reason, after: &mut AfterStep) {
-        state.progress.reason = Some(reason);
-        match ending {
-            Ending::PeerDisconnected => {
-                state.progress.ended.get_or_insert(DisconnectReason::Peer);
-            }
-            Ending::Lost(reason, status) => state.progress.lose(*status, *reason),
-            Ending::Refused(_) | Ending::GaveUp(_) => {}
-        }
-        if state.progress.ended.is_some() {
-            // Nothing more can be posted once the peer is known to be gone.
+    /// Ends the queue pair of a connection before the machine moves: nothing more can be posted once the peer is known to
+    /// be gone. That of an attempt is free before the call returns that the attempt has failed.
+    fn end_queue_pair(state: &mut State, is_over: bool, after: &mut AfterStep) {
+        if is_over || state.progress.machine.ending().is_some() {
             if let Some(queue_pair) = &state.queue_pair {
                 queue_pair.end(&mut after.requests);
             }
         } else if let Some(queue_pair) = state.queue_pair.take() {
-            // Free before the call returns that the attempt has failed.
             after.requests.append(queue_pair.dissociate());
         }
     }
@@ -271,14 +257,19 @@ impl Connector {
             wakes.wake_all();
         }
         drop(lease);
-        let mut connection = None;
-        let _ = self.handle_if(|state| {
-            connection = state.connection.take();
+        let connection = self.step(AfterStep::run, |state, after| {
+            let connection = state.connection.take();
             // A peer that ended the connection itself, in order or not, sends nothing more.
-            let gone =
-                state.answered || matches!(state.progress.machine.ending(), Some(End::Peer | End::Lost));
-            Some(if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut })
+            let gone = !matches!(state.progress.machine.ending(), None | Some(DisconnectReason::Local));
+            let input = if answered || state.answered || gone {
+                Input::DisconnectAnswered
+            } else {
+                Input::lost(Loss::TimedOut, None)
+            };
+            let _ = self.advance(state, input, after);
+            connection
         });
+        drop(connection);
     }
 }
 
@@ -296,14 +287,18 @@ impl Observer for Connector {
 impl QueuePairUser for Connector {
     fn abandon(&self, why: &'static str) {
         let mut wakes = WakeList::default();
-        let _ = self.handle_if(|state| {
-            state.progress.lose(Status::CANCELED, Reason::Local(why));
+        self.step(AfterStep::run, |state, after| {
             // From now on posting fails, also before the driver has acted.
             if let Some(queue_pair) = &state.queue_pair {
                 queue_pair.end(&mut wakes);
             }
             self.command(state, Command::Abandon(Status::CANCELED));
-            (!state.flushes_for_disconnect()).then_some(Input::PathLost)
+            let (status, reason) = (Status::CANCELED, Reason::Local(why));
+            if state.flushes_for_disconnect() {
+                state.progress.machine.note_loss(status, reason);
+            } else {
+                let _ = self.advance(state, Input::lost(Loss::Path(Some(status)), reason), after);
+            }
         });
         wakes.wake_all();
     }
@@ -313,7 +308,7 @@ impl QueuePairUser for Connector {
     }
 
     fn loss(&self) -> Option<Reason> {
-        ConnectorDriver::loss(self)
+        ConnectorDriver::loss(self).map(|(_, reason)| reason)
     }
 }
 
@@ -335,13 +330,11 @@ impl ConnectorDriver for Connector {
             // The trait carries this out.
             Action::Finish { .. } => {}
             Action::StartDisconnect => {
-                state.progress.ended.get_or_insert(DisconnectReason::Local);
                 let deadline =
                     state.progress.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
                 self.command(state, Command::Disconnect(deadline));
             }
             Action::Leave => {
-                state.progress.ended.get_or_insert(DisconnectReason::Local);
                 let deadline = deadline(self.adapter.config.disconnect_timeout);
                 self.command(state, Command::Disconnect(deadline));
             }
@@ -377,9 +370,7 @@ impl ConnectorDriver for Connector {
 
 impl Member for Connector {
     fn device_removed(&self) {
-        let _ = self.handle_with(Input::DeviceRemoved, |state| {
-            state.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
-        });
+        let _ = self.handle(Input::DeviceRemoved);
     }
 }
 

@@ -26,20 +26,18 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
-use super::connector::{Connector, Incoming, PendingHandshake};
+use super::connector::{self, Connector, Incoming, PendingHandshake};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, DecodeError, Reason, StateError};
 use crate::net::descriptors::{Descriptors, Holder};
-use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundListener, Stream, canonical};
-use crate::proto::connector::{Input, Op, Terms};
+use crate::proto::connector::{Input, Loss, Op, Terms};
 use crate::proto::half_open::{HalfOpen, PeerKey};
 use crate::proto::limits;
 use crate::proto::listener::End;
 use crate::proto::mpa::{Offer, Responder, Rtr, StartConfig, StartError};
 use crate::provider::accept_queue::{ACCEPTS, AcceptQueue, Requests};
-use crate::provider::connector::{ConnectorDriver, OnDrop};
-use crate::provider::errors::{accept_error, listen_error};
+use crate::provider::connector::{ConnectorDriver, ReleaseGuard};
 use crate::provider::params::AcceptParams;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -76,7 +74,7 @@ impl Listener {
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         let mut state = self.state.lock();
         let local = state.local;
-        state.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
+        state.requests.machine.may_bind().map_err(|status| BindError::of_listener(status, local))?;
         let address = net::canonical(address);
         // The address of a listener at every address is not checked against a list: the kernel decides.
         let addresses = match self.adapter.is_everywhere() {
@@ -85,19 +83,11 @@ impl Listener {
             false => return Err(BindError::InvalidAddress(address.ip())),
         };
         let options = self.adapter.socket_options(None, false);
-        let bound = self
-            .adapter
-            .host
-            .bind_listener(&addresses, address.port(), self.adapter.ports(), &options)
-            .map_err(|error| match error {
-                SocketError::Bind(error) => error,
-                SocketError::NotSupported(what) => {
-                    BindError::Os { call: "socket", source: io::Error::other(what).into() }
-                }
-            })?;
+        let host = &self.adapter.host;
+        let bound = host.bind_listener(&addresses, address.port(), self.adapter.ports(), &options)?;
         state.local = Some(SocketAddr::new(address.ip(), bound.port()));
         state.bound = Some(bound);
-        state.requests.machine.bound().map_err(|status| listen_error(status, local))
+        state.requests.machine.bound().map_err(|status| BindError::of_listener(status, local))
     }
 
     /// Starts to accept TCP connections (IND2Listener::Listen).
@@ -107,14 +97,14 @@ impl Listener {
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
         let mut state = self.state.lock();
         let local = state.local;
-        state.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
+        state.requests.machine.may_listen().map_err(|status| BindError::of_listener(status, local))?;
         // The sockets belong to the adapter's runtime, whichever thread calls.
         let _home = self.adapter.runtime.enter();
         // The kernel's queue holds peers whose request has not been read yet; the queue of this listener is
         // the backlog.
         let listeners =
             state.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
-        state.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
+        state.requests.machine.listen(backlog).map_err(|status| BindError::of_listener(status, local))?;
         let local = state.local;
         drop(state);
         info!(local = local.map(tracing::field::display), backlog, "listening");
@@ -268,32 +258,18 @@ impl Connector {
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(status) = self.handle(input) {
+        if let Err(failure) = self.handle(input) {
             if taken {
                 self.give_back();
             }
-            return Err(match status {
-                Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-                status => accept_error(status, self.take_reason(), self.peer()),
-            });
+            return Err(self.accept_error(failure));
         }
-        let guard = OnDrop::new(&**self, Input::Release);
+        let guard = ReleaseGuard::new(&**self);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
         self.reply(queue_pair, agreed, &params.private_data).await;
-        let status = self.answer(Op::Accept).await;
+        let answer = self.answer(Op::Accept).await;
         guard.disarm();
-        match status {
-            Status::SUCCESS => Ok(()),
-            status => Err(accept_error(status, self.take_reason(), self.peer())),
-        }
-    }
-
-    /// Checks whether the peer has closed its socket while its request or its reply was waiting, and reports
-    /// that to the machine.
-    pub(super) fn notice_departure(&self) {
-        if let Err(reason) = self.check_peer() {
-            let _ = self.handle_with(Input::PeerGaveUp, |state| state.progress.reason = Some(reason));
-        }
+        answer.map_err(|failure| self.accept_error(failure))
     }
 
     /// Sends the reply and passes the socket to its driver.
@@ -309,13 +285,12 @@ impl Connector {
             sent = stream.write_all(&reply) => sent,
         };
         if let Err(error) = sent {
-            let (input, reason) = match error.raw_os_error() {
-                Some(code) => (Input::PeerGaveUp, Reason::Errno(code)),
+            let _ = self.handle(match error.raw_os_error() {
+                Some(code) => Input::lost(Loss::GaveUp, Reason::Errno(code)),
                 // Tokio's error for a socket whose runtime has shut down has no error number; all others have
                 // one.
-                None => (Input::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
-            };
-            let _ = self.handle_with(input, |state| state.progress.reason = Some(reason));
+                None => Input::lost(Loss::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
+            });
             return;
         }
         let started = self.start_connection(
@@ -345,18 +320,13 @@ impl Connector {
     /// # Errors
     /// See [`AcceptError`].
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        let (length, maximum) = (data.len(), MAX_PRIVATE_DATA);
         self.notice_departure();
-        let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |state| {
-            if let Some(handshake) = state.handshake.as_mut().filter(|_| length <= maximum) {
-                handshake.set_reject_data(Bytes::copy_from_slice(data));
+        let keep = |state: &mut connector::State, data| {
+            if let Some(handshake) = &mut state.handshake {
+                handshake.set_reject_data(data);
             }
-        });
-        outcome.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-            status => accept_error(status, self.take_reason(), self.peer()),
-        })
+        };
+        self.reject(data, MAX_PRIVATE_DATA, keep).map_err(|failure| self.accept_error(failure))
     }
 }
 

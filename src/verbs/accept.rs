@@ -8,7 +8,6 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tracing::debug;
 
 use super::cm_id::CmId;
@@ -16,9 +15,8 @@ use super::connector::{Connector, Offer, PendingCall, State};
 use super::limits::IB_REJECT_DATA;
 use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{AcceptError, Reason};
-use crate::proto::connector::{Input, Op, Phase};
-use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
-use crate::provider::errors::accept_error;
+use crate::proto::connector::{Input, Loss, Op, Phase};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ReleaseGuard};
 use crate::provider::params::AcceptParams;
 use crate::status::Status;
 use crate::types::{ConnectionId, ReadLimits, Role};
@@ -49,14 +47,14 @@ impl Connector {
             return Err(AcceptError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {
-            return Err(accept_error(Status::CANCELED, Reason::RUNTIME_ENDED, self.peer()));
+            let (peer, status) = (self.peer(), Status::CANCELED);
+            return Err(AcceptError::Other { peer, status, reason: Reason::RUNTIME_ENDED });
         }
         let (length, maximum) = (params.private_data.len(), self.adapter.info().max_reply_data);
         // After an attempt that failed it is being renewed.
         queue_pair.settled().await;
         let mut taken = false;
-        let mut after = AfterStep::default();
-        let prepare = |state: &mut State| {
+        let within = |state: &mut State, after: &mut AfterStep| {
             taken = length <= maximum
                 && state.progress.phase() == Phase::RequestPending
                 && state.queue_pair.is_none()
@@ -74,30 +72,17 @@ impl Connector {
                     until: None,
                 };
             }
-            Some(Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken })
+            let busy = length <= maximum && !taken;
+            self.advance(state, Input::Accept { data: length, max_data: maximum, busy }, after)
         };
-        let outcome = self.step(prepare, &mut after);
-        Self::run_on(&self.adapter.setup, &mut after);
-        if let Err(status) = outcome {
+        if let Err(failure) = self.step(|after| Self::run_on(&self.adapter.setup, after), within) {
             self.give_back(taken);
-            return Err(match status {
-                Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-                status => accept_error(status, self.take_reason(), self.peer()),
-            });
+            return Err(self.accept_error(failure));
         }
-        let guard = OnDrop::new(self, Input::Release);
-        let status = self.answer(Op::Accept).await;
+        let guard = ReleaseGuard::new(self);
+        let answer = self.answer(Op::Accept).await;
         guard.disarm();
-        let data = self.private_data().ok().filter(|data| !data.is_empty());
-        match status {
-            Status::SUCCESS => Ok(()),
-            status => Err(match accept_error(status, self.take_reason(), self.peer()) {
-                AcceptError::Refused { peer, reason, .. } => {
-                    AcceptError::Refused { peer, private_data: data, reason }
-                }
-                error => error,
-            }),
-        }
+        answer.map_err(|failure| self.accept_error(failure))
     }
 
     /// Returns the read limits of an accept that asks for these: at most those that were offered. Some devices serve
@@ -126,9 +111,9 @@ impl Connector {
         let (Some(id), Some(queue_pair), Some(connector)) =
             (state.id.clone(), state.queue_pair.clone(), self.me.upgrade())
         else {
-            return Err(Input::PeerGaveUp);
+            return Err(Input::lost(Loss::GaveUp, None));
         };
-        let device = queue_pair.lend().ok_or(Input::PeerGaveUp)?;
+        let device = queue_pair.lend().ok_or_else(|| Input::lost(Loss::GaveUp, None))?;
         state.awaited = false;
         state.pending_call = PendingCall::Calling;
         let (offer, limits) = (state.offer.clone(), state.limits);
@@ -185,9 +170,8 @@ impl Connector {
     /// # Errors The input that reports the failure to the machine.
     fn has_replied(&self, state: &mut State, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         if let Err(error) = outcome {
-            state.progress.reason = error.raw_os_error().map(Reason::Errno);
             // Most often the peer has gone, and the event that says so is on its way.
-            return Err(Input::PeerGaveUp);
+            return Err(Input::lost(Loss::GaveUp, error.raw_os_error().map(Reason::Errno)));
         }
         // Unless the word that establishes the connection has been faster.
         if state.pending_call == PendingCall::Calling {
@@ -208,17 +192,9 @@ impl Connector {
     /// # Errors
     /// See [`AcceptError`].
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        let (length, maximum) = (data.len(), self.adapter.info().max_reject_data);
-        let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |state| {
-            if length <= maximum {
-                state.reject_data = Some(Bytes::copy_from_slice(data));
-            }
-        });
-        outcome.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-            status => accept_error(status, self.take_reason(), self.peer()),
-        })
+        let keep = |state: &mut State, data| state.reject_data = Some(data);
+        self.reject(data, self.adapter.info().max_reject_data, keep)
+            .map_err(|failure| self.accept_error(failure))
     }
 
     /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.

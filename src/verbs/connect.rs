@@ -2,25 +2,24 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tracing::{debug, info};
 
 use super::accept::MARKER;
 use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Offer, PendingCall, State};
+use super::context::AdapterContext;
 use super::queue_pair::QueuePair;
-use crate::error::{BindError, ConnectError, Reason, StateError};
+use crate::error::{BindError, ConnectError, Reason};
 use crate::net;
 use crate::net::ports::{PortRange, candidates};
-use crate::proto::connector::{Input, Op, Phase, Terms};
-use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, is_overdue};
-use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
-use crate::status::porting::{IbRejectReason, Outcome};
+use crate::status::porting::Outcome;
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
@@ -41,66 +40,24 @@ impl Connector {
             return Err(BindError::DeviceRemoved);
         }
         let address = net::canonical(address);
-        let mut after = AfterStep::default();
-        // All under one lock: between its two steps a connect would find a connector that is not bound yet, and its
-        // attempt would be taken for the bound one.
-        let mut state = self.lock();
-        let local = state.progress.local;
-        let begun = self.handle_locked(&mut state, Input::Bind, &mut after);
-        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
-            let (input, outcome) = match self.bound_id(address, false) {
-                Ok((id, local)) => {
-                    state.progress.local = Some(local);
-                    state.bound = Some(local);
-                    state.id = Some(id);
-                    (Input::Bound, Ok(()))
-                }
-                Err(error) => (Input::BindFailed(error.status()), Err(error)),
-            };
-            let _ = self.handle_locked(&mut state, input, &mut after);
-            outcome
-        });
-        drop(state);
-        after.run();
-        outcome
+        self.bind_by(|state| {
+            let (id, local) = self.bound_id(address, false)?;
+            state.id = Some(id);
+            Ok(local)
+        })
     }
 
-    /// Creates an id that is bound to a local address. With port 0 the id gets the first free port of ours (`X9`).
+    /// Creates an id that is bound to a local address.
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
-        let id = self
-            .adapter
-            .router
-            .create(&self.adapter.events, me)
-            .map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
-        if reuse {
-            // The id before this one is gone, and some drivers remember it for a while. Without the option the port
-            // may be ours all the same.
-            let _ = id.set_reuseaddr();
-        }
-        let local = bind_id(&id, address)?;
-        if !self.adapter.has(&id) {
-            return Err(BindError::InvalidAddress(address.ip()));
-        }
-        Ok((id, local))
+        bound_id(&self.adapter, self.me.clone(), address, reuse)
     }
 
     /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
     pub(crate) fn bind_again(&self, state: &mut State) {
-        let Some(local) = state.bound else { return };
+        let Some(local) = state.progress.bound else { return };
         if let Ok((id, _)) = self.bound_id(local, true) {
             state.id = Some(id);
         }
-    }
-
-    /// Returns the address that Bind gave, until a connection uses it.
-    ///
-    /// # Errors
-    /// `ConnectionInvalid` when it is not bound.
-    pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
-        let state = self.lock();
-        let bound = state.bound.filter(|_| state.progress.phase() == Phase::Bound);
-        bound.ok_or(StateError::ConnectionInvalid)
     }
 
     /// Connects to `peer` (`IND2Connector::Connect`). Resolves when the peer accepts.
@@ -120,7 +77,11 @@ impl Connector {
             return Err(ConnectError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {
-            return Err(connect_error(Status::CANCELED, Reason::RUNTIME_ENDED, peer));
+            return Err(ConnectError::Other {
+                peer,
+                status: Status::CANCELED,
+                reason: Reason::RUNTIME_ENDED,
+            });
         }
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));
@@ -142,34 +103,20 @@ impl Connector {
         let call =
             self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std), wait)?;
         let answer = self.answer(Op::Connect);
-        let status = match deadline {
+        let answer = match deadline {
             None => answer.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, answer).await {
-                Ok(status) => status,
+                Ok(answer) => answer,
                 Err(_elapsed) => {
                     self.out_of_time();
                     self.answer(Op::Connect).await
                 }
             },
         };
-        if status == Status::SUCCESS {
-            call.returned();
-            return Ok(());
-        }
-        // Taken before the call ends, because another call may begin then.
-        let error = self.lock().error.take();
-        let private_data = self.private_data().ok().filter(|data| !data.is_empty());
-        let error = match error {
-            Some(error) if error.status() == status => error,
-            _ => match connect_error(status, self.take_reason(), self.peer()) {
-                ConnectError::Refused { peer, reason } if private_data.is_some() || said_no(&reason) => {
-                    ConnectError::Rejected { peer, private_data, reason }
-                }
-                error => error,
-            },
-        };
+        // Before the call ends, because another call may begin then.
+        let outcome = answer.map_err(|failure| self.connect_error(failure));
         call.returned();
-        Err(error)
+        outcome
     }
 
     /// Returns the time limit of a connect whose caller has set none.
@@ -189,48 +136,22 @@ impl Connector {
         deadline: Option<Instant>,
         wait: Option<ConnectWait<'_, Self>>,
     ) -> Result<ConnectCall<'_, Self>, ConnectError> {
-        let (data, max_data) = (params.private_data.len(), self.adapter.info().max_request_data);
-        let peer = net::canonical(peer);
-        // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
-        // so that another call on this connector finds either all of it or nothing.
-        let (mut busy, mut canceled) = (false, false);
-        let mut after = AfterStep::default();
-        let prepare = |state: &mut State| {
-            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(state));
-            let fits = matches!(state.progress.phase(), Phase::Idle | Phase::Bound) && data <= max_data;
-            let called = state.progress.is_connect_called();
-            let taken = fits && !called && queue_pair.associate(self.me.clone()).is_ok();
-            if taken {
-                state.queue_pair = Some(queue_pair.clone());
-                state.progress.peer = Some(peer);
-                state.progress.begin_connect();
-                state.error = None;
-                state.awaited = false;
-                state.offer = Offer {
-                    private_data: params.private_data.clone(),
-                    limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
-                    options: params.options,
-                    traffic_class: params.traffic_class,
-                    tries: PORT_TRIES,
-                    until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
-                };
+        let lengths = (params.private_data.len(), self.adapter.info().max_request_data);
+        self.begin_connect(net::canonical(peer), lengths, deadline, wait, |state| {
+            if queue_pair.associate(self.me.clone()).is_err() {
+                return false;
             }
-            busy = fits && !called && !taken;
-            let overdue = is_overdue(deadline);
-            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
-        };
-        let outcome = self.step(prepare, &mut after);
-        let call = outcome.map(|()| ConnectCall::new(self));
-        // If a subscriber panics, the call is dropped.
-        after.run();
-        call.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => {
-                ConnectError::InvalidBufferSize { length: data, maximum: max_data }
-            }
-            // The cancel that came after the wait has ended the connector.
-            Status::CONNECTION_ACTIVE if canceled => ConnectError::Canceled,
-            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
-            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
+            state.queue_pair = Some(queue_pair.clone());
+            state.awaited = false;
+            state.offer = Offer {
+                private_data: params.private_data.clone(),
+                limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
+                options: params.options,
+                traffic_class: params.traffic_class,
+                tries: PORT_TRIES,
+                until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
+            };
+            true
         })
     }
 
@@ -242,27 +163,21 @@ impl Connector {
         if Self::is_put_off(state) {
             return Ok(());
         }
-        let outcome = self.resolve(state);
-        outcome.map_err(|error| {
-            let report = report_of(&error);
-            state.progress.reason = error.reason();
-            state.error = Some(error);
-            report
-        })
+        self.resolve(state).map_err(Input::from)
     }
 
     fn resolve(&self, state: &mut State) -> Result<(), ConnectError> {
         let peer = state.progress.peer.ok_or(ConnectError::Invalid)?;
         net::errors::validate_destination(peer)?;
-        if state.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+        if state.progress.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
             return Err(ConnectError::InvalidAddress(peer));
         }
-        if state.bound == Some(peer) {
+        if state.progress.bound == Some(peer) {
             // A listener cannot be there, and the TCP of some drivers would connect to itself.
             let reason = Reason::Errno(libc::ECONNREFUSED);
             return Err(ConnectError::Refused { peer, reason });
         }
-        let id = match (state.id.clone(), state.bound) {
+        let id = match (state.id.clone(), state.progress.bound) {
             (Some(id), Some(_)) => id,
             (_, bound) => {
                 let (id, local) = match bound {
@@ -274,7 +189,7 @@ impl Connector {
                 id
             }
         };
-        if state.bound.is_some() {
+        if state.progress.bound.is_some() {
             // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
             let _ = id.set_reuseaddr();
         }
@@ -424,7 +339,7 @@ impl Connector {
     /// choice. Returns whether it did: the attempt dials again, from another port.
     pub(crate) fn takes_another_port(state: &mut State, errno: i32) -> bool {
         let taken = matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL);
-        if !taken || state.bound.is_some() || state.offer.tries == 0 {
+        if !taken || state.progress.bound.is_some() || state.offer.tries == 0 {
             return false;
         }
         state.pending_call = PendingCall::None;
@@ -433,59 +348,55 @@ impl Connector {
         true
     }
 
-    /// Returns the input for a step of the attempt that failed within its call, and keeps the error.
-    fn fail(state: &mut State, error: &io::Error) -> Input {
+    /// Returns the input for a step of the attempt that failed within its call.
+    fn fail(state: &State, error: &io::Error) -> Input {
         let peer = state.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
-        let error = match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
-                ConnectError::Refused { peer, reason }
-            }
-            _ => net::errors::connect_error(error, peer),
-        };
-        let report = report_of(&error);
-        state.progress.reason = error.reason();
-        state.error = Some(error);
-        report
+        attempt_error(error, peer).into()
     }
 
     /// Returns the input for an event that ends the attempt, with the outcome that the event stands for.
     pub(super) fn input_for_failed_attempt(
         &self,
-        state: &mut State,
+        state: &State,
         event: &CmEvent,
         outcome: Option<Outcome>,
+        reason: Reason,
     ) -> Input {
+        let Some(peer) = state.progress.peer else {
+            return Input::lost(Loss::Failed(Status::UNSUCCESSFUL), reason);
+        };
         let rejected = event.kind == event::REJECTED && self.said_no(event);
         if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
-            state.progress.reason = Some(Reason::NotNow);
-            return Input::Refused { private_data: None };
+            return Input::lost(Loss::Refused(None), Reason::NotNow);
         }
+        let lost = |loss| Input::lost(loss, reason);
         match outcome {
-            Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
-            Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
-            Some(Outcome::NoAnswer) => Input::TimedOut,
+            Some(Outcome::NetworkUnreachable) => lost(Loss::Unreachable { network: true }),
+            Some(Outcome::HostUnreachable) => lost(Loss::Unreachable { network: false }),
+            Some(Outcome::NoAnswer) => lost(Loss::TimedOut),
             _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
-                libc::ETIMEDOUT => Input::TimedOut,
-                libc::EHOSTUNREACH => Input::Unreachable { network: false },
-                libc::ENETUNREACH => Input::Unreachable { network: true },
-                _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
+                libc::ETIMEDOUT => lost(Loss::TimedOut),
+                libc::EHOSTUNREACH => lost(Loss::Unreachable { network: false }),
+                libc::ENETUNREACH => lost(Loss::Unreachable { network: true }),
+                // The application's.
+                _ if rejected => {
+                    let private_data = self.private_data_of(event);
+                    ConnectError::Rejected { peer, private_data, reason }.into()
+                }
+                _ => lost(Loss::Refused(None)),
             },
-            _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
-            _ => Self::input_for_error(state, event, outcome),
+            _ if event.kind == event::DISCONNECTED => lost(Loss::GaveUp),
+            _ => Self::input_for_error(event, outcome, peer, reason),
         }
     }
 
-    /// Returns the input for a step of the attempt that failed with an error number, and keeps the error. The number
-    /// means the same as that of a failed call.
+    /// Returns the input for a step of the attempt that failed with an error number, which means the same as that of a
+    /// failed call.
     ///
     /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
     /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
-    fn input_for_error(state: &mut State, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+    fn input_for_error(event: &CmEvent, outcome: Option<Outcome>, peer: SocketAddr, reason: Reason) -> Input {
         let errno = event.status.saturating_neg();
-        let (Some(peer), Some(reason)) = (state.progress.peer, state.progress.reason) else {
-            return Input::Failed(Status::UNSUCCESSFUL);
-        };
         let other = |status| ConnectError::Other { peer, status, reason };
         let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
             _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
@@ -497,9 +408,7 @@ impl Connector {
             ConnectError::Other { .. } => other(Status::UNSUCCESSFUL),
             error => error,
         };
-        let report = report_of(&error);
-        state.error = Some(error);
-        report
+        Input::failed(error, Some(reason))
     }
 
     /// Returns the input for the peer's accept: on InfiniBand the peer waits for us, on iWARP the connection is
@@ -521,42 +430,41 @@ impl Connector {
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
-        let mut after = AfterStep::default();
-        let begun = self.step(|_| Some(Input::CompleteConnect), &mut after);
-        Self::run_on(&self.adapter.setup, &mut after);
-        begun.map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
-        match self.answer(Op::CompleteConnect).await {
-            Status::SUCCESS => Ok(()),
-            status => {
-                self.settled().await;
-                Err(connect_error(status, self.take_reason(), self.peer()))
-            }
+        let answer = match self.step(
+            |after| Self::run_on(&self.adapter.setup, after),
+            |state, after| self.advance(state, Input::CompleteConnect, after),
+        ) {
+            Ok(()) => self.answer(Op::CompleteConnect).await,
+            Err(failure) => return Err(self.connect_error(failure)),
+        };
+        if answer.is_err() {
+            self.settled().await;
         }
+        answer.map_err(|failure| self.connect_error(failure))
     }
 
     /// Begins the second half of the handshake, whose calls a thread makes. Over iWARP there is no call to make, and
     /// the connection is established.
     pub(crate) fn finish_connect(&self, state: &mut State, after: &mut AfterStep) -> Option<Input> {
-        const ABORTED: Input = Input::Failed(Status::CONNECTION_ABORTED);
+        let aborted = |reason: Option<Reason>| Input::lost(Loss::Failed(Status::CONNECTION_ABORTED), reason);
         let (Some(id), Some(queue_pair), Some(connector)) =
             (state.id.clone(), state.queue_pair.clone(), self.me.upgrade())
         else {
-            return Some(ABORTED);
+            return Some(aborted(None));
         };
         state.awaited = false;
         if self.adapter.is_iwarp() {
             queue_pair.establish(state.limits);
             return Some(Input::CompleteDone);
         }
-        let Some(device) = queue_pair.lend() else { return Some(ABORTED) };
+        let Some(device) = queue_pair.lend() else { return Some(aborted(None)) };
         let (limits, options) = (state.limits, state.offer.options);
         state.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
             connector.returned(id, Some(device), |state| {
                 if let Err(error) = outcome {
-                    state.progress.reason = error.raw_os_error().map(Reason::Errno);
-                    return Err(ABORTED);
+                    return Err(aborted(error.raw_os_error().map(Reason::Errno)));
                 }
                 state.pending_call = PendingCall::None;
                 queue_pair.establish(limits);
@@ -571,31 +479,34 @@ impl Connector {
     /// # Errors
     /// `InvalidBufferSize` if the connection manager has no room for so many bytes here.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
-        let (length, maximum) = (data.len(), self.adapter.info().max_active_reject_data);
-        let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |state| {
-            if length <= maximum {
-                state.reject_data = Some(Bytes::copy_from_slice(data));
-            }
-        });
-        outcome.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
-            status => connect_error(status, self.take_reason(), self.peer()),
-        })
+        let keep = |state: &mut State, data| state.reject_data = Some(data);
+        self.reject(data, self.adapter.info().max_active_reject_data, keep)
+            .map_err(|failure| self.connect_error(failure))
     }
 }
 
-/// Returns whether the cause of a refusal says that it was the application's. iWARP shows it only by the data.
-fn said_no(reason: &Reason) -> bool {
-    matches!(reason, Reason::Cm { status, .. }
-        if IbRejectReason::from_status(*status) == Some(IbRejectReason::CONSUMER_DEFINED))
-}
-
-/// Binds an id to an address, to a port of ours when that has none.
+/// Creates an id that is bound to a local address of the adapter. With port 0 the id gets the first free port of ours (`X9`).
 ///
 /// # Errors
 /// See [`BindError`].
-pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, BindError> {
+pub(super) fn bound_id(
+    adapter: &AdapterContext,
+    handler: Weak<dyn EventHandler>,
+    address: SocketAddr,
+    reuse: bool,
+) -> Result<(Arc<CmId>, SocketAddr), BindError> {
+    let id = adapter.router.create(&adapter.events, handler);
+    let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
+    if reuse {
+        // The id before this one is gone, and some drivers remember it for a while. Without the option the port may be
+        // ours all the same.
+        let _ = id.set_reuseaddr();
+    }
+    let local = bind_id(&id, address)?;
+    if adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
+}
+
+fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, BindError> {
     if address.is_ipv6() {
         let _ = id.set_afonly();
     }

@@ -4,7 +4,6 @@
 //! the peer about the old id has no handler.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,8 @@ use super::context::AdapterContext;
 use super::queue_pair::{DeviceQp, QueuePair, QueuePairUser};
 use super::reactor::handle_device_events;
 use super::workers::Workers;
-use crate::error::{ConnectError, DisconnectError, Reason};
-use crate::proto::connector::{Action, Connector as Machine, Ending, Input, Phase, Terms};
+use crate::error::{DisconnectError, Reason};
+use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
@@ -45,8 +44,6 @@ pub(crate) struct State {
     pub(crate) progress: ConnectorState,
     /// The id of the attempt, or one that is bound and waits for it.
     pub(crate) id: Option<Arc<CmId>>,
-    /// The local address that Bind gave it.
-    pub(crate) bound: Option<SocketAddr>,
     pub(crate) queue_pair: Option<Arc<QueuePair>>,
     /// The parameters that Connect or Accept sends to the peer.
     pub(crate) offer: Offer,
@@ -54,8 +51,6 @@ pub(crate) struct State {
     pub(crate) limits: ReadLimits,
     /// The private data that Reject sends, if it was called.
     pub(crate) reject_data: Option<Bytes>,
-    /// The error of the attempt, if it says more than the status.
-    pub(crate) error: Option<ConnectError>,
     /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
     pub(crate) awaited: bool,
     /// The input that an action has led to.
@@ -179,12 +174,10 @@ impl Connector {
             let state = State {
                 progress,
                 id,
-                bound: None,
                 queue_pair: None,
                 offer: Offer::default(),
                 limits: ReadLimits::NONE,
                 reject_data: None,
-                error: None,
                 awaited: role == Role::Passive,
                 next: None,
                 timer: None,
@@ -214,11 +207,8 @@ impl Connector {
             return after;
         }
         let connected = state.progress.phase() == Phase::Connected;
-        if connected {
-            state.progress.lose(status, reason);
-        }
-        state.progress.reason.get_or_insert(reason);
-        let _ = self.handle_locked(&mut state, Input::PathLost, &mut after);
+        let loss = Loss::Path(connected.then_some(status));
+        let _ = self.advance(&mut state, Input::lost(loss, reason), &mut after);
         if connected {
             self.disconnect_in(&mut state, DisconnectMode::Answer, &mut after);
         }
@@ -270,8 +260,8 @@ impl Connector {
         }
     }
 
-    /// Maps an rdma_cm event that ends the attempt or the connection to an input, and records the reason.
-    fn input_for_end(&self, state: &mut State, event: &CmEvent) -> Input {
+    /// Maps an rdma_cm event that ends the attempt or the connection to an input.
+    fn input_for_end(&self, state: &State, event: &CmEvent) -> Input {
         let phase = state.progress.phase();
         let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
         let cm_phase = match phase {
@@ -284,62 +274,53 @@ impl Connector {
         let kind = Event::from_code(event.kind);
         let outcome = Outcome::from_cm_in(cm_phase, kind, event.status, transport);
         let reason = Reason::Cm { event: kind, status: event.status };
-        state.progress.reason = Some(reason);
+        let lost = |loss| Input::lost(loss, reason);
+        // After the end of the connection has begun its break is no loss.
+        let broken = |status| lost(Loss::Path((phase == Phase::Connected).then_some(status)));
         match phase {
-            Phase::Connecting => self.input_for_failed_attempt(state, event, outcome),
+            Phase::Connecting => self.input_for_failed_attempt(state, event, outcome, reason),
             Phase::Connected | Phase::PeerGone | Phase::Disconnecting if kind == Event::DISCONNECTED => {
-                let orderly = event.status == 0;
-                let unanswered = phase == Phase::Disconnecting && event.status == -libc::ETIMEDOUT;
-                if orderly {
-                    if phase == Phase::Connected {
-                        self.record_peer_disconnect(state);
-                    }
-                } else if phase != Phase::PeerGone && !unanswered {
-                    // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
-                    let reset = event.status == -libc::ECONNRESET;
-                    let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
-                    state.progress.lose(status, reason);
-                }
-                match phase {
+                // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
+                let reset = event.status == -libc::ECONNRESET;
+                let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
+                match (phase, event.status) {
                     // Nothing of the queue pair is left, see `Flush`.
-                    Phase::Disconnecting if orderly => Input::DisconnectAnswered,
-                    _ if orderly => Input::PeerDisconnected,
-                    _ => Input::PathLost,
+                    (Phase::Disconnecting, 0) => Input::DisconnectAnswered,
+                    (Phase::Connected, 0) => self.input_for_disconnect(state, reason),
+                    (_, 0) => lost(Loss::Disconnected),
+                    // The disconnect that this end has begun was not completed, unless it was merely not answered.
+                    (Phase::Disconnecting, errno) if errno != -libc::ETIMEDOUT => {
+                        lost(Loss::Path(Some(status)))
+                    }
+                    _ => broken(status),
                 }
             }
-            Phase::Connected | Phase::PeerGone | Phase::Disconnecting => {
-                if phase == Phase::Connected {
-                    state.progress.lose(Status::IO_TIMEOUT, reason);
-                }
-                Input::PathLost
-            }
+            Phase::Connected | Phase::PeerGone | Phase::Disconnecting => broken(Status::IO_TIMEOUT),
             // Between two halves of the handshake.
             _ => match (kind, outcome) {
-                (Event::DISCONNECTED, _) => Input::PeerDisconnected,
+                (Event::DISCONNECTED, _) => lost(Loss::Disconnected),
                 (Event::REJECTED, _) if self.said_no(event) => {
-                    Input::PeerRejected { private_data: self.private_data_of(event) }
+                    lost(Loss::Refused(self.private_data_of(event)))
                 }
-                (Event::UNREACHABLE, _) => Input::TimedOut,
+                (Event::UNREACHABLE, _) => lost(Loss::TimedOut),
                 // The peer has waited for our last message for as long as it does.
                 (Event::REJECTED, _)
                     if self.role == Role::Active && reject_reason(event) == Some(IbRejectReason::TIMEOUT) =>
                 {
-                    Input::TimedOut
+                    lost(Loss::TimedOut)
                 }
-                _ => Input::PeerGaveUp,
+                _ => lost(Loss::GaveUp),
             },
         }
     }
 
-    /// Records that the peer has disconnected. A queue pair whose requests were flushed before had failed, and the peer leaves for the
-    /// same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
-    fn record_peer_disconnect(&self, state: &mut State) {
+    /// Returns the input for the disconnect of the peer. A queue pair whose requests were flushed before had failed, and the peer
+    /// leaves for the same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
+    fn input_for_disconnect(&self, state: &State, reason: Reason) -> Input {
         let failure = state.queue_pair.as_ref().and_then(|queue_pair| queue_pair.failure());
         match failure.filter(|_| !self.adapter.is_iwarp()) {
-            Some((status, error)) => state.progress.lose(status, Reason::Completion(error)),
-            None => {
-                state.progress.ended.get_or_insert(DisconnectReason::Peer);
-            }
+            Some((status, error)) => Input::lost(Loss::Path(Some(status)), Reason::Completion(error)),
+            None => Input::lost(Loss::Disconnected, reason),
         }
     }
 
@@ -395,18 +376,21 @@ impl Connector {
     /// Counts an id of an earlier attempt as destroyed. After the last one the bound port is free, and an attempt that
     /// waited for it begins.
     pub(crate) fn retired(&self) {
-        let _ = self.handle_if(|state| {
+        self.step(AfterStep::run, |state, after| {
             state.retiring = state.retiring.saturating_sub(1);
-            if state.retiring > 0 || !std::mem::take(&mut state.retry_pending) {
-                return None;
+            if state.retiring == 0
+                && std::mem::take(&mut state.retry_pending)
+                && state.progress.phase() == Phase::Connecting
+                && let Err(input) = self.dial(state)
+            {
+                let _ = self.advance(state, input, after);
             }
-            (state.progress.phase() == Phase::Connecting).then(|| self.dial(state).err())?
         });
     }
 
     /// Returns whether the attempt has to wait until the bound port is free again; then it begins by itself.
     pub(crate) fn is_put_off(state: &mut State) -> bool {
-        state.retry_pending = state.retiring > 0 && state.bound.is_some();
+        state.retry_pending = state.retiring > 0 && state.progress.bound.is_some();
         state.retry_pending
     }
 
@@ -432,7 +416,7 @@ impl Connector {
         let Some(end) = state.queue_pair.as_ref().and_then(|queue_pair| queue_pair.end()) else { return };
         state.flushing = true;
         let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
-        let local = state.progress.machine.ending() == Some(Ending::Local);
+        let local = state.progress.machine.ending() == Some(&DisconnectReason::Local);
         // A card resets the connection whose queue pair goes to the error state, and its peer would report a loss.
         // After rdma_disconnect the driver closes TCP in order.
         let parting = state.id.clone().filter(|_| resets && local);
@@ -445,20 +429,18 @@ impl Connector {
 
     /// Disconnects in the ways that waited for the end of the queue pair of the device.
     fn flushed(&self) {
-        let mut after = AfterStep::default();
-        let mut state = self.lock();
-        state.flushing = false;
-        for mode in std::mem::take(&mut state.queued_disconnects) {
-            // The peer may have left since, and the machine waits for no answer then.
-            if mode != DisconnectMode::AwaitAnswer || state.progress.phase() == Phase::Disconnecting {
-                self.disconnect_in(&mut state, mode, &mut after);
+        self.step(AfterStep::run, |state, after| {
+            state.flushing = false;
+            for mode in std::mem::take(&mut state.queued_disconnects) {
+                // The peer may have left since, and the machine waits for no answer then.
+                if mode != DisconnectMode::AwaitAnswer || state.progress.phase() == Phase::Disconnecting {
+                    self.disconnect_in(state, mode, after);
+                }
             }
-        }
-        while let Some(input) = self.follow_up(&mut state, &mut after) {
-            let _ = self.transition(&mut state, input, &mut after);
-        }
-        drop(state);
-        after.run();
+            if let Some(input) = self.follow_up(state, after) {
+                let _ = self.advance(state, input, after);
+            }
+        });
     }
 
     /// Returns whether this is the id of the attempt.
@@ -475,14 +457,19 @@ impl Connector {
         device: Option<Arc<DeviceQp>>,
         then: impl FnOnce(&mut State) -> Result<Option<Input>, Input>,
     ) {
-        let mut retires = true;
-        let _ = self.handle_if(|state| {
-            state.id.as_ref().filter(|current| Arc::ptr_eq(current, &id))?;
+        let retires = self.step(AfterStep::run, |state, after| {
+            if state.id.as_ref().is_none_or(|current| !Arc::ptr_eq(current, &id)) {
+                return true;
+            }
             // The end of the attempt leaves the id to this thread, as if the call went on.
-            then(state).map_or_else(Some, |input| {
-                retires = false;
-                input
-            })
+            let (input, retires) = match then(state) {
+                Ok(input) => (input, false),
+                Err(input) => (Some(input), true),
+            };
+            if let Some(input) = input {
+                let _ = self.advance(state, input, after);
+            }
+            retires
         });
         let deferred = self.lock().deferred_event.take();
         if let (Some(event), Some(connector)) = (deferred, self.me.upgrade()) {
@@ -542,7 +529,7 @@ impl Connector {
     /// Asks the peer to disconnect, and gives up at the deadline of the machine.
     fn begin_disconnect(&self, state: &mut State, after: &mut AfterStep) {
         let sent = Self::send_disconnect(state);
-        let left = state.progress.machine.ending() != Some(Ending::Local) || state.id.is_none();
+        let left = state.progress.machine.ending() != Some(&DisconnectReason::Local) || state.id.is_none();
         if left || self.adapter.is_stopped() {
             // The peer has left already, there is no id, or the runtime has ended and no task reads the answer.
             state.next = Some(Input::DisconnectAnswered);
@@ -557,8 +544,7 @@ impl Connector {
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
             after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
             // No answer will come. The destruction of the id, which follows, ends the connection at the peer.
-            state.progress.lose(Status::CANCELED, reason);
-            state.next = Some(Input::PathLost);
+            state.next = Some(Input::lost(Loss::Path(Some(Status::CANCELED)), reason));
             return;
         }
         let Some(deadline) = state.progress.machine.next_timeout() else { return };
@@ -574,10 +560,14 @@ impl Connector {
 
     /// Ends the pending connect or disconnect, whose deadline has passed.
     pub(crate) fn out_of_time(&self) {
-        let _ = self.handle_apart(|state| {
-            let pending = matches!(state.progress.phase(), Phase::Connecting | Phase::Disconnecting);
-            pending.then_some(Input::TimedOut)
-        });
+        self.step(
+            |after| self.run_apart(after),
+            |state, after| {
+                if matches!(state.progress.phase(), Phase::Connecting | Phase::Disconnecting) {
+                    let _ = self.advance(state, Input::lost(Loss::TimedOut, None), after);
+                }
+            },
+        );
     }
 }
 
@@ -605,13 +595,9 @@ impl ConnectorDriver for Connector {
             Action::StartComplete => state.next = self.finish_connect(state, after),
             Action::StartAccept => state.next = self.reply(state, after).err(),
             Action::StartDisconnect => {
-                state.progress.ended.get_or_insert(DisconnectReason::Local);
                 self.disconnect_in(state, DisconnectMode::AwaitAnswer, after);
             }
-            Action::Leave => {
-                state.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.disconnect_in(state, DisconnectMode::Immediate, after);
-            }
+            Action::Leave => self.disconnect_in(state, DisconnectMode::Immediate, after),
             Action::RefusePeer => self.refuse(state),
             Action::Abandon => self.release_id(state),
             Action::Flush => self.flush(state, after),
@@ -625,7 +611,7 @@ impl ConnectorDriver for Connector {
         match state.progress.phase() {
             Phase::Bound if state.id.is_none() => self.bind_again(state),
             Phase::Dead | Phase::Disconnected => {
-                state.bound = None;
+                state.progress.bound = None;
                 if !state.flushing {
                     self.release_id(state);
                 }
@@ -654,7 +640,7 @@ impl QueuePairUser for Connector {
     }
 
     fn cause(&self) -> Option<Reason> {
-        self.loss()
+        self.loss().map(|(_, reason)| reason)
     }
 
     fn broken(&self, status: Status, reason: Reason) {
@@ -714,8 +700,8 @@ impl EventHandler for Connector {
             }
             return;
         };
-        let leaving = matches!(input, Input::PeerDisconnected | Input::PathLost);
-        let _ = self.handle_locked(&mut state, input, &mut after);
+        let leaving = matches!(input, Input::Lost { loss: Loss::Disconnected | Loss::Path(_), .. });
+        let _ = self.advance(&mut state, input, &mut after);
         if leaving && state.progress.phase() == Phase::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
             self.disconnect_in(&mut state, DisconnectMode::Answer, &mut after);
@@ -727,17 +713,16 @@ impl EventHandler for Connector {
 
 impl Member for Connector {
     fn device_removed(&self) {
-        let _ = self.handle_with(Input::DeviceRemoved, |state| {
-            state.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
-        });
+        let _ = self.handle(Input::DeviceRemoved);
     }
 
     fn runtime_ended(&self) {
         let phase = self.lock().progress.phase();
         match phase {
             Phase::Connecting => {
-                let ended = Some(Reason::RUNTIME_ENDED);
-                let _ = self.handle_with(Input::Cancel, |state| state.progress.reason = ended);
+                // As a cancel, but for the error of the call.
+                let input = Input::lost(Loss::Failed(Status::CANCELED), Reason::RUNTIME_ENDED);
+                let _ = self.handle(input);
             }
             Phase::ConnectDone | Phase::RequestPending | Phase::Accepting | Phase::Connected => {
                 self.broken(Status::CANCELED, Reason::RUNTIME_ENDED);

@@ -8,7 +8,7 @@ use std::task::Waker;
 use tracing::{debug, info, warn};
 
 use super::cm_id::{CmId, EventHandler};
-use super::connect::bind_id;
+use super::connect::bound_id;
 use super::connector::Connector;
 use super::context::AdapterContext;
 use crate::error::{BindError, Reason, StateError};
@@ -17,7 +17,6 @@ use crate::proto::connector::Terms;
 use crate::proto::listener::End;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::ConnectorDriver;
-use crate::provider::errors::listen_error;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{CmEvent, event};
@@ -61,7 +60,7 @@ impl Listener {
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
         let mut state = self.state.lock();
         let local = state.local;
-        state.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
+        state.requests.machine.may_bind().map_err(|status| BindError::of_listener(status, local))?;
         let address = net::canonical(address);
         let mut ids = Vec::new();
         let mut port = address.port();
@@ -84,20 +83,12 @@ impl Listener {
         bound.set_port(port);
         state.local = Some(bound);
         state.ids = ids;
-        state.requests.machine.bound().map_err(|status| listen_error(status, local))
+        state.requests.machine.bound().map_err(|status| BindError::of_listener(status, local))
     }
 
     /// Creates an id that is bound to a local address of the device.
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        let me: Weak<dyn EventHandler> = self.me.clone();
-        let id = self.adapter.router.create(&self.adapter.events, me);
-        let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
-        if reuse {
-            // Some drivers remember the id before this one for a while. Without the option the port may be ours all the same.
-            let _ = id.set_reuseaddr();
-        }
-        let local = bind_id(&id, address)?;
-        if self.adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
+        bound_id(&self.adapter, self.me.clone(), address, reuse)
     }
 
     /// Listens (`IND2Listener::Listen`).
@@ -108,12 +99,12 @@ impl Listener {
         let listens = self.listens.lock();
         let mut state = self.state.lock();
         let local = state.local;
-        state.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
+        state.requests.machine.may_listen().map_err(|status| BindError::of_listener(status, local))?;
         if self.adapter.is_stopped() {
             return Err(BindError::InvalidState(Reason::RUNTIME_ENDED_TEXT));
         }
         // First: a request may come at one address while the driver still waits for another.
-        state.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
+        state.requests.machine.listen(backlog).map_err(|status| BindError::of_listener(status, local))?;
         let ids = state.ids.clone();
         drop(state);
         // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog. The kernel has no word for

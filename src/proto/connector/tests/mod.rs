@@ -4,11 +4,13 @@ mod table;
 mod walks;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Action, Actions, Connector, Ending, Input, Op, Phase, Terms};
+use super::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase, Terms};
+use crate::error::{AcceptError, ConnectError, Reason};
 use crate::status::Status;
-use crate::types::{PrivateData, ReadLimits};
+use crate::types::{DisconnectReason, PrivateData, ReadLimits};
 
 /// The time that the caller of Connect waits in these tests.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +23,49 @@ fn terms() -> Terms {
 
 fn refusal() -> Option<PrivateData> {
     Some(PrivateData::exact(&b"no"[..]))
+}
+
+/// An action, with the status that the table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Did {
+    Finish { op: Op, status: Status },
+    StartBind,
+    StartConnect,
+    StartComplete,
+    StartAccept,
+    StartDisconnect,
+    RefusePeer,
+    Leave,
+    Abandon,
+    Flush,
+}
+
+impl From<&Action> for Did {
+    fn from(action: &Action) -> Self {
+        match action {
+            Action::Finish { op, outcome } => {
+                let status = outcome.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS);
+                Self::Finish { op: *op, status }
+            }
+            Action::StartBind => Self::StartBind,
+            Action::StartConnect => Self::StartConnect,
+            Action::StartComplete => Self::StartComplete,
+            Action::StartAccept => Self::StartAccept,
+            Action::StartDisconnect => Self::StartDisconnect,
+            Action::RefusePeer => Self::RefusePeer,
+            Action::Leave => Self::Leave,
+            Action::Abandon => Self::Abandon,
+            Action::Flush => Self::Flush,
+        }
+    }
+}
+
+/// The answer of the machine to an input.
+type Answer = Result<Vec<Did>, Status>;
+
+/// Returns what the table has of an answer.
+fn seen(answer: Result<Actions, Failure>) -> Answer {
+    answer.map(|actions| actions.iter().map(Did::from).collect()).map_err(|failure| failure.status)
 }
 
 /// An enum of kinds with the list of all of them.
@@ -55,6 +100,7 @@ impl Kind {
             Input::Connect { data, max_data: 8, busy, deadline, overdue }
         };
         let later = Some(now + PATIENCE);
+        let lost = |loss| Input::lost(loss, None);
         match self {
             Self::Bind => Input::Bind,
             Self::Connect => connect(8, false, later),
@@ -72,26 +118,26 @@ impl Kind {
             Self::Cancel => Input::Cancel,
             Self::Release => Input::Release,
             Self::BoundOk => Input::Bound,
-            Self::BindFailed => Input::BindFailed(Status::SHARING_VIOLATION),
-            Self::BindCanceled => Input::BindFailed(Status::CANCELED),
-            Self::UnreachableNetwork => Input::Unreachable { network: true },
-            Self::UnreachableHost => Input::Unreachable { network: false },
-            Self::Refused => Input::Refused { private_data: None },
-            Self::RefusedData => Input::Refused { private_data: refusal() },
+            Self::BindFailed => lost(Loss::Unbound(Status::SHARING_VIOLATION)),
+            Self::BindCanceled => lost(Loss::Unbound(Status::CANCELED)),
+            Self::UnreachableNetwork => lost(Loss::Unreachable { network: true }),
+            Self::UnreachableHost => lost(Loss::Unreachable { network: false }),
+            Self::Refused => lost(Loss::Refused(None)),
+            Self::RefusedData => lost(Loss::Refused(refusal())),
             Self::PeerAccepted => Input::PeerAccepted(terms()),
             Self::CompleteDone => Input::CompleteDone,
             Self::PeerCompleted => Input::PeerCompleted,
-            Self::PeerRejected => Input::PeerRejected { private_data: refusal() },
-            Self::PeerGaveUp => Input::PeerGaveUp,
-            Self::PeerDisconnected => Input::PeerDisconnected,
-            Self::PathLost => Input::PathLost,
+            Self::PeerRejected => lost(Loss::Refused(refusal())),
+            Self::PeerGaveUp => lost(Loss::GaveUp),
+            Self::PeerDisconnected => lost(Loss::Disconnected),
+            Self::PathLost => lost(Loss::Path(Some(Status::IO_TIMEOUT))),
             Self::DisconnectAnswered => Input::DisconnectAnswered,
             Self::QueuePairRemoved => Input::QueuePairRemoved,
             Self::DeviceRemoved => Input::DeviceRemoved,
-            Self::TimedOut => Input::TimedOut,
-            Self::Failed => Input::Failed(Status::UNSUCCESSFUL),
-            Self::FailedRetryable => Input::Failed(Status::HOST_UNREACHABLE),
-            Self::FailedRemoved => Input::Failed(Status::DEVICE_REMOVED),
+            Self::TimedOut => lost(Loss::TimedOut),
+            Self::Failed => lost(Loss::Failed(Status::UNSUCCESSFUL)),
+            Self::FailedRetryable => lost(Loss::Failed(Status::HOST_UNREACHABLE)),
+            Self::FailedRemoved => lost(Loss::Failed(Status::DEVICE_REMOVED)),
         }
     }
 
@@ -110,21 +156,22 @@ impl Kind {
             Input::Cancel => &[Self::Cancel],
             Input::Release => &[Self::Release],
             Input::Bound => &[Self::BoundOk],
-            Input::BindFailed(_) => &[Self::BindFailed, Self::BindCanceled],
-            Input::Unreachable { .. } => &[Self::UnreachableNetwork, Self::UnreachableHost],
-            Input::Refused { .. } => &[Self::Refused, Self::RefusedData],
             Input::PeerAccepted(_) => &[Self::PeerAccepted],
             Input::CompleteDone => &[Self::CompleteDone],
             Input::PeerCompleted => &[Self::PeerCompleted],
-            Input::PeerRejected { .. } => &[Self::PeerRejected],
-            Input::PeerGaveUp => &[Self::PeerGaveUp],
-            Input::PeerDisconnected => &[Self::PeerDisconnected],
-            Input::PathLost => &[Self::PathLost],
             Input::DisconnectAnswered => &[Self::DisconnectAnswered],
             Input::QueuePairRemoved => &[Self::QueuePairRemoved],
             Input::DeviceRemoved => &[Self::DeviceRemoved],
-            Input::TimedOut => &[Self::TimedOut],
-            Input::Failed(_) => &[Self::Failed, Self::FailedRetryable, Self::FailedRemoved],
+            Input::Lost { loss, .. } => match loss {
+                Loss::Unbound(_) => &[Self::BindFailed, Self::BindCanceled],
+                Loss::Unreachable { .. } => &[Self::UnreachableNetwork, Self::UnreachableHost],
+                Loss::Refused(_) => &[Self::Refused, Self::RefusedData, Self::PeerRejected],
+                Loss::GaveUp => &[Self::PeerGaveUp],
+                Loss::Disconnected => &[Self::PeerDisconnected],
+                Loss::Path(_) => &[Self::PathLost],
+                Loss::TimedOut => &[Self::TimedOut],
+                Loss::Failed(_) => &[Self::Failed, Self::FailedRetryable, Self::FailedRemoved],
+            },
         }
     }
 }
@@ -200,12 +247,12 @@ impl Scene {
     }
 }
 
-fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Result<Actions, Status> {
-    machine.handle(kind.input(now))
+fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Answer {
+    seen(machine.handle(kind.input(now)))
 }
 
 /// Feeds inputs of these kinds to the machine of a scene. Returns the machine and its answers.
-fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Result<Actions, Status>>) {
+fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Answer>) {
     let now = Instant::now();
     let mut machine = scene.build(now);
     let answers = kinds.iter().map(|&kind| step(&mut machine, now, kind)).collect();
@@ -222,7 +269,7 @@ fn every_pair_is_as_the_table_says() {
                 let mut machine = scene.build(now);
                 let before = machine.phase();
                 let answer = step(&mut machine, now, kind);
-                let expected = line.answer.map(Actions::from_slice);
+                let expected = line.answer.map(<[Did]>::to_vec);
                 assert_eq!(answer, expected, "{scene:?} × {kind:?}, row {:?}", line.rows);
                 assert_eq!(machine.phase(), line.next.unwrap_or(before), "{scene:?} × {kind:?}");
             }
@@ -319,9 +366,8 @@ fn lack_of_resources_leaves_the_connector() {
     for (scene, phase) in [(Scene::Connecting, Phase::Idle), (Scene::ConnectingBound, Phase::Bound)] {
         let (mut machine, _) = told(scene, &[]);
         let status = Status::INSUFFICIENT_RESOURCES;
-        let actions = machine.handle(Input::Failed(status)).expect("a report");
-        let finish = Action::Finish { op: Op::Connect, status };
-        assert_eq!(actions[..], [Action::RefusePeer, finish]);
+        let answer = seen(machine.handle(Input::lost(Loss::Failed(status), None)));
+        assert_eq!(answer, Ok(vec![Did::RefusePeer, Did::Finish { op: Op::Connect, status }]));
         assert_eq!(machine.phase(), phase);
         assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
     }
@@ -354,33 +400,40 @@ fn complete_connect_tells_why_the_peer_is_gone() {
 // DIS-03, DIS-04, CAN-05: several waiters share one answer; a cancel answers them and nothing else.
 #[test]
 fn notifications() {
-    let finish = |status| Action::Finish { op: Op::NotifyDisconnect, status };
+    let finish = |status| Did::Finish { op: Op::NotifyDisconnect, status };
     let (machine, answers) = told(
         Scene::ConnectedWatched,
         &[Kind::NotifyDisconnect, Kind::Cancel, Kind::NotifyDisconnect, Kind::PeerDisconnected],
     );
-    assert_eq!(answers[1], Ok(Actions::from_slice(&[finish(Status::CANCELED)])));
-    assert_eq!(answers[3], Ok(Actions::from_slice(&[finish(Status::SUCCESS), Action::Flush])));
-    assert_eq!(machine.ending(), Some(Ending::Peer));
+    assert_eq!(answers[1], Ok(vec![finish(Status::CANCELED)]));
+    assert_eq!(answers[3], Ok(vec![finish(Status::SUCCESS), Did::Flush]));
+    assert_eq!(machine.ending(), Some(&DisconnectReason::Peer));
 }
 
 // CM-33: `ending` returns the first cause of the end.
 #[test]
 fn the_ending_is_remembered() {
+    use DisconnectReason::{DeviceRemoved, Local, Peer};
+    let lost = || {
+        Some(DisconnectReason::Lost {
+            status: Status::IO_TIMEOUT,
+            reason: Reason::Local("no reason was given"),
+        })
+    };
     let cases = [
         (Scene::Connected, &[Kind::NotifyDisconnect][..], None),
-        (Scene::PeerGone, &[Kind::Disconnect, Kind::DisconnectAnswered], Some(Ending::Peer)),
-        (Scene::Connected, &[Kind::PathLost, Kind::PeerDisconnected], Some(Ending::Lost)),
-        (Scene::Connected, &[Kind::TimedOut], Some(Ending::Lost)),
-        (Scene::Connected, &[Kind::Disconnect, Kind::PeerDisconnected], Some(Ending::Local)),
-        (Scene::Connected, &[Kind::QueuePairRemoved], Some(Ending::Local)),
-        (Scene::Connected, &[Kind::Release], Some(Ending::Local)),
-        (Scene::Connected, &[Kind::DeviceRemoved], Some(Ending::Lost)),
-        (Scene::PeerGone, &[Kind::DeviceRemoved], Some(Ending::Peer)),
+        (Scene::PeerGone, &[Kind::Disconnect, Kind::DisconnectAnswered], Some(Peer)),
+        (Scene::Connected, &[Kind::PathLost, Kind::PeerDisconnected], lost()),
+        (Scene::Connected, &[Kind::TimedOut], lost()),
+        (Scene::Connected, &[Kind::Disconnect, Kind::PeerDisconnected], Some(Local)),
+        (Scene::Connected, &[Kind::QueuePairRemoved], Some(Local)),
+        (Scene::Connected, &[Kind::Release], Some(Local)),
+        (Scene::Connected, &[Kind::DeviceRemoved], Some(DeviceRemoved)),
+        (Scene::PeerGone, &[Kind::DeviceRemoved], Some(Peer)),
         (Scene::Accepting, &[Kind::PeerGaveUp], None),
     ];
     for (scene, kinds, ending) in cases {
-        assert_eq!(told(scene, kinds).0.ending(), ending, "{scene:?} {kinds:?}");
+        assert_eq!(told(scene, kinds).0.ending(), ending.as_ref(), "{scene:?} {kinds:?}");
     }
 }
 
@@ -394,7 +447,7 @@ fn deadlines() {
         assert_eq!(machine.next_timeout(), Some(start + PATIENCE));
         assert_eq!(step(&mut machine, start, Kind::TimedOut).map(|actions| actions.len()), Ok(2));
         assert_eq!((machine.phase(), machine.next_timeout()), (end, None));
-        assert_eq!(step(&mut machine, start, Kind::TimedOut), Ok(Actions::new()));
+        assert_eq!(step(&mut machine, start, Kind::TimedOut), Ok(vec![]));
     }
     let mut machine = Connector::new();
     let forever = Input::Connect { data: 0, max_data: 0, busy: false, deadline: None, overdue: false };
@@ -415,9 +468,56 @@ fn an_unknown_status_is_carried() {
         (Scene::Accepting, Op::Accept),
     ] {
         let mut machine = scene.build(Instant::now());
-        let actions = machine.handle(Input::Failed(UNKNOWN));
-        assert_eq!(actions.unwrap().last(), Some(&Action::Finish { op, status: UNKNOWN }));
+        let actions = seen(machine.handle(Input::lost(Loss::Failed(UNKNOWN), None)));
+        assert_eq!(actions.unwrap().last(), Some(&Did::Finish { op, status: UNKNOWN }));
         assert_eq!(machine.phase(), Phase::Dead, "CM-20");
+    }
+}
+
+/// Checks that the caller gets the error and the cause that were reported, at once or by the call that finds them.
+#[test]
+fn the_cause_reaches_the_caller() {
+    let peer = SocketAddr::from(([192, 0, 2, 1], 7));
+    let (first, second) = (Reason::Errno(1), Reason::Errno(2));
+    let failure = |scene: Scene, inputs: Vec<Input>| {
+        let mut machine = scene.build(Instant::now());
+        let answers = inputs.into_iter().map(|input| machine.handle(input));
+        let failed = answers.filter_map(|answer| match answer {
+            Ok(actions) => actions.into_iter().find_map(|action| match action {
+                Action::Finish { outcome, .. } => outcome.err(),
+                _ => None,
+            }),
+            Err(failure) => Some(failure),
+        });
+        failed.last().expect("a call has failed")
+    };
+    let error = failure(Scene::Connecting, vec![ConnectError::InvalidAddress(peer).into()]);
+    assert!(matches!(error.connect_error(peer), ConnectError::InvalidAddress(_)));
+    let inputs =
+        vec![Input::lost(Loss::GaveUp, first), Input::lost(Loss::Path(None), second), Input::CompleteConnect];
+    let error = failure(Scene::ConnectDone, inputs).connect_error(peer);
+    assert!(matches!(error, ConnectError::Aborted { reason, .. } if reason == first), "{error:?}");
+    let error = failure(Scene::Accepting, vec![Input::lost(Loss::Refused(None), first)]);
+    let error = error.accept_error(peer, refusal());
+    assert!(matches!(error, AcceptError::Refused { private_data: Some(_), reason, .. } if reason == first));
+    let error = failure(Scene::RequestPending, vec![Input::Reject { data: 9, max_data: 8 }]);
+    let error = error.accept_error(peer, None);
+    assert!(matches!(error, AcceptError::InvalidBufferSize { length: 9, maximum: 8 }), "{error:?}");
+}
+
+/// Checks that a loss is kept for Disconnect, also one after it; the end of a connection about to end is none.
+#[test]
+fn a_loss_is_kept_for_disconnect() {
+    let loss = (Status::REMOTE_ERROR, Reason::Errno(1));
+    let cases = [
+        (Scene::Connected, Some(loss.0), Some(loss)),
+        (Scene::Disconnecting, Some(loss.0), Some(loss)),
+        (Scene::Disconnecting, None, None),
+    ];
+    for (scene, status, expected) in cases {
+        let (mut machine, _) = told(scene, &[]);
+        assert!(machine.handle(Input::lost(Loss::Path(status), loss.1)).is_ok());
+        assert_eq!(machine.loss(), expected, "{scene:?}");
     }
 }
 
@@ -425,14 +525,14 @@ fn an_unknown_status_is_carried() {
 #[test]
 fn a_bind_that_finds_the_device_removed() {
     let now = Instant::now();
-    let removed = || Input::BindFailed(Status::DEVICE_REMOVED);
+    let removed = || Input::lost(Loss::Unbound(Status::DEVICE_REMOVED), None);
     let mut idle = Scene::Idle.build(now);
-    assert_eq!(idle.handle(removed()), Err(Status::DEVICE_REMOVED));
+    assert_eq!(seen(idle.handle(removed())), Err(Status::DEVICE_REMOVED));
     let mut connecting = Scene::Connecting.build(now);
-    let finish = Action::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
-    assert_eq!(connecting.handle(removed()), Ok(Actions::from_slice(&[Action::Abandon, finish])));
+    let finish = Did::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
+    assert_eq!(seen(connecting.handle(removed())), Ok(vec![Did::Abandon, finish]));
     for mut machine in [idle, connecting] {
         assert_eq!(machine.phase(), Phase::Dead);
-        assert_eq!(machine.handle(Input::Bind), Err(Status::DEVICE_REMOVED));
+        assert_eq!(seen(machine.handle(Input::Bind)), Err(Status::DEVICE_REMOVED));
     }
 }

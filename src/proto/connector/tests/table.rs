@@ -3,9 +3,9 @@
 //! A line without rows is a pair that the specification does not list; it is `ignored`, or names the inline error
 //! that a call gets. A1 to A26 are the active side, P5 to P18 the passive one, C1 to C16 both.
 
+use super::Did::{self, *};
 use super::Kind::{self, *};
 use super::Scene::{self, *};
-use crate::proto::connector::Action::{self, *};
 use crate::proto::connector::{Op, Phase};
 use crate::status::Status as S;
 
@@ -17,16 +17,16 @@ pub(super) struct Line {
     pub(super) inputs: &'static [Kind],
     /// `None` when the state does not change.
     pub(super) next: Option<Phase>,
-    pub(super) answer: Result<&'static [Action], S>,
+    pub(super) answer: Result<&'static [Did], S>,
 }
 
 /// Expects that the input is accepted and moves the machine.
-const fn goes(rows: &'static str, inputs: &'static [Kind], next: Phase, actions: &'static [Action]) -> Line {
+const fn goes(rows: &'static str, inputs: &'static [Kind], next: Phase, actions: &'static [Did]) -> Line {
     Line { rows, inputs, next: Some(next), answer: Ok(actions) }
 }
 
 /// Expects that the input is accepted and the state stays.
-const fn stays(rows: &'static str, inputs: &'static [Kind], actions: &'static [Action]) -> Line {
+const fn stays(rows: &'static str, inputs: &'static [Kind], actions: &'static [Did]) -> Line {
     Line { rows, inputs, next: None, answer: Ok(actions) }
 }
 
@@ -45,19 +45,19 @@ const fn ignored(inputs: &'static [Kind]) -> Line {
     Line { rows: "", inputs, next: None, answer: Ok(&[]) }
 }
 
-const fn connect(status: S) -> Action {
+const fn connect(status: S) -> Did {
     Finish { op: Op::Connect, status }
 }
-const fn complete(status: S) -> Action {
+const fn complete(status: S) -> Did {
     Finish { op: Op::CompleteConnect, status }
 }
-const fn accept(status: S) -> Action {
+const fn accept(status: S) -> Did {
     Finish { op: Op::Accept, status }
 }
-const fn notify(status: S) -> Action {
+const fn notify(status: S) -> Did {
     Finish { op: Op::NotifyDisconnect, status }
 }
-const fn disconnect(status: S) -> Action {
+const fn disconnect(status: S) -> Did {
     Finish { op: Op::Disconnect, status }
 }
 

@@ -49,7 +49,7 @@ fn is_listed_inline(kind: Kind, status: Status) -> bool {
     use Status as S;
     let listed: &[S] = match kind.input(Instant::now()) {
         Input::Bind => &[S::ADDRESS_ALREADY_ASSOCIATED, S::INVALID_DEVICE_STATE],
-        Input::BindFailed(reported) => return status == reported,
+        Input::Lost { loss: Loss::Unbound(reported), .. } => return status == reported,
         Input::Connect { .. } => &[S::INVALID_BUFFER_SIZE, S::CONNECTION_ACTIVE],
         // CANCELED: its queue pair was removed before. UNSUCCESSFUL and HOST_UNREACHABLE are reports of the walks.
         Input::CompleteConnect => &[
@@ -103,34 +103,34 @@ impl Walker {
         (self.transport, self.flushed) = (true, false);
     }
 
-    fn carry_out(&mut self, kind: Kind, actions: &[Action]) {
+    fn carry_out(&mut self, kind: Kind, actions: &[Did]) {
         for (at, action) in actions.iter().enumerate() {
             match action {
-                Action::Finish { op, status } => {
+                Did::Finish { op, status } => {
                     assert!(is_listed(*op, *status), "{kind:?}: {op:?} {status:?}");
                     let before = self.pending.len();
                     self.pending.retain(|other| other != op);
                     let answered = before - self.pending.len();
                     assert!(answered == 1 || (answered > 0 && *op == Op::NotifyDisconnect), "{op:?} twice");
                     if *op == Op::NotifyDisconnect {
-                        assert!(!actions[..at].contains(&Action::Flush), "told after the flush");
+                        assert!(!actions[..at].contains(&Did::Flush), "told after the flush");
                     } else {
                         assert_eq!(at + 1, actions.len(), "{op:?} must be able to start anew: {actions:?}");
                     }
                 }
-                Action::StartConnect => self.start(),
-                Action::RefusePeer | Action::Leave | Action::Abandon => {
+                Did::StartConnect => self.start(),
+                Did::RefusePeer | Did::Leave | Did::Abandon => {
                     assert!(self.transport, "{action:?} for nothing: {kind:?}");
                     self.transport = false;
                 }
-                Action::Flush => {
+                Did::Flush => {
                     assert!(!self.flushed, "flushed twice");
                     self.flushed = true;
                 }
-                Action::StartComplete | Action::StartAccept | Action::StartDisconnect => {
+                Did::StartComplete | Did::StartAccept | Did::StartDisconnect => {
                     assert!(self.transport);
                 }
-                Action::StartBind => assert_eq!(self.machine.phase(), Phase::Idle),
+                Did::StartBind => assert_eq!(self.machine.phase(), Phase::Idle),
             }
         }
     }
@@ -221,7 +221,7 @@ proptest! {
         prop_assert_eq!((machine.phase(), machine.next_timeout()), (phase, Some(start + PATIENCE)));
         let actions = step(&mut machine, start + PATIENCE, Kind::TimedOut).unwrap();
         let op = if phase == Phase::Connecting { Op::Connect } else { Op::Disconnect };
-        let finish = Action::Finish { op, status: Status::IO_TIMEOUT };
+        let finish = Did::Finish { op, status: Status::IO_TIMEOUT };
         prop_assert_eq!(actions.last(), Some(&finish));
     }
 }
