@@ -200,8 +200,8 @@ pub(crate) enum Loss {
     GaveUp,
     /// The peer disconnected.
     Disconnected,
-    /// The transport broke, or is given up as broken. The status is that of the outstanding requests. Without one the
-    /// connection was about to end, and its end is no loss.
+    /// The transport broke, or is given up as broken. The status is that of the outstanding requests. Without one there
+    /// is no connection that was lost: it is not established yet, or about to end.
     Path(Option<Status>),
     /// The caller's deadline passed, or a timer of the provider for this phase ran out.
     TimedOut,

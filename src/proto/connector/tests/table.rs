@@ -66,8 +66,33 @@ const CONNECTS: [Kind; 4] = [Connect, ConnectTooLong, ConnectBusy, ConnectLate];
 /// Accept and Reject in each of their variants.
 const ANSWERS: [Kind; 5] = [Accept, AcceptTooLong, AcceptBusy, Reject, RejectTooLong];
 
-/// The whole table.
-pub(super) const TABLE: &[(Scene, &[Line])] = &[
+/// The reports of a bind, a handshake or a disconnect that goes on: most phases have none under way.
+const STEPS: [Kind; 7] =
+    [BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone, PeerCompleted, DisconnectAnswered];
+
+/// Returns the whole table: [`TABLE`], and the two scenes that are like another but for one thing.
+pub(super) fn table() -> Vec<(Scene, Vec<Line>)> {
+    let mut table: Vec<_> = TABLE.iter().map(|(scene, lines)| (*scene, lines.to_vec())).collect();
+    let like = |like: Scene, change: fn(Line) -> Line| -> Vec<Line> {
+        let (_, lines) = TABLE.iter().find(|(scene, _)| *scene == like).expect("a scene of the table");
+        lines.iter().copied().map(change).collect()
+    };
+    // Retryable failures go back to `Bound`.
+    let back = |line: Line| match line.next {
+        Some(Phase::Idle) => Line { next: Some(Phase::Bound), ..line },
+        _ => line,
+    };
+    table.push((ConnectingBound, like(Connecting, back)));
+    let late = |line: Line| match line.inputs {
+        [CompleteConnect] => errs("A21", line.inputs, S::IO_TIMEOUT),
+        _ => line,
+    };
+    table.push((DeadIdleTooLong, like(Dead, late)));
+    table
+}
+
+/// The table, but for the scenes of [`table`].
+const TABLE: &[(Scene, &[Line])] = &[
     (
         Idle,
         &[
@@ -156,49 +181,6 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
         ],
     ),
     (
-        ConnectingBound,
-        &[
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            goes("A7", &[UnreachableNetwork], Phase::Bound, &[Abandon, connect(S::NETWORK_UNREACHABLE)]),
-            goes("A8", &[UnreachableHost], Phase::Bound, &[Abandon, connect(S::HOST_UNREACHABLE)]),
-            goes("A9", &[Refused], Phase::Bound, &[Abandon, connect(S::CONNECTION_REFUSED)]),
-            goes(
-                "A10",
-                &[RefusedData, PeerRejected],
-                Phase::Bound,
-                &[Abandon, connect(S::CONNECTION_REFUSED)],
-            ),
-            goes(
-                "A11",
-                &[PeerGaveUp, PeerDisconnected],
-                Phase::Bound,
-                &[Abandon, connect(S::CONNECTION_REFUSED)],
-            ),
-            goes("A12", &[TimedOut], Phase::Bound, &[RefusePeer, connect(S::IO_TIMEOUT)]),
-            goes("A12", &[PathLost], Phase::Bound, &[Abandon, connect(S::IO_TIMEOUT)]),
-            goes("A8", &[FailedRetryable], Phase::Bound, &[RefusePeer, connect(S::HOST_UNREACHABLE)]),
-            goes("A13", &[Cancel, Release], Phase::Dead, &[RefusePeer, connect(S::CANCELED)]),
-            goes("A14", &[QueuePairRemoved], Phase::Dead, &[RefusePeer, connect(S::CANCELED)]),
-            goes(
-                "A15 C15",
-                &[DeviceRemoved, FailedRemoved],
-                Phase::Dead,
-                &[Abandon, connect(S::DEVICE_REMOVED)],
-            ),
-            goes("A16", &[PeerAccepted], Phase::ConnectDone, &[connect(S::SUCCESS)]),
-            goes("A2", &[BindFailed], Phase::Bound, &[Abandon, connect(S::SHARING_VIOLATION)]),
-            goes("", &[BindCanceled], Phase::Dead, &[Abandon, connect(S::CANCELED)]),
-            goes("", &[Failed], Phase::Dead, &[RefusePeer, connect(S::UNSUCCESSFUL)]),
-            errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
-            errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-        ],
-    ),
-    (
         ConnectDone,
         &[
             goes("A18", &[CompleteConnect], Phase::Completing, &[StartComplete]),
@@ -217,8 +199,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
             errs("", &[Accept, AcceptTooLong, AcceptBusy], S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
         ],
     ),
     (
@@ -236,8 +217,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("C12", &[NotifyDisconnect], S::CONNECTION_INVALID),
             errs("", &[Accept, AcceptTooLong, AcceptBusy], S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
             ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable]),
         ],
@@ -305,8 +285,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
             errs("", &ANSWERS, S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
         ],
     ),
     (
@@ -341,8 +320,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
             errs("", &ANSWERS, S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
         ],
     ),
     (
@@ -357,8 +335,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
             errs("", &ANSWERS, S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
             ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut, Cancel]),
         ],
@@ -412,8 +389,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             stays("C9", &[PeerDisconnected], &[]),
             goes("C15", &[DeviceRemoved, FailedRemoved], Phase::Dead, &[]),
             goes("", &[Release], Phase::Dead, &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PathLost, QueuePairRemoved]),
             ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut, Cancel]),
         ],
@@ -435,8 +411,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
             errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Cancel, QueuePairRemoved]),
         ],
     ),
@@ -453,8 +428,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("A26", &[CompleteConnect], S::CONNECTION_INVALID),
             errs("", &[NotifyDisconnect, Disconnect], S::CONNECTION_INVALID),
             errs("", &[Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Cancel, QueuePairRemoved]),
             ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
             ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
@@ -512,25 +486,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("", &ANSWERS, S::CONNECTION_INVALID),
             errs("", &[Bind], S::INVALID_DEVICE_STATE),
             stays("C15", &[DeviceRemoved, FailedRemoved], &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
-            ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
-            ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
-            ignored(&[Cancel, Release, QueuePairRemoved]),
-        ],
-    ),
-    (
-        DeadIdleTooLong,
-        &[
-            errs("A6", &CONNECTS, S::CONNECTION_ACTIVE),
-            errs("A21", &[CompleteConnect], S::IO_TIMEOUT),
-            errs("C11", &[Disconnect], S::CONNECTION_INVALID),
-            errs("", &[NotifyDisconnect], S::CONNECTION_INVALID),
-            errs("", &ANSWERS, S::CONNECTION_INVALID),
-            errs("", &[Bind], S::INVALID_DEVICE_STATE),
-            stays("C15", &[DeviceRemoved, FailedRemoved], &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
             ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
             ignored(&[Cancel, Release, QueuePairRemoved]),
@@ -543,8 +499,7 @@ pub(super) const TABLE: &[(Scene, &[Line])] = &[
             errs("C15", &ANSWERS, S::DEVICE_REMOVED),
             errs("C15", &[Bind, CompleteConnect, Disconnect, NotifyDisconnect], S::DEVICE_REMOVED),
             stays("C15", &[DeviceRemoved, FailedRemoved, Cancel, Release], &[]),
-            ignored(&[BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone]),
-            ignored(&[PeerCompleted, DisconnectAnswered]),
+            ignored(&STEPS),
             ignored(&[Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost]),
             ignored(&[UnreachableNetwork, UnreachableHost, Failed, FailedRetryable, TimedOut]),
             ignored(&[QueuePairRemoved]),
