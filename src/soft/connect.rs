@@ -81,7 +81,13 @@ impl Connector {
         let lengths = (params.private_data.len(), MAX_PRIVATE_DATA);
         let call = self
             .begin_connect(peer, lengths, deadline, wait, |state| self.take_queue_pair(state, queue_pair))?;
-        if let Some(outcome) = self.race(peer, params, deadline).await {
+        let outcome = tokio::select! {
+            biased;
+            // The machine has answered: the connect was cancelled, or the device or the queue pair was removed.
+            () = std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)) => None,
+            outcome = self.dial(peer, params, deadline) => Some(outcome),
+        };
+        if let Some(outcome) = outcome {
             self.step(AfterStep::run, |state, after| {
                 let input = match outcome {
                     Ok(Dialled { handshake, terms }) => {
@@ -98,26 +104,6 @@ impl Connector {
         let outcome = self.answer(Op::Connect).await.map_err(|failure| self.connect_error(failure));
         call.returned();
         outcome
-    }
-
-    /// Dials until the dial ends or the machine answers the call. Returns `None` if the machine has the answer.
-    async fn race(
-        &self,
-        peer: SocketAddr,
-        params: &ConnectParams,
-        deadline: Option<Instant>,
-    ) -> Option<Result<Dialled, ConnectError>> {
-        tokio::select! {
-            biased;
-            () = self.interrupted() => None,
-            outcome = self.dial(peer, params, deadline) => Some(outcome),
-        }
-    }
-
-    /// Resolves when the machine has answered the connect: it was cancelled, or the device or the queue pair
-    /// was removed.
-    async fn interrupted(&self) {
-        std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)).await;
     }
 
     /// Connects by TCP and starts up MPA, within the caller's time.
@@ -352,7 +338,7 @@ impl Connector {
         self.handle(Input::CompleteConnect).map_err(|failure| self.connect_error(failure))?;
         let (handshake, queue_pair) = {
             let mut state = self.lock();
-            (state.handshake.take(), state.queue_pair())
+            (state.handshake.take(), state.queue_pair.clone())
         };
         if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
             (handshake, queue_pair)
@@ -368,7 +354,7 @@ impl Connector {
             if let Some((connection, driver)) = started {
                 connection.flush_deferred();
                 self.establish(Input::CompleteDone);
-                self.spawn(driver);
+                self.adapter.runtime.spawn(driver);
             }
         }
         let answer = self.take_answer(Op::CompleteConnect);
@@ -426,10 +412,6 @@ impl Connector {
         let receiver = Receiver::new(connection.clone(), leftover, rtr == Rtr::Send);
         let driver = Driver::new(connection.clone(), socket, receiver, self.clone(), &self.adapter.config);
         Some((connection, driver))
-    }
-
-    pub(crate) fn spawn(&self, driver: Driver<Self>) {
-        self.adapter.runtime.spawn(driver);
     }
 
     /// Rejects the peer's reply (IND2Connector::Reject by the active side).

@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
     pub(crate) handshake: Option<PendingHandshake>,
-    queue_pair: Option<Arc<QueuePair>>,
+    pub(crate) queue_pair: Option<Arc<QueuePair>>,
     connection: Option<Arc<ConnectionShared>>,
     /// The peer closed its half of the stream before the driver closed this half.
     answered: bool,
@@ -60,10 +60,6 @@ impl AsMut<ConnectorState> for State {
 }
 
 impl State {
-    pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePair>> {
-        self.queue_pair.clone()
-    }
-
     /// Returns whether Disconnect waits for the driver to flush the requests and close the socket. No other
     /// end of the connection answers the call, so that no request is outstanding when it returns (`DIS-01`).
     fn flushes_for_disconnect(&self) -> bool {

@@ -254,7 +254,7 @@ impl Connector {
         let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
         let taken = length <= maximum && {
             let mut state = self.lock();
-            state.queue_pair().is_none() && self.take_queue_pair(&mut state, queue_pair)
+            state.queue_pair.is_none() && self.take_queue_pair(&mut state, queue_pair)
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
@@ -307,7 +307,7 @@ impl Connector {
             // (`NEG-07`).
             self.establish(Input::PeerCompleted);
         }
-        self.spawn(driver);
+        self.adapter.runtime.spawn(driver);
     }
 
     /// Returns whether Accept or Reject may still be called.
