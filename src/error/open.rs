@@ -125,6 +125,32 @@ pub enum BindError {
 }
 
 impl BindError {
+    /// Returns the error of the bind of a connector that the machine refused with `status`. `local` is where it is bound.
+    pub(crate) fn of_connector(status: Status, local: Option<SocketAddr>) -> Self {
+        Self::refused(status, local, "the connector is connecting or connected, or cannot be used again")
+    }
+
+    /// Returns the error of the bind or the listen of a listener that the machine refused with `status`. `local` is where
+    /// it is bound.
+    pub(crate) fn of_listener(status: Status, local: Option<SocketAddr>) -> Self {
+        Self::refused(
+            status,
+            local,
+            match local {
+                None => "the listener is not bound, or is closed",
+                Some(_) => "the listener is listening already, or is closed",
+            },
+        )
+    }
+
+    fn refused(status: Status, local: Option<SocketAddr>, otherwise: &'static str) -> Self {
+        match (status, local) {
+            (Status::ADDRESS_ALREADY_ASSOCIATED, Some(local)) => Self::AlreadyBound(local),
+            (Status::DEVICE_REMOVED, _) => Self::DeviceRemoved,
+            _ => Self::InvalidState(otherwise),
+        }
+    }
+
     /// Returns the ND status.
     pub fn status(&self) -> Status {
         match self {

@@ -105,12 +105,6 @@ impl<R> Listener<R> {
         }
     }
 
-    /// Returns the state.
-    #[cfg(test)]
-    fn state(&self) -> State {
-        self.state
-    }
-
     /// Checks that Bind is allowed now, before the provider reserves an address.
     ///
     /// # Errors
@@ -339,7 +333,7 @@ mod tests {
                 State::Closed => drop(listener.end(End::Closed)),
                 State::Dead => drop(listener.end(End::Removed)),
             }
-            assert_eq!(listener.state(), state);
+            assert_eq!(listener.state, state);
             listener
         };
         let associated = Err(S::ADDRESS_ALREADY_ASSOCIATED);
@@ -364,9 +358,9 @@ mod tests {
             let closed = if at == State::Dead { State::Dead } else { State::Closed };
             let mut listener = built(at);
             listener.end(End::Closed);
-            assert_eq!(listener.state(), closed);
+            assert_eq!(listener.state, closed);
             listener.end(End::Removed);
-            assert_eq!(listener.state(), State::Dead);
+            assert_eq!(listener.state, State::Dead);
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) const ACCEPTS: AcceptMetrics = AcceptMetrics::new("listener");
 
 /// A future that waits, or has been answered and not polled since.
 struct Waiter<R> {
-    answer: Option<Result<R, Status>>,
+    answer: Option<Result<R, AcceptError>>,
     waker: Option<Waker>,
 }
 
@@ -47,27 +47,27 @@ impl<R> Requests<R> {
     /// Ends every wait, and returns the futures to wake and the requests that were not fetched.
     pub(crate) fn end(&mut self, end: End) -> (Vec<Waker>, Vec<R>) {
         let Leftovers { waiters, requests } = self.machine.end(end);
-        let status = match end {
-            End::Closed => Status::CANCELED,
-            End::Removed => Status::DEVICE_REMOVED,
+        let error = match end {
+            End::Closed => AcceptError::Canceled,
+            End::Removed => AcceptError::DeviceRemoved,
         };
-        (self.fail(&waiters, status), requests)
+        (self.fail(&waiters, &error), requests)
     }
 
     /// Takes a Listen back that the provider could not carry out, like [`end`](Self::end).
     #[cfg(feature = "verbs")]
     pub(crate) fn withdraw(&mut self) -> (Vec<Waker>, Vec<R>) {
         let Leftovers { waiters, requests } = self.machine.withdraw();
-        (self.fail(&waiters, Status::CANCELED), requests)
+        (self.fail(&waiters, &AcceptError::Canceled), requests)
     }
 
     /// Ends these waits with an error, and returns the futures to wake.
-    fn fail(&mut self, waiters: &[WaiterId], status: Status) -> Vec<Waker> {
-        waiters.iter().filter_map(|id| self.answer(*id, Err(status))).collect()
+    fn fail(&mut self, waiters: &[WaiterId], error: &AcceptError) -> Vec<Waker> {
+        waiters.iter().filter_map(|id| self.answer(*id, Err(error.clone()))).collect()
     }
 
     /// Answers a future that waits, and returns its waker.
-    fn answer(&mut self, id: WaiterId, answer: Result<R, Status>) -> Option<Waker> {
+    fn answer(&mut self, id: WaiterId, answer: Result<R, AcceptError>) -> Option<Waker> {
         let waiter = self.waiters.get_mut(&id)?;
         waiter.answer = Some(answer);
         waiter.waker.take()
@@ -82,7 +82,7 @@ impl<R> Requests<R> {
     }
 
     /// Polls for a request. A waker that was replaced is to be dropped without the lock.
-    fn poll(&mut self, place: &mut Place, waker: &Waker) -> (Poll<Result<R, Status>>, Option<Waker>) {
+    fn poll(&mut self, place: &mut Place, waker: &Waker) -> (Poll<Result<R, AcceptError>>, Option<Waker>) {
         match *place {
             Place::New => match self.machine.wait() {
                 Ok(Wait::Ready(request)) => (Poll::Ready(Ok(request)), None),
@@ -91,16 +91,17 @@ impl<R> Requests<R> {
                     *place = Place::Waiting(id);
                     (Poll::Pending, None)
                 }
-                Err(status) => (Poll::Ready(Err(status)), None),
+                Err(Status::DEVICE_REMOVED) => (Poll::Ready(Err(AcceptError::DeviceRemoved)), None),
+                Err(_) => (Poll::Ready(Err(AcceptError::NotListening)), None),
             },
             Place::Waiting(id) => match self.waiters.get_mut(&id) {
                 Some(Waiter { answer: None, waker: old }) => (Poll::Pending, old.replace(waker.clone())),
                 Some(_) | None => {
                     let answer = self.waiters.remove(&id).and_then(|waiter| waiter.answer);
-                    (Poll::Ready(answer.unwrap_or(Err(Status::CANCELED))), None)
+                    (Poll::Ready(answer.unwrap_or(Err(AcceptError::Canceled))), None)
                 }
             },
-            Place::Done => (Poll::Ready(Err(Status::CANCELED)), None),
+            Place::Done => (Poll::Ready(Err(AcceptError::Canceled)), None),
         }
     }
 
@@ -118,14 +119,14 @@ impl<R> Requests<R> {
 /// A listener of one provider, as far as its queue of requests is concerned.
 pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// The state under the lock.
-    type Inner: AsMut<Requests<Self::Request>>;
+    type State: AsMut<Requests<Self::Request>>;
     /// A request that has arrived.
     type Request: Send;
     /// The connector of a request.
     type Connector;
 
     /// Takes the lock.
-    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
+    fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Returns the connector of a request that is handed out.
     fn connector_for(&self, request: Self::Request) -> Self::Connector;
@@ -145,11 +146,11 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
 
     /// Ends every wait with CANCELED (CancelOverlappedRequests). The listener goes on.
     fn cancel(&self) {
-        let mut inner = self.lock();
-        let requests = inner.as_mut();
+        let mut state = self.lock();
+        let requests = state.as_mut();
         let waiters = requests.machine.cancel_all();
-        let wakers = requests.fail(&waiters, Status::CANCELED);
-        drop(inner);
+        let wakers = requests.fail(&waiters, &AcceptError::Canceled);
+        drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -157,11 +158,11 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// for it.
     fn enqueue(&self, request: Self::Request, dead: impl FnMut(&Self::Request) -> bool) {
         let room = self.room(&request);
-        let mut inner = self.lock();
-        let requests = inner.as_mut();
+        let mut state = self.lock();
+        let requests = state.as_mut();
         let (arrival, gone) = requests.machine.arrived(request, room, dead);
         let placed = requests.place(arrival);
-        drop(inner);
+        drop(state);
         drop(gone);
         ACCEPTS.count(if matches!(placed, Placed::Refuse(_)) { "refused" } else { "requested" });
         self.deliver(placed);
@@ -202,12 +203,7 @@ impl<Q: AcceptQueue> Future for Accept<Q> {
         });
         polled.map(|answer| {
             *place = Place::Done;
-            match answer {
-                Ok(request) => Ok(queue.connector_for(request)),
-                Err(Status::DEVICE_REMOVED) => Err(AcceptError::DeviceRemoved),
-                Err(Status::CANCELED) => Err(AcceptError::Canceled),
-                Err(_) => Err(AcceptError::NotListening),
-            }
+            answer.map(|request| queue.connector_for(request))
         })
     }
 }

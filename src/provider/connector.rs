@@ -8,6 +8,7 @@
 mod calls;
 
 use std::any::Any;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::FutureExt;
 #[cfg(feature = "verbs")]
 use smallvec::SmallVec;
@@ -22,16 +24,17 @@ use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info};
 
-use crate::error::{ConnectError, DisconnectError, Reason, StateError};
+use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, Reason, StateError};
 use crate::inflight::WakeList;
 use crate::metrics::{PendingMetrics, PhaseGuard};
-use crate::proto::connector::{Action, Actions, Connector, Input, Op, State};
+use crate::net;
+use crate::proto::connector::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase};
 use crate::status::Status;
 use crate::sync::{MutexGuard, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
-use calls::Watch;
-pub(crate) use calls::{ConnectCall, ConnectWait, OnDrop};
+use calls::Waiting;
+pub(crate) use calls::{ConnectCall, ConnectWait, ReleaseGuard};
 
 /// The reason of the loss of a connection whose queue pair the program has flushed.
 pub(crate) const FLUSHED: &str = "the queue pair was flushed";
@@ -43,18 +46,26 @@ pub(crate) fn next_id() -> ConnectionId {
     ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The answer to a call.
+type Answer = Result<(), Failure>;
+
+/// Returns the status of an answer.
+fn status_of(answer: &Answer) -> Status {
+    answer.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS)
+}
+
 /// The answers to calls, and the tasks that wait for them.
 #[derive(Default)]
 struct Answers {
-    connect: Waiter<Status>,
-    complete: Waiter<Status>,
-    accept: Waiter<Status>,
-    disconnect: Waiter<Status>,
+    connect: Waiter<Answer>,
+    complete: Waiter<Answer>,
+    accept: Waiter<Answer>,
+    disconnect: Waiter<Answer>,
     notify: WaitSet<Status>,
 }
 
 impl Answers {
-    fn of(&mut self, op: Op) -> Option<&mut Waiter<Status>> {
+    fn of(&mut self, op: Op) -> Option<&mut Waiter<Answer>> {
         match op {
             Op::Connect => Some(&mut self.connect),
             Op::CompleteConnect => Some(&mut self.complete),
@@ -71,66 +82,40 @@ pub(crate) struct ConnectorState {
     pub(crate) machine: Connector,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
-    /// The cause of the failure of an attempt, as the provider reported it.
-    pub(crate) reason: Option<Reason>,
-    /// The reason of the end of the connection.
-    pub(crate) ended: Option<DisconnectReason>,
-    /// The status and the cause of the loss of the connection, also after this side had begun to disconnect.
-    loss: Option<(Status, Reason)>,
+    /// The local address that Bind gave it.
+    pub(crate) bound: Option<SocketAddr>,
     /// A call of Connect has not returned: see [`ConnectCall`].
     connect_called: bool,
     /// The calls of Connect that wait for their queue pair, of which the machine knows nothing yet: see [`ConnectWait`].
     waits: WaitSet<()>,
     /// The phase that the metrics count.
-    phase: PhaseGuard,
+    counted: PhaseGuard,
     answers: Answers,
 }
 
 impl ConnectorState {
     pub(crate) fn new(machine: Connector, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Self {
-        let phase = PhaseGuard::new(name(machine.state()));
+        let counted = PhaseGuard::new(name(machine.phase()));
         Self {
             machine,
             local,
             peer,
-            reason: None,
-            ended: None,
-            loss: None,
+            bound: None,
             connect_called: false,
             waits: WaitSet::default(),
-            phase,
+            counted,
             answers: Answers::default(),
         }
     }
 
-    pub(crate) fn state(&self) -> State {
-        self.machine.state()
+    pub(crate) fn phase(&self) -> Phase {
+        self.machine.phase()
     }
 
-    /// Records the loss of the connection. The first cause stays the reason of its end.
-    pub(crate) fn lose(&mut self, status: Status, reason: Reason) {
-        self.loss.get_or_insert((status, reason));
-        self.ended.get_or_insert(DisconnectReason::Lost { status, reason });
-    }
-
-    /// Returns whether a call of Connect has not returned. Its attempt may have failed, so that the machine would accept another
-    /// one; but its answer, and the cause and the data of that, have not been collected.
-    pub(crate) fn is_connect_called(&self) -> bool {
-        self.connect_called
-    }
-
-    /// Begins a call of Connect, which ends with its [`ConnectCall`].
-    pub(crate) fn begin_connect(&mut self) {
-        self.connect_called = true;
-        self.reason = None;
-        // Not its waker, whose drop is foreign code.
-        self.answers.connect.take();
-    }
-
-    fn finish(&mut self, op: Op, status: Status, after: &mut AfterStep) {
+    fn finish(&mut self, op: Op, answer: Answer, after: &mut AfterStep) {
         match self.answers.of(op) {
-            Some(call) => after.calls.extend(call.notify(status)),
-            None => self.answers.notify.notify_all(status, &mut after.calls),
+            Some(call) => after.calls.extend(call.notify(answer)),
+            None => self.answers.notify.notify_all(status_of(&answer), &mut after.calls),
         }
     }
 }
@@ -239,7 +224,7 @@ fn resume(observed: Result<(), Box<dyn Any + Send>>) {
 /// An event for `tracing`.
 enum StepEvent {
     /// A step of the machine, or of a call on it.
-    Machine { connection: ConnectionId, peer: Option<SocketAddr>, phase: State, status: Status, what: What },
+    Machine { connection: ConnectionId, peer: Option<SocketAddr>, phase: Phase, status: Status, what: What },
     /// Anything else.
     Other(Box<dyn FnOnce() + Send>),
 }
@@ -248,7 +233,7 @@ enum StepEvent {
 enum What {
     Lost(Reason),
     Aborted(Reason),
-    Changed { from: State },
+    Changed { from: Phase },
     Refused,
     Completed(Op, Option<Reason>),
 }
@@ -282,19 +267,19 @@ impl StepEvent {
 /// A connector of one provider, driving the machine.
 pub(crate) trait ConnectorDriver: Send + Sync {
     /// The state under the lock: the progress, and the data that the provider needs for its transport.
-    type Inner: AsMut<ConnectorState>;
+    type State: AsMut<ConnectorState>;
 
     /// Returns the number of the connector in `tracing` output.
     fn id(&self) -> ConnectionId;
 
     /// Takes the lock.
-    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
+    fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Carries out any action but `Finish`.
-    fn execute(&self, inner: &mut Self::Inner, action: Action, after: &mut AfterStep);
+    fn execute(&self, state: &mut Self::State, action: Action, after: &mut AfterStep);
 
     /// Tidies up after every input. Returns a further input that follows from it.
-    fn follow_up(&self, inner: &mut Self::Inner, after: &mut AfterStep) -> Option<Input>;
+    fn follow_up(&self, state: &mut Self::State, after: &mut AfterStep) -> Option<Input>;
 
     /// Returns the time that Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
@@ -304,132 +289,154 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         after.run();
     }
 
-    /// Feeds the machine one call or report and carries out what follows.
+    /// Feeds the machine one call or report, and runs what follows.
     ///
     /// # Errors
-    /// The call was refused inline, with this status.
-    fn handle(&self, input: Input) -> Result<(), Status> {
-        self.handle_with(input, |_| ())
+    /// The call was refused inline.
+    fn handle(&self, input: Input) -> Result<(), Failure> {
+        self.step(AfterStep::run, |state, after| self.advance(state, input, after))
     }
 
-    /// Handles an input like [`handle`](Self::handle), and makes a change under the same lock, so that both are seen at
-    /// once.
+    /// Runs `within` under the lock, and has `run` run what follows without it.
+    fn step<R>(
+        &self,
+        run: impl FnOnce(&mut AfterStep),
+        within: impl FnOnce(&mut Self::State, &mut AfterStep) -> R,
+    ) -> R {
+        let mut after = AfterStep::default();
+        let outcome = within(&mut self.lock(), &mut after);
+        run(&mut after);
+        outcome
+    }
+
+    /// Feeds the machine one call or report under the lock, carries out its actions, and collects in `after` what follows
+    /// without the lock.
     ///
     /// # Errors
-    /// As `handle`.
-    fn handle_with(&self, input: Input, change: impl FnOnce(&mut Self::Inner)) -> Result<(), Status> {
-        self.handle_if(|inner| {
-            change(inner);
-            Some(input)
+    /// The call was refused inline.
+    fn advance(&self, state: &mut Self::State, input: Input, after: &mut AfterStep) -> Result<(), Failure> {
+        let outcome = transition(self, state, input, after);
+        while let Some(input) = self.follow_up(state, after) {
+            let _ = transition(self, state, input, after);
+        }
+        outcome
+    }
+
+    /// Binds the connector (Bind) to the address that `reserve` returns.
+    ///
+    /// # Errors
+    /// Those of `reserve`, and that the machine refuses the call.
+    fn bind_by(
+        &self,
+        reserve: impl FnOnce(&mut Self::State) -> Result<SocketAddr, BindError>,
+    ) -> Result<(), BindError> {
+        // All under one lock: between the steps another bind would reserve a second address, and a connect would
+        // find a connector that is not bound yet.
+        self.step(AfterStep::run, |state, after| {
+            let local = state.as_mut().local;
+            let begun = self.advance(state, Input::Bind, after);
+            begun.map_err(|failure| BindError::of_connector(failure.status, local))?;
+            let outcome = reserve(state);
+            let input = match &outcome {
+                Ok(local) => {
+                    let progress = state.as_mut();
+                    (progress.local, progress.bound) = (Some(*local), Some(*local));
+                    Input::Bound
+                }
+                Err(error) => Input::lost(Loss::Unbound(error.status()), None),
+            };
+            let _ = self.advance(state, input, after);
+            outcome.map(drop)
         })
     }
 
-    /// Handles an input like [`handle`](Self::handle). The input depends on the state; `None` changes nothing.
+    /// Returns the address that Bind gave, until a connection uses it.
     ///
     /// # Errors
-    /// As `handle`.
-    fn handle_if(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
-        let mut after = AfterStep::default();
-        let outcome = self.step(prepare, &mut after);
-        after.run();
-        outcome
+    /// `ConnectionInvalid` when it is not bound.
+    fn bound_addr(&self) -> Result<SocketAddr, StateError> {
+        let mut state = self.lock();
+        let progress = state.as_mut();
+        let bound = progress.bound.filter(|_| progress.phase() == Phase::Bound);
+        bound.ok_or(StateError::ConnectionInvalid)
     }
 
-    /// Handles an input like [`handle_if`](Self::handle_if), for a caller that must not be kept by a call of the
-    /// driver.
+    /// Begins a connect to `peer`, with private data of this length and the maximum of the adapter. `take` associates the
+    /// queue pair with the attempt: before the machine is asked, so that no other connector gets it in between, and under
+    /// the same lock, so that another call on this connector finds either all of it or nothing.
     ///
     /// # Errors
-    /// As `handle`.
-    fn handle_apart(&self, prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>) -> Result<(), Status> {
-        let mut after = AfterStep::default();
-        let outcome = self.step(prepare, &mut after);
-        self.run_apart(&mut after);
-        outcome
-    }
-
-    /// Makes the part of a step that is under the lock. What follows is added to `after`.
-    ///
-    /// # Errors
-    /// As `handle`.
-    fn step(
+    /// The machine refuses the call, the queue pair is in use, or the wait for it was cancelled.
+    fn begin_connect(
         &self,
-        prepare: impl FnOnce(&mut Self::Inner) -> Option<Input>,
-        after: &mut AfterStep,
-    ) -> Result<(), Status> {
-        let mut inner = self.lock();
-        prepare(&mut inner).map_or(Ok(()), |input| self.handle_locked(&mut inner, input, after))
-    }
-
-    /// Handles an input like [`handle`](Self::handle), for a caller that holds the lock and runs `after` without it.
-    ///
-    /// # Errors
-    /// As `handle`.
-    fn handle_locked(
-        &self,
-        inner: &mut Self::Inner,
-        input: Input,
-        after: &mut AfterStep,
-    ) -> Result<(), Status> {
-        let outcome = self.transition(inner, input, after);
-        while let Some(input) = self.follow_up(inner, after) {
-            let _ = self.transition(inner, input, after);
-        }
-        outcome
-    }
-
-    /// Makes one step of the machine, and executes its actions.
-    ///
-    /// # Errors
-    /// As `handle`.
-    fn transition(&self, inner: &mut Self::Inner, input: Input, after: &mut AfterStep) -> Result<(), Status> {
-        let progress = inner.as_mut();
-        let (connection, peer, from) = (self.id(), progress.peer, progress.state());
-        let event = |phase, status, what| StepEvent::Machine { connection, peer, phase, status, what };
-        let call = call(&input);
-        let outcome = progress.machine.handle(input);
-        let phase = progress.state();
-        if from != phase {
-            after.metrics.moved(&mut progress.phase, name(phase));
-            if let (State::PeerGone, Some(DisconnectReason::Lost { status, reason })) =
-                (phase, &progress.ended)
-            {
-                let what = if matches!(reason, Reason::Local(FLUSHED)) {
-                    // The program has given the connection up.
-                    What::Aborted(*reason)
-                } else {
-                    after.metrics.failed("connection", *status);
-                    What::Lost(*reason)
-                };
-                after.log_step(|| event(phase, *status, what));
+        peer: SocketAddr,
+        (data, max_data): (usize, usize),
+        deadline: Option<Instant>,
+        wait: Option<ConnectWait<'_, Self>>,
+        take: impl FnOnce(&mut Self::State) -> bool,
+    ) -> Result<ConnectCall<'_, Self>, ConnectError>
+    where
+        Self: Sized,
+    {
+        // If a subscriber panics, the call is dropped.
+        self.step(AfterStep::run, |state, after| {
+            let canceled = wait.as_ref().is_some_and(|wait| wait.is_over(state.as_mut()));
+            let progress = state.as_mut();
+            let fits = matches!(progress.phase(), Phase::Idle | Phase::Bound) && data <= max_data;
+            // Its attempt may have failed, so that the machine would accept another one; but its answer was not collected.
+            let called = progress.connect_called;
+            let taken = fits && !called && take(state);
+            if taken {
+                let progress = state.as_mut();
+                progress.peer = Some(net::canonical(peer));
+                progress.connect_called = true;
+                // Not its waker, whose drop is foreign code.
+                progress.answers.connect.take();
             }
-            after.log_step(|| {
-                let status = told(&outcome, progress.ended.as_ref(), phase);
-                event(phase, status, What::Changed { from })
-            });
-        }
-        if let Err(status) = &outcome {
-            if let Some(call) = call {
-                after.metrics.failed(call, *status);
-            }
-            after.log_step(|| event(phase, *status, What::Refused));
-        }
-        for action in outcome? {
-            if let Action::Finish { op, status } = action {
-                let progress = inner.as_mut();
-                let reason = progress.reason.filter(|_| status != Status::SUCCESS);
-                let phase = progress.state();
-                after.log_step(|| event(phase, status, What::Completed(op, reason)));
-                if status != Status::SUCCESS
-                    && let Some(call) = call_of(op)
-                {
-                    after.metrics.failed(call, status);
+            let busy = fits && !called && !taken;
+            let overdue = is_overdue(deadline);
+            let input = Input::Connect { data, max_data, busy: busy || called, deadline, overdue };
+            match self.advance(state, input, after) {
+                Ok(()) => Ok(ConnectCall::new(self)),
+                // The cancel that came after the wait has ended the connector.
+                Err(failure) if failure.status == Status::CONNECTION_ACTIVE && canceled => {
+                    Err(ConnectError::Canceled)
                 }
-                progress.finish(op, status, after);
-            } else {
-                self.execute(inner, action, after);
+                Err(failure) if failure.status == Status::CONNECTION_ACTIVE && busy => {
+                    Err(ConnectError::QueuePairActive)
+                }
+                Err(failure) => Err(failure.connect_error(peer)),
             }
-        }
-        Ok(())
+        })
+    }
+
+    /// Rejects the peer (Reject). `keep` keeps the data for the action that sends it.
+    ///
+    /// # Errors
+    /// The machine refuses the call.
+    fn reject(
+        &self,
+        data: &[u8],
+        maximum: usize,
+        keep: impl FnOnce(&mut Self::State, Bytes),
+    ) -> Result<(), Failure> {
+        self.step(AfterStep::run, |state, after| {
+            if data.len() <= maximum {
+                keep(state, Bytes::copy_from_slice(data));
+            }
+            self.advance(state, Input::Reject { data: data.len(), max_data: maximum }, after)
+        })
+    }
+
+    /// Returns the error of a connect, its completion or its reject.
+    fn connect_error(&self, failure: Failure) -> ConnectError {
+        failure.connect_error(self.peer())
+    }
+
+    /// Returns the error of an accept or its reject.
+    fn accept_error(&self, failure: Failure) -> AcceptError {
+        let private_data = self.private_data().ok().filter(|data| !data.is_empty());
+        failure.accept_error(self.peer(), private_data)
     }
 
     /// Returns the address of the peer, for the text of an error; unspecified before the connector has one.
@@ -438,21 +445,15 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().peer.unwrap_or(NONE)
     }
 
-    /// Takes the cause of the failure that the provider reported.
-    fn take_reason(&self) -> Reason {
-        let reason = self.lock().as_mut().reason.take();
-        reason.unwrap_or(Reason::Local("no reason was given"))
-    }
-
     /// Polls for the answer to a call.
-    fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Status> {
-        let mut inner = self.lock();
-        let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };
-        let (polled, replaced) = call.poll(cx);
-        if polled.is_ready() {
-            call.take();
-        }
-        drop(inner);
+    fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Answer> {
+        let mut state = self.lock();
+        let Some(call) = state.as_mut().answers.of(op) else { return Poll::Pending };
+        let (polled, replaced) = match call.take() {
+            Some(answer) => (Poll::Ready(answer), None),
+            None => call.poll(cx),
+        };
+        drop(state);
         drop(replaced);
         polled
     }
@@ -460,22 +461,22 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Polls for an answer to a call, without taking it.
     #[cfg(feature = "soft")]
     fn poll_answered(&self, op: Op, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.lock();
-        let Some(call) = inner.as_mut().answers.of(op) else { return Poll::Pending };
+        let mut state = self.lock();
+        let Some(call) = state.as_mut().answers.of(op) else { return Poll::Pending };
         let (polled, replaced) = call.poll(cx);
-        drop(inner);
+        drop(state);
         drop(replaced);
-        polled.map(|_status| ())
+        polled.map(|_answer| ())
     }
 
     /// Takes the answer to a call, if it has one.
     #[cfg(feature = "soft")]
-    fn take_answer(&self, op: Op) -> Option<Status> {
+    fn take_answer(&self, op: Op) -> Option<Answer> {
         self.lock().as_mut().answers.of(op).and_then(Waiter::take)
     }
 
     /// Waits for the answer to a call.
-    fn answer(&self, op: Op) -> impl Future<Output = Status> + Send {
+    fn answer(&self, op: Op) -> impl Future<Output = Answer> + Send {
         std::future::poll_fn(move |cx| self.poll_answer(op, cx))
     }
 
@@ -485,18 +486,18 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         Self: Sized,
     {
         async {
-            let watch = match Watch::new(self) {
-                Ok(watch) => watch,
-                Err(status) => return self.why(status),
+            let watch = Waiting::new(self, |progress| &mut progress.answers.notify);
+            let status = match self.handle(Input::NotifyDisconnect) {
+                Ok(()) => std::future::poll_fn(|cx| watch.poll(cx)).await,
+                Err(failure) => failure.status,
             };
-            let status = std::future::poll_fn(|cx| watch.poll(cx)).await;
             self.why(status)
         }
     }
 
     /// Returns the reason of the end of the connection, for a NotifyDisconnect that finished with `status`.
     fn why(&self, status: Status) -> DisconnectReason {
-        let ended = self.lock().as_mut().ended.clone();
+        let ended = self.lock().as_mut().machine.ending().cloned();
         match status {
             Status::CANCELED if ended.is_none() => DisconnectReason::Canceled,
             Status::DEVICE_REMOVED => DisconnectReason::DeviceRemoved,
@@ -512,13 +513,15 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         async {
             let limit = self.disconnect_timeout();
             let deadline = deadline(limit).into_std();
-            let begun = self.handle_apart(|_| Some(Input::Disconnect { deadline }));
-            let status = match begun {
+            let begun = self.step(
+                |after| self.run_apart(after),
+                |state, after| self.advance(state, Input::Disconnect { deadline }, after),
+            );
+            let answer = match begun {
                 Ok(()) => self.answer(Op::Disconnect).await,
-                Err(status) => status,
+                refused => refused,
             };
-            let loss = self.lock().as_mut().loss;
-            match (status, loss) {
+            match (status_of(&answer), self.loss()) {
                 (Status::CANCELED, _) => Err(DisconnectError::Canceled),
                 (Status::DEVICE_REMOVED, _) => Err(DisconnectError::DeviceRemoved),
                 // It has ended, but not by an agreement of both ends.
@@ -530,29 +533,26 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         }
     }
 
-    /// Returns the cause of the loss of the connection, if it was lost.
-    fn loss(&self) -> Option<Reason> {
-        self.lock().as_mut().loss.map(|(_, reason)| reason)
+    /// Returns the status and the cause of the loss of the connection, if it was lost.
+    fn loss(&self) -> Option<(Status, Reason)> {
+        self.lock().as_mut().machine.loss()
     }
 
     /// Returns whether the connection is established.
     fn is_connected(&self) -> bool {
-        self.lock().as_mut().state() == State::Connected
+        self.lock().as_mut().phase() == Phase::Connected
     }
 
     /// Cancels the calls that wait (CancelOverlappedRequests).
     fn cancel(&self) {
-        let mut after = AfterStep::default();
-        let mut inner = self.lock();
-        let progress = inner.as_mut();
-        let waits = progress.waits.interests().next().is_some();
-        progress.waits.notify_all((), &mut after.calls);
-        // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding then.
-        let ends = waits && matches!(progress.state(), State::Idle | State::Bound);
-        let input = if ends { Input::Release } else { Input::Cancel };
-        let _ = self.handle_locked(&mut inner, input, &mut after);
-        drop(inner);
-        after.run();
+        self.step(AfterStep::run, |state, after| {
+            let progress = state.as_mut();
+            let waits = progress.waits.interests().next().is_some();
+            progress.waits.notify_all((), &mut after.calls);
+            // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding then.
+            let ends = waits && matches!(progress.phase(), Phase::Idle | Phase::Bound);
+            let _ = self.advance(state, if ends { Input::Release } else { Input::Cancel }, after);
+        });
     }
 
     /// Waits for the queue pair of a Connect, unless [`cancel`](Self::cancel) ends the wait. Returns the wait, if there was
@@ -572,10 +572,10 @@ pub(crate) trait ConnectorDriver: Send + Sync {
             if ready.as_mut().now_or_never().is_some() {
                 return Ok(None);
             }
-            let wait = ConnectWait::new(self);
+            let wait = ConnectWait::new(self, |progress| &mut progress.waits);
             tokio::select! {
                 biased;
-                () = std::future::poll_fn(|cx| wait.poll_canceled(cx)) => Err(ConnectError::Canceled),
+                () = std::future::poll_fn(|cx| wait.poll(cx)) => Err(ConnectError::Canceled),
                 () = ready => Ok(Some(wait)),
             }
         }
@@ -612,8 +612,8 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// `ConnectionInvalid` when it is not connecting or connected.
     fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let mut inner = self.lock();
-        let progress = inner.as_mut();
+        let mut state = self.lock();
+        let progress = state.as_mut();
         progress.machine.local_address_ready()?;
         progress.local.ok_or(StateError::ConnectionInvalid)
     }
@@ -623,25 +623,99 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// # Errors
     /// `ConnectionInvalid` when it has no peer.
     fn peer_addr(&self) -> Result<SocketAddr, StateError> {
-        let mut inner = self.lock();
-        let progress = inner.as_mut();
+        let mut state = self.lock();
+        let progress = state.as_mut();
         progress.machine.peer_address_ready()?;
         progress.peer.ok_or(StateError::ConnectionInvalid)
     }
 }
 
-/// Returns the name by which a state is counted; `None` if it is not counted.
-fn name(state: State) -> Option<&'static str> {
-    match state {
-        State::Connecting => Some("connecting"),
-        State::ConnectDone => Some("replied"),
-        State::Completing => Some("completing"),
-        State::RequestPending => Some("requested"),
-        State::Accepting => Some("accepting"),
-        State::Connected => Some("connected"),
-        State::PeerGone => Some("peer_gone"),
-        State::Disconnecting => Some("disconnecting"),
-        State::Idle | State::Bound | State::Disconnected | State::Dead => None,
+/// Makes one step of the machine, and executes its actions.
+///
+/// # Errors
+/// The call was refused inline.
+fn transition<D: ConnectorDriver + ?Sized>(
+    connector: &D,
+    state: &mut D::State,
+    input: Input,
+    after: &mut AfterStep,
+) -> Result<(), Failure> {
+    let progress = state.as_mut();
+    let (id, peer, from) = (connector.id(), progress.peer, progress.phase());
+    let event = |phase, status, what| StepEvent::Machine { connection: id, peer, phase, status, what };
+    let call = call(&input);
+    let outcome = progress.machine.handle(input);
+    let phase = progress.phase();
+    if from != phase {
+        after.metrics.moved(&mut progress.counted, name(phase));
+        if let (Phase::PeerGone, Some(&DisconnectReason::Lost { status, reason })) =
+            (phase, progress.machine.ending())
+        {
+            let what = if matches!(reason, Reason::Local(FLUSHED)) {
+                // The program has given the connection up.
+                What::Aborted(reason)
+            } else {
+                after.metrics.failed("connection", status);
+                What::Lost(reason)
+            };
+            after.log_step(|| event(phase, status, what));
+        }
+        after.log_step(|| {
+            let status = told(&outcome, progress.machine.ending(), phase);
+            event(phase, status, What::Changed { from })
+        });
+    }
+    if let Err(failure) = &outcome {
+        if let Some(call) = call {
+            after.metrics.failed(call, failure.status);
+        }
+        after.log_step(|| event(phase, failure.status, What::Refused));
+    }
+    for action in outcome? {
+        let Action::Finish { op, outcome: answer } = action else {
+            connector.execute(state, action, after);
+            continue;
+        };
+        let status = status_of(&answer);
+        let progress = state.as_mut();
+        let phase = progress.phase();
+        after.log_step(|| {
+            let reason = answer.as_ref().err().and_then(|failure| failure.reason);
+            event(phase, status, What::Completed(op, reason))
+        });
+        if answer.is_err()
+            && let Some(call) = call_of(op)
+        {
+            after.metrics.failed(call, status);
+        }
+        progress.finish(op, answer, after);
+    }
+    Ok(())
+}
+
+/// Returns the error of an attempt of which a call of the system has failed.
+pub(crate) fn attempt_error(error: &io::Error, peer: SocketAddr) -> ConnectError {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            let reason = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
+            ConnectError::Refused { peer, reason }
+        }
+        _ => net::errors::connect_error(error, peer),
+    }
+}
+
+/// Returns the name by which a phase is counted; `None` if it is not counted.
+fn name(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Connecting => Some("connecting"),
+        Phase::ConnectDone => Some("replied"),
+        Phase::Completing => Some("completing"),
+        Phase::RequestPending => Some("requested"),
+        Phase::Accepting => Some("accepting"),
+        Phase::Connected => Some("connected"),
+        Phase::PeerGone => Some("peer_gone"),
+        Phase::Disconnecting => Some("disconnecting"),
+        Phase::Idle | Phase::Bound | Phase::Disconnected | Phase::Dead => None,
     }
 }
 
@@ -670,13 +744,13 @@ fn call_of(op: Op) -> Option<&'static str> {
 
 /// Returns the status of a step, for `tracing`: that of the call that it finishes, or begins, or that of the
 /// connection.
-fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, after: State) -> Status {
+fn told(outcome: &Result<Actions, Failure>, ended: Option<&DisconnectReason>, after: Phase) -> Status {
     let actions = match outcome {
         Ok(actions) => actions,
-        Err(status) => return *status,
+        Err(failure) => return failure.status,
     };
     let finished = actions.iter().find_map(|action| match action {
-        Action::Finish { status, .. } => Some(*status),
+        Action::Finish { outcome, .. } => Some(status_of(outcome)),
         _ => None,
     });
     let begins = |action: &Action| {
@@ -684,7 +758,7 @@ fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, aft
         matches!(action, StartBind | StartConnect | StartComplete | StartAccept | StartDisconnect)
     };
     match (ended, finished) {
-        (Some(reason), _) if after == State::PeerGone => reason.status(),
+        (Some(reason), _) if after == Phase::PeerGone => reason.status(),
         (_, Some(status)) => status,
         _ if actions.iter().any(begins) => Status::PENDING,
         _ => Status::SUCCESS,
@@ -692,6 +766,6 @@ fn told(outcome: &Result<Actions, Status>, ended: Option<&DisconnectReason>, aft
 }
 
 /// Returns whether a deadline has passed, by the clock that tests can stop.
-pub(crate) fn is_overdue(deadline: Option<Instant>) -> bool {
+fn is_overdue(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now().into_std())
 }

@@ -17,7 +17,6 @@
 //! | [`info`] | the properties, limits and abilities of an adapter |
 //! | [`params`], [`work`] | the parameters of a queue pair or a connection, and the requests of a send queue |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
-//! | [`errors`] | statuses as the errors of the calls |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
 //! | [`accept_queue`] | the backlog of a listener: the requests that were not fetched |
@@ -25,7 +24,6 @@
 
 pub(crate) mod accept_queue;
 pub(crate) mod connector;
-pub(crate) mod errors;
 pub(crate) mod info;
 pub(crate) mod params;
 pub(crate) mod registry;

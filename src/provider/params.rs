@@ -54,18 +54,6 @@ pub(crate) struct Options {
     ack_timeout: Option<u8>,
 }
 
-/// Counts have three bits, and 7 receiver-not-ready retries mean without end (rdma_connect(3)).
-#[cfg(feature = "verbs")]
-const MAX_RETRIES: u8 = 7;
-/// The code of a pause of 0.64 ms.
-#[cfg(feature = "verbs")]
-const SHORT_PAUSE: u8 = 12;
-/// The codes of pauses and the exponents of the acknowledge timeout have five bits.
-#[cfg(feature = "verbs")]
-const MAX_PAUSE: u8 = 31;
-#[cfg(feature = "verbs")]
-const MAX_ACK_TIMEOUT: u8 = 31;
-
 impl Options {
     /// Returns the name of the first option that was set, for a provider that has none of them.
     #[cfg(feature = "soft")]
@@ -78,31 +66,37 @@ impl Options {
         ];
         named.into_iter().find_map(|(value, name)| value.map(|_| name))
     }
+}
 
-    #[cfg(feature = "verbs")]
+#[cfg(feature = "verbs")]
+impl Options {
+    /// Counts have three bits, and 7 receiver-not-ready retries mean without end (rdma_connect(3)).
+    const MAX_RETRIES: u8 = 7;
+    /// The code of a pause of 0.64 ms.
+    const SHORT_PAUSE: u8 = 12;
+    /// The codes of pauses and the exponents of the acknowledge timeout have five bits.
+    const MAX_FIVE_BITS: u8 = 31;
+
     pub(crate) fn retry_count(&self) -> u8 {
-        self.retry_count.unwrap_or(MAX_RETRIES).min(MAX_RETRIES)
+        self.retry_count.unwrap_or(Self::MAX_RETRIES).min(Self::MAX_RETRIES)
     }
 
-    #[cfg(feature = "verbs")]
     pub(crate) fn rnr_retry_count(&self) -> u8 {
-        self.rnr_retry_count.unwrap_or(MAX_RETRIES).min(MAX_RETRIES)
+        self.rnr_retry_count.unwrap_or(Self::MAX_RETRIES).min(Self::MAX_RETRIES)
     }
 
     /// Returns the exponent of the acknowledge timeout, if it was set. The kernel passes any number on, and a device refuses to
     /// complete the connection then.
-    #[cfg(feature = "verbs")]
     pub(crate) fn ack_timeout(&self) -> Option<u8> {
-        self.ack_timeout.map(|exponent| exponent.min(MAX_ACK_TIMEOUT))
+        self.ack_timeout.map(|exponent| exponent.min(Self::MAX_FIVE_BITS))
     }
 
     /// Returns the pause between two tries of a request for which there is no receive. If it was not set and the tries
     /// are counted, it is that of the connection manager, which is the longest there is, 655 ms. If they are not
     /// counted, it only has to leave the network some room.
-    #[cfg(feature = "verbs")]
     pub(crate) fn rnr_timer(&self) -> Option<u8> {
-        let usual = (self.rnr_retry_count() == MAX_RETRIES).then_some(SHORT_PAUSE);
-        self.rnr_timer.map(|code| code.min(MAX_PAUSE)).or(usual)
+        let usual = (self.rnr_retry_count() == Self::MAX_RETRIES).then_some(Self::SHORT_PAUSE);
+        self.rnr_timer.map(|code| code.min(Self::MAX_FIVE_BITS)).or(usual)
     }
 }
 
@@ -239,31 +233,22 @@ impl AcceptParams {
         self
     }
 
-    /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6 times. 7 and more
-    /// mean without end: the request waits until there is a receive, or the connection ends. The peer sets the same for the
-    /// device of this side. After the last try the request fails with `IO_TIMEOUT`, and with it the connection. On the soft
-    /// provider the call fails with `NOT_SUPPORTED`. Default: 7. Source: `rnr_retry_count` of rdma_connect(3) and
-    /// rdma_accept(3).
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted, as
+    /// [`ConnectParams::rnr_retry_count`] does for the active side. Source: `rnr_retry_count` of rdma_accept(3).
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.options.rnr_retry_count = Some(count);
         self
     }
 
-    /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code
-    /// of the InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36
-    /// ms. Larger codes count as 31. A receive that is posted during the pause does not shorten it. iWARP has none. On
-    /// the soft provider the call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
-    /// [`rnr_retry_count`](Self::rnr_retry_count) counts them. Source: `min_rnr_timer` of ibv_modify_qp(3).
+    /// Sets the pause before the peer's device repeats such a request, as [`ConnectParams::rnr_timer`] does.
     #[must_use]
     pub fn rnr_timer(mut self, code: u8) -> Self {
         self.options.rnr_timer = Some(code);
         self
     }
 
-    /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 1 to
-    /// 31; larger values count as 31. 0 waits without end. On the soft provider the call fails with `NOT_SUPPORTED`. Default:
-    /// that of the device. Source: `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
+    /// Sets how long the device waits for the peer to acknowledge a packet, as [`ConnectParams::ack_timeout`] does.
     #[must_use]
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
         self.options.ack_timeout = Some(exponent);

@@ -9,52 +9,24 @@ use bytes::Bytes;
 
 use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
-use super::connector::{Connector, Inner, PendingHandshake};
+use super::connector::{Connector, PendingHandshake};
 use super::driver::Driver;
 use super::queue_pair::QueuePair;
 use super::receiver::Receiver;
 use super::send_queue::SendQueue;
-use crate::error::{BindError, ConnectError, Reason, StateError};
+use crate::error::{BindError, ConnectError, Reason};
 use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundSocket, ConnectFailure, Connected, Stream};
-use crate::proto::connector::{Input, Op, State, Terms};
+use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
-use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, is_overdue};
-use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::provider::connector::{AfterStep, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::types::Role;
 
 /// The number of ports that are tried when the kernel reports that the pair of addresses and ports is in use.
 const PORT_TRIES: usize = 512;
-
-/// A failed dial: the input for the machine, and the error for the caller.
-struct DialError {
-    input: Input,
-    error: ConnectError,
-}
-
-impl DialError {
-    fn refused(peer: SocketAddr, reason: Reason) -> Self {
-        Self::new(ConnectError::Refused { peer, reason })
-    }
-
-    fn new(error: ConnectError) -> Self {
-        let input = report_of(&error);
-        Self { input, error }
-    }
-
-    fn io(error: &io::Error, peer: SocketAddr) -> Self {
-        let errno = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
-        match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-                Self::refused(peer, errno)
-            }
-            _ => Self::new(net::errors::connect_error(error, peer)),
-        }
-    }
-}
 
 impl Connector {
     /// Binds the connector to `address` (IND2Connector::Bind).
@@ -65,37 +37,10 @@ impl Connector {
         if self.adapter.is_removed() {
             return Err(BindError::DeviceRemoved);
         }
-        let mut after = AfterStep::default();
-        // All under one lock: between the steps another bind would reserve a second address, and a connect
-        // would find a connector that is not bound yet.
-        let mut inner = self.lock();
-        let local = inner.progress.local;
-        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
-        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
-            let (input, outcome) = match self.make_bound(address, &ConnectParams::default()) {
-                Ok(socket) => {
-                    inner.progress.local = Some(socket.local());
-                    inner.bound = Some(socket.local());
-                    inner.socket = Some(socket);
-                    (Input::Bound, Ok(()))
-                }
-                Err(error) => {
-                    let error = match error {
-                        SocketError::Bind(error) => error,
-                        // Bind requests no option that a kernel could lack.
-                        SocketError::NotSupported(what) => {
-                            BindError::Os { call: "socket", source: io::Error::other(what).into() }
-                        }
-                    };
-                    (Input::BindFailed(error.status()), Err(error))
-                }
-            };
-            let _ = self.handle_locked(&mut inner, input, &mut after);
-            outcome
-        });
-        drop(inner);
-        after.run();
-        outcome
+        self.bind_by(|state| {
+            let socket = self.make_bound(address, &ConnectParams::default())?;
+            Ok(state.socket.insert(socket).local())
+        })
     }
 
     fn make_bound(&self, address: SocketAddr, params: &ConnectParams) -> Result<BoundSocket, SocketError> {
@@ -104,16 +49,6 @@ impl Connector {
         }
         let options = self.adapter.socket_options(params.traffic_class, params.multipath);
         self.adapter.host.bind_connector(address, self.adapter.ports(), &options)
-    }
-
-    /// Returns the address of Bind, until a connection uses it.
-    ///
-    /// # Errors
-    /// `ConnectionInvalid` if the connector is not bound.
-    pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.lock();
-        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
-        bound.ok_or(StateError::ConnectionInvalid)
     }
 
     /// Connects to `peer` (IND2Connector::Connect). Afterwards the handshake waits for
@@ -141,95 +76,32 @@ impl Connector {
         });
         // The driver of a failed attempt may still have the queue pair.
         let wait = self.unless_canceled(queue_pair.settled()).await?;
-        let call = self.begin(queue_pair, peer, params, deadline, wait)?;
-        let outcome = self.race(peer, params, deadline).await;
-        let error = match outcome {
-            Ok(dialled) => {
-                let _ = self.handle_with(Input::PeerAccepted(dialled.terms), |inner| {
-                    if inner.progress.machine.state() == State::Connecting {
-                        inner.handshake = Some(dialled.handshake);
+        let lengths = (params.private_data.len(), MAX_PRIVATE_DATA);
+        let call = self
+            .begin_connect(peer, lengths, deadline, wait, |state| self.take_queue_pair(state, queue_pair))?;
+        let outcome = tokio::select! {
+            biased;
+            // The machine has answered: the connect was cancelled, or the device or the queue pair was removed.
+            () = std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)) => None,
+            outcome = self.dial(peer, params, deadline) => Some(outcome),
+        };
+        if let Some(outcome) = outcome {
+            self.step(AfterStep::run, |state, after| {
+                let input = match outcome {
+                    Ok(Dialled { handshake, terms }) => {
+                        if state.progress.phase() == Phase::Connecting {
+                            state.handshake = Some(handshake);
+                        }
+                        Input::PeerAccepted(terms)
                     }
-                });
-                None
-            }
-            Err(Some(DialError { input, error })) => {
-                let _ = self.handle_with(input, |inner| inner.progress.reason = error.reason());
-                Some(error)
-            }
-            Err(None) => None,
-        };
-        let status = self.answer(Op::Connect).await;
-        let outcome = match error {
-            _ if status == Status::SUCCESS => Ok(()),
-            Some(error) if error.status() == status => Err(error),
-            _ => Err(connect_error(status, self.take_reason(), self.peer())),
-        };
+                    Err(error) => error.into(),
+                };
+                let _ = self.advance(state, input, after);
+            });
+        }
+        let outcome = self.answer(Op::Connect).await.map_err(|failure| self.connect_error(failure));
         call.returned();
         outcome
-    }
-
-    /// Begins the attempt: the part of Connect that runs within the call.
-    fn begin(
-        self: &Arc<Self>,
-        queue_pair: &Arc<QueuePair>,
-        peer: SocketAddr,
-        params: &ConnectParams,
-        deadline: Option<Instant>,
-        wait: Option<ConnectWait<'_, Self>>,
-    ) -> Result<ConnectCall<'_, Self>, ConnectError> {
-        let (data, max_data) = (params.private_data.len(), MAX_PRIVATE_DATA);
-        // Taken before the machine is asked, so that no other connector gets it in between, and under the
-        // same lock, so that another call on this connector finds either all of it or nothing.
-        let (mut busy, mut canceled) = (false, false);
-        let mut after = AfterStep::default();
-        let prepare = |inner: &mut Inner| {
-            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
-            let fits =
-                matches!(inner.progress.machine.state(), State::Idle | State::Bound) && data <= max_data;
-            let called = inner.progress.is_connect_called();
-            let taken = fits && !called && self.take_queue_pair(inner, queue_pair);
-            if taken {
-                inner.progress.peer = Some(net::canonical(peer));
-                inner.progress.begin_connect();
-            }
-            busy = fits && !called && !taken;
-            let overdue = is_overdue(deadline);
-            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
-        };
-        let outcome = self.step(prepare, &mut after);
-        let call = outcome.map(|()| ConnectCall::new(&**self));
-        // If a subscriber panics, the call is dropped.
-        after.run();
-        call.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => {
-                ConnectError::InvalidBufferSize { length: data, maximum: max_data }
-            }
-            // The cancel that came after the wait has ended the connector.
-            Status::CONNECTION_ACTIVE if canceled => ConnectError::Canceled,
-            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
-            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
-        })
-    }
-
-    /// Dials until the dial ends or the machine answers the call. Returns `Err(None)` if the machine has the
-    /// answer.
-    async fn race(
-        &self,
-        peer: SocketAddr,
-        params: &ConnectParams,
-        deadline: Option<Instant>,
-    ) -> Result<Dialled, Option<DialError>> {
-        tokio::select! {
-            biased;
-            () = self.interrupted() => Err(None),
-            outcome = self.dial(peer, params, deadline) => outcome.map_err(Some),
-        }
-    }
-
-    /// Resolves when the machine has answered the connect: it was cancelled, or the device or the queue pair
-    /// was removed.
-    async fn interrupted(&self) {
-        std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)).await;
     }
 
     /// Connects by TCP and starts up MPA, within the caller's time.
@@ -238,22 +110,22 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Dialled, ConnectError> {
         // Not before the machine has accepted the call: unlike a mistake with the queue pair, it makes the
         // connector unusable (X2).
-        net::errors::validate_destination(peer).map_err(DialError::new)?;
+        net::errors::validate_destination(peer)?;
         let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
         let stream =
             stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);
         let explicit = {
-            let mut inner = self.lock();
+            let mut state = self.lock();
             // An attempt that was ended does not need the port, which would be held for as long as the
             // connector exists.
-            if inner.progress.state() == State::Connecting {
-                inner.progress.local = Some(local);
-                inner.lease = Some(lease);
+            if state.progress.phase() == Phase::Connecting {
+                state.progress.local = Some(local);
+                state.lease = Some(lease);
             }
-            inner.bound
+            state.progress.bound
         };
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
         // If the start-up fails the port has to be free at once, for the next attempt.
@@ -261,7 +133,7 @@ impl Connector {
         let outcome = if explicit.ip().is_unspecified() && !self.adapter.owns(local.ip()) {
             // The kernel reaches the peer by another adapter.
             drop(stream);
-            Err(DialError::new(ConnectError::NetworkUnreachable { peer }))
+            Err(ConnectError::NetworkUnreachable { peer })
         } else {
             self.start_up(stream, peer, params, deadline).await
         };
@@ -276,12 +148,14 @@ impl Connector {
     /// attempt has not used it up, or a new one. If that cannot be bound now the next attempt tries again,
     /// because the address stays that of the connector.
     fn bind_again(&self, socket: Option<BoundSocket>) {
-        let mut inner = self.lock();
-        let Some(local) = inner.bound.filter(|_| inner.progress.state() == State::Connecting) else { return };
-        inner.lease = None;
-        inner.progress.local = Some(local);
+        let mut state = self.lock();
+        let Some(local) = state.progress.bound.filter(|_| state.progress.phase() == Phase::Connecting) else {
+            return;
+        };
+        state.lease = None;
+        state.progress.local = Some(local);
         let bind = || self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)).ok();
-        inner.socket = socket.or_else(bind);
+        state.socket = socket.or_else(bind);
     }
 
     /// Starts up MPA, until the deadline.
@@ -291,11 +165,11 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Dialled, ConnectError> {
         let Some(deadline) = deadline else { return self.shake_hands(stream, peer, params).await };
         match tokio::time::timeout_at(deadline.into(), self.shake_hands(stream, peer, params)).await {
             Ok(outcome) => outcome,
-            Err(_elapsed) => Err(DialError::new(ConnectError::TimedOut { peer, limit: None })),
+            Err(_elapsed) => Err(ConnectError::TimedOut { peer, limit: None }),
         }
     }
 
@@ -304,11 +178,11 @@ impl Connector {
         stream: Stream,
         peer: SocketAddr,
         params: &ConnectParams,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Dialled, ConnectError> {
         let offer = limits::offer(params.read_limits, READ_LIMITS);
         let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
         let mut initiator = Initiator::new(config, offer, &params.private_data);
-        stream.write_all(&initiator.request()).await.map_err(|error| DialError::io(&error, peer))?;
+        stream.write_all(&initiator.request()).await.map_err(|error| attempt_error(&error, peer))?;
         // Set while the peer reads the request: none of these options concerns the first bytes of a
         // connection.
         let options = self.adapter.socket_options(None, params.multipath);
@@ -316,7 +190,7 @@ impl Connector {
             Ok(()) => {}
             // A kernel without keepalive for multipath: the probe notices a dead path all the same.
             Err(SocketError::NotSupported(_)) if params.multipath => {}
-            Err(error) => return Err(DialError::new(error.into())),
+            Err(error) => return Err(error.into()),
         }
         let mut look = options.path_timeout;
         let reply = loop {
@@ -327,12 +201,13 @@ impl Connector {
                     Err(_elapsed) => look_again(&stream, options.path_timeout).map(|next| look = next),
                 },
             };
-            ready.map_err(|error| DialError::io(&error, peer))?;
-            match read_reply(&stream, &mut initiator).map_err(|error| DialError::io(&error, peer))? {
+            ready.map_err(|error| attempt_error(&error, peer))?;
+            match read_reply(&stream, &mut initiator).map_err(|error| attempt_error(&error, peer))? {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
                 Err(error) => {
-                    return Err(DialError::refused(peer, self.send_last_words(stream, &error)));
+                    let reason = self.send_last_words(stream, &error);
+                    return Err(ConnectError::Refused { peer, reason });
                 }
             }
         };
@@ -344,8 +219,7 @@ impl Connector {
             }
             Reply::Rejected { private_data } => {
                 let data = Some(private_data).filter(|data| !data.is_empty());
-                let error = ConnectError::Rejected { peer, private_data: data, reason: Reason::MpaReject };
-                Err(DialError::new(error))
+                Err(ConnectError::Rejected { peer, private_data: data, reason: Reason::MpaReject })
             }
         }
     }
@@ -372,18 +246,17 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
         deadline: Option<Instant>,
-    ) -> Result<Connected, DialError> {
+    ) -> Result<Connected, ConnectError> {
         let left = || {
             let now = tokio::time::Instant::now().into_std();
             deadline.map(|deadline| deadline.saturating_duration_since(now))
         };
         let (bound, socket) = {
-            let mut inner = self.lock();
-            (inner.bound, inner.socket.take())
+            let mut state = self.lock();
+            (state.progress.bound, state.socket.take())
         };
         if let Some(local) = bound {
-            let socket =
-                self.with_options(local, socket, params).map_err(|error| DialError::new(error.into()))?;
+            let socket = self.with_options(local, socket, params)?;
             return socket.connect(peer, left()).await.map_err(|ConnectFailure { error, bound }| {
                 // Still bound: the same connector may try again (`CM-19`), but with the options of its own
                 // attempt.
@@ -391,12 +264,12 @@ impl Connector {
                     !has_options(params) || socket.renew(&self.adapter.socket_options(None, false)).is_ok()
                 };
                 self.bind_again(bound.and_then(|mut socket| is_plain(&mut socket).then_some(socket)));
-                DialError::io(&error, peer)
+                attempt_error(&error, peer)
             });
         }
         let mut tries = PORT_TRIES;
         loop {
-            let bound = self.bind_towards(peer, params).map_err(DialError::new)?;
+            let bound = self.bind_towards(peer, params)?;
             self.lock().progress.local = Some(bound.local());
             match bound.connect(peer, left()).await {
                 Ok(connected) => return Ok(connected),
@@ -405,7 +278,7 @@ impl Connector {
                 {
                     tries -= 1;
                 }
-                Err(ConnectFailure { error, .. }) => return Err(DialError::io(&error, peer)),
+                Err(ConnectFailure { error, .. }) => return Err(attempt_error(&error, peer)),
             }
         }
     }
@@ -459,15 +332,11 @@ impl Connector {
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) fn complete(self: &Arc<Self>) -> Result<(), ConnectError> {
-        let gone = self.check_peer();
-        let invalid = |status| connect_error(status, self.take_reason(), self.peer());
-        if let Err(reason) = gone {
-            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
-        }
-        self.handle(Input::CompleteConnect).map_err(invalid)?;
+        self.notice_departure();
+        self.handle(Input::CompleteConnect).map_err(|failure| self.connect_error(failure))?;
         let (handshake, queue_pair) = {
-            let mut inner = self.lock();
-            (inner.handshake.take(), inner.queue_pair())
+            let mut state = self.lock();
+            (state.handshake.take(), state.queue_pair.clone())
         };
         if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
             (handshake, queue_pair)
@@ -483,22 +352,22 @@ impl Connector {
             if let Some((connection, driver)) = started {
                 connection.transmit_after(|_queue| ());
                 self.establish(Input::CompleteDone);
-                self.spawn(driver);
+                self.adapter.runtime.spawn(driver);
             }
         }
-        match self.take_answer(Op::CompleteConnect) {
-            Some(Status::SUCCESS) => Ok(()),
-            status => Err(connect_error(
-                status.unwrap_or(Status::CONNECTION_ABORTED),
-                self.take_reason(),
-                self.peer(),
-            )),
-        }
+        let answer = self.take_answer(Op::CompleteConnect);
+        answer
+            .unwrap_or_else(|| Err(Status::CONNECTION_ABORTED.into()))
+            .map_err(|failure| self.connect_error(failure))
     }
 
-    /// Fails if the peer has closed its socket in the middle of the handshake.
-    pub(crate) fn check_peer(&self) -> Result<(), Reason> {
-        self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check)
+    /// Checks whether the peer has closed its socket while its request or its reply was waiting, and reports
+    /// that to the machine.
+    pub(super) fn notice_departure(&self) {
+        let checked = self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check);
+        if let Err(reason) = checked {
+            let _ = self.handle(Input::lost(Loss::GaveUp, reason));
+        }
     }
 
     /// Creates the connection of a finished start-up. Returns `None` if the attempt was ended at the same
@@ -543,21 +412,13 @@ impl Connector {
         Some((connection, driver))
     }
 
-    pub(crate) fn spawn(&self, driver: Driver<Self>) {
-        self.adapter.runtime.spawn(driver);
-    }
-
     /// Rejects the peer's reply (IND2Connector::Reject by the active side).
     ///
     /// # Errors
     /// `InvalidBufferSize`: the wire protocol has no place for data here; `Aborted`: the peer has left.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
-        let (length, maximum) = (data.len(), 0);
         self.notice_departure();
-        self.handle(Input::Reject { data: length, max_data: maximum }).map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
-            status => connect_error(status, self.take_reason(), self.peer()),
-        })
+        self.reject(data, 0, |_, _| ()).map_err(|failure| self.connect_error(failure))
     }
 }
 
@@ -633,6 +494,6 @@ mod tests {
         assert!(outcome.is_err());
         // Its lease alone is looked at: a child of another test may have a copy of the socket until it runs its program.
         drop(lease(None, local.ip(), local.port()).expect("the port is free"));
-        assert_eq!(connector.lock().progress.state(), State::Dead);
+        assert_eq!(connector.lock().progress.phase(), Phase::Dead);
     }
 }

@@ -17,7 +17,7 @@ use crate::inflight::WakeList;
 use crate::net::descriptors::Held;
 use crate::net::ports::PortLease;
 use crate::net::{BoundSocket, Stream};
-use crate::proto::connector::{Action, Connector as Machine, Ending as End, Input, State, Terms};
+use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::proto::mpa::{Negotiated, Responder, terminate_fpdu};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::registry::{Member, Registered};
@@ -25,29 +25,27 @@ use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, deadline};
 use crate::types::{ConnectionId, DisconnectReason};
 use crate::wire::ddp::Header;
-use crate::wire::rdmap::{Opcode, Phase, Terminate};
+use crate::wire::rdmap::{self, Opcode, Terminate};
 
 /// A connector and its connection.
 pub(crate) struct Connector {
     pub(crate) id: ConnectionId,
     pub(crate) adapter: Arc<Adapter>,
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
     _registered: Registered,
 }
 
 /// The state of a connector, under its lock.
-pub(crate) struct Inner {
+pub(crate) struct State {
     pub(crate) progress: ConnectorState,
-    /// The local address of Bind.
-    pub(crate) bound: Option<SocketAddr>,
-    /// The socket that has this address and waits for Connect. `None` during an attempt, and if it could not
+    /// The socket that has the address of Bind and waits for Connect. `None` during an attempt, and if it could not
     /// be bound again.
     pub(crate) socket: Option<BoundSocket>,
     /// The port of the connection, held until its end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
     pub(crate) handshake: Option<PendingHandshake>,
-    queue_pair: Option<Arc<QueuePair>>,
+    pub(crate) queue_pair: Option<Arc<QueuePair>>,
     connection: Option<Arc<ConnectionShared>>,
     /// The peer closed its half of the stream before the driver closed this half.
     answered: bool,
@@ -55,21 +53,17 @@ pub(crate) struct Inner {
     descriptor: Option<Held>,
 }
 
-impl AsMut<ConnectorState> for Inner {
+impl AsMut<ConnectorState> for State {
     fn as_mut(&mut self) -> &mut ConnectorState {
         &mut self.progress
     }
 }
 
-impl Inner {
-    pub(crate) fn queue_pair(&self) -> Option<Arc<QueuePair>> {
-        self.queue_pair.clone()
-    }
-
+impl State {
     /// Returns whether Disconnect waits for the driver to flush the requests and close the socket. No other
     /// end of the connection answers the call, so that no request is outstanding when it returns (`DIS-01`).
     fn flushes_for_disconnect(&self) -> bool {
-        self.progress.state() == State::Disconnecting && self.connection.is_some()
+        self.progress.phase() == Phase::Disconnecting && self.connection.is_some()
     }
 }
 
@@ -85,7 +79,7 @@ impl Connector {
         Incoming { terms, handshake, local, peer, descriptor }: Incoming,
     ) -> Arc<Self> {
         let machine = Machine::with_request(terms);
-        let phase = machine.state();
+        let phase = machine.phase();
         let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
         connector.lock().descriptor = Some(descriptor);
         // The machine was made in this state; the listener's machine was the one that waited.
@@ -102,9 +96,8 @@ impl Connector {
         local: Option<SocketAddr>,
         peer: Option<SocketAddr>,
     ) -> Arc<Self> {
-        let inner = Inner {
+        let state = State {
             progress: ConnectorState::new(machine, local, peer),
-            bound: None,
             socket: None,
             lease: None,
             handshake,
@@ -118,7 +111,7 @@ impl Connector {
         registry.create(|_, registered| Self {
             id,
             adapter,
-            inner: Mutex::new(inner),
+            state: Mutex::new(state),
             _registered: registered,
         })
     }
@@ -133,38 +126,38 @@ impl Connector {
         self.lock().descriptor.take()
     }
 
-    fn command(&self, inner: &Inner, command: Command) {
-        if let Some(connection) = &inner.connection {
+    fn command(&self, state: &State, command: Command) {
+        if let Some(connection) = &state.connection {
             connection.command(command);
         }
     }
 
     /// Frees the queue pair of an attempt that has failed.
-    fn clear(inner: &mut Inner) -> WakeList {
-        let over = matches!(inner.progress.machine.state(), State::Idle | State::Bound | State::Dead);
+    fn clear(state: &mut State) -> WakeList {
+        let over = matches!(state.progress.machine.phase(), Phase::Idle | Phase::Bound | Phase::Dead);
         if !over {
             return WakeList::default();
         }
-        if inner.connection.is_some() {
+        if state.connection.is_some() {
             // The driver frees the queue pair.
-            inner.queue_pair.as_ref().inspect(|queue_pair| queue_pair.expect_return());
+            state.queue_pair.as_ref().inspect(|queue_pair| queue_pair.expect_return());
             return WakeList::default();
         }
         // The port of the attempt; a socket that is still bound has a lease of its own.
-        inner.lease = None;
-        if inner.progress.machine.state() == State::Dead {
-            inner.bound = None;
-            inner.socket = None;
+        state.lease = None;
+        if state.progress.machine.phase() == Phase::Dead {
+            state.progress.bound = None;
+            state.socket = None;
         }
-        inner.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
+        state.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
     }
 
     /// Associates the queue pair with this attempt. Returns whether it was free.
-    pub(crate) fn take_queue_pair(self: &Arc<Self>, inner: &mut Inner, queue_pair: &Arc<QueuePair>) -> bool {
+    pub(crate) fn take_queue_pair(self: &Arc<Self>, state: &mut State, queue_pair: &Arc<QueuePair>) -> bool {
         let user: Weak<Self> = Arc::downgrade(self);
         let taken = queue_pair.associate(user).is_ok();
         if taken {
-            inner.queue_pair = Some(queue_pair.clone());
+            state.queue_pair = Some(queue_pair.clone());
         }
         taken
     }
@@ -182,10 +175,10 @@ impl Connector {
     /// queue pair is no longer this connector's.
     #[must_use]
     pub(crate) fn attach(&self, connection: Arc<ConnectionShared>) -> bool {
-        let mut inner = self.lock();
-        let wanted = matches!(inner.progress.machine.state(), State::Completing | State::Accepting);
+        let mut state = self.lock();
+        let wanted = matches!(state.progress.machine.phase(), Phase::Completing | Phase::Accepting);
         if wanted {
-            inner.connection = Some(connection);
+            state.connection = Some(connection);
         }
         wanted
     }
@@ -193,8 +186,8 @@ impl Connector {
     /// Establishes the connection: posting is possible before the call that waits for the connection returns.
     pub(crate) fn establish(&self, done: Input) {
         let (queue_pair, connection) = {
-            let inner = self.lock();
-            (inner.queue_pair.clone(), inner.connection.clone())
+            let state = self.lock();
+            (state.queue_pair.clone(), state.connection.clone())
         };
         if let (Some(queue_pair), Some(connection)) = (queue_pair, connection) {
             queue_pair.establish(connection);
@@ -204,55 +197,44 @@ impl Connector {
 
     /// Handles the end of the attempt or the connection, before its requests are flushed.
     fn ended(&self, ending: Ending) {
-        let (input, reason) = match ending {
-            Ending::PeerDisconnected => (Input::PeerDisconnected, Reason::PeerClosed),
-            Ending::Lost(reason, _) => (Input::PathLost, reason),
-            Ending::Refused(reason) => (Input::PeerRejected { private_data: None }, reason),
-            Ending::GaveUp(reason) => (Input::PeerGaveUp, reason),
+        let (loss, reason) = match ending {
+            Ending::PeerDisconnected => (Loss::Disconnected, Reason::PeerClosed),
+            Ending::Lost(reason, status) => (Loss::Path(Some(status)), reason),
+            Ending::Refused(reason) => (Loss::Refused(None), reason),
+            Ending::GaveUp(reason) => (Loss::GaveUp, reason),
         };
-        let mut after = AfterStep::default();
         // All under one lock: between the question whether this side disconnects and the input a disconnect
         // could begin.
-        let mut inner = self.lock();
-        let (id, peer, phase) = (self.id, inner.progress.peer, inner.progress.state());
-        let logged = ending.clone();
-        after.log(move || {
-            let peer = peer.map(tracing::field::display);
-            debug!(connection = %id, peer, ?phase, ending = ?logged, "connection ended");
+        self.step(AfterStep::run, |state, after| {
+            let (id, peer, phase) = (self.id, state.progress.peer, state.progress.phase());
+            after.log(move || {
+                let peer = peer.map(tracing::field::display);
+                debug!(connection = %id, peer, ?phase, ?ending, "connection ended");
+            });
+            match loss {
+                // The peer closed its half before the driver closed this one.
+                Loss::Disconnected if state.flushes_for_disconnect() => state.answered = true,
+                Loss::Path(Some(status)) if state.flushes_for_disconnect() => {
+                    state.progress.machine.note_loss(status, reason);
+                    Self::end_queue_pair(state, true, after);
+                    self.command(state, Command::Abandon(Status::CANCELED));
+                }
+                loss => {
+                    Self::end_queue_pair(state, matches!(loss, Loss::Disconnected | Loss::Path(_)), after);
+                    let _ = self.advance(state, Input::lost(loss, reason), after);
+                }
+            }
         });
-        match ending {
-            // The peer closed its half before the driver closed this one.
-            Ending::PeerDisconnected if inner.flushes_for_disconnect() => inner.answered = true,
-            Ending::Lost(..) if inner.flushes_for_disconnect() => {
-                Self::record_end(&mut inner, &ending, reason, &mut after);
-                self.command(&inner, Command::Abandon(Status::CANCELED));
-            }
-            _ => {
-                Self::record_end(&mut inner, &ending, reason, &mut after);
-                let _ = self.handle_locked(&mut inner, input, &mut after);
-            }
-        }
-        drop(inner);
-        after.run();
     }
 
-    /// Records the end of the attempt or the connection, before the machine moves.
-    fn record_end(inner: &mut Inner, ending: &Ending, reason: Reason, after: &mut AfterStep) {
-        inner.progress.reason = Some(reason);
-        match ending {
-            Ending::PeerDisconnected => {
-                inner.progress.ended.get_or_insert(DisconnectReason::Peer);
-            }
-            Ending::Lost(reason, status) => inner.progress.lose(*status, *reason),
-            Ending::Refused(_) | Ending::GaveUp(_) => {}
-        }
-        if inner.progress.ended.is_some() {
-            // Nothing more can be posted once the peer is known to be gone.
-            if let Some(queue_pair) = &inner.queue_pair {
+    /// Ends the queue pair of a connection before the machine moves: nothing more can be posted once the peer is known to
+    /// be gone. That of an attempt is free before the call returns that the attempt has failed.
+    fn end_queue_pair(state: &mut State, is_over: bool, after: &mut AfterStep) {
+        if is_over || state.progress.machine.ending().is_some() {
+            if let Some(queue_pair) = &state.queue_pair {
                 queue_pair.end(&mut after.requests);
             }
-        } else if let Some(queue_pair) = inner.queue_pair.take() {
-            // Free before the call returns that the attempt has failed.
+        } else if let Some(queue_pair) = state.queue_pair.take() {
             after.requests.append(queue_pair.dissociate());
         }
     }
@@ -260,8 +242,8 @@ impl Connector {
     /// Handles the end of the driver: the socket is closed and every request has completed.
     fn closed(&self, answered: bool) {
         let (queue_pair, lease) = {
-            let mut inner = self.lock();
-            (inner.queue_pair.take(), inner.lease.take())
+            let mut state = self.lock();
+            (state.queue_pair.take(), state.lease.take())
         };
         if let Some(queue_pair) = queue_pair {
             let mut wakes = queue_pair.dissociate();
@@ -271,14 +253,19 @@ impl Connector {
             wakes.wake_all();
         }
         drop(lease);
-        let mut connection = None;
-        let _ = self.handle_if(|inner| {
-            connection = inner.connection.take();
+        let connection = self.step(AfterStep::run, |state, after| {
+            let connection = state.connection.take();
             // A peer that ended the connection itself, in order or not, sends nothing more.
-            let gone =
-                inner.answered || matches!(inner.progress.machine.ending(), Some(End::Peer | End::Lost));
-            Some(if answered || gone { Input::DisconnectAnswered } else { Input::TimedOut })
+            let gone = !matches!(state.progress.machine.ending(), None | Some(DisconnectReason::Local));
+            let input = if answered || state.answered || gone {
+                Input::DisconnectAnswered
+            } else {
+                Input::lost(Loss::TimedOut, None)
+            };
+            let _ = self.advance(state, input, after);
+            connection
         });
+        drop(connection);
     }
 }
 
@@ -296,14 +283,18 @@ impl Observer for Connector {
 impl QueuePairUser for Connector {
     fn abandon(&self, why: &'static str) {
         let mut wakes = WakeList::default();
-        let _ = self.handle_if(|inner| {
-            inner.progress.lose(Status::CANCELED, Reason::Local(why));
+        self.step(AfterStep::run, |state, after| {
             // From now on posting fails, also before the driver has acted.
-            if let Some(queue_pair) = &inner.queue_pair {
+            if let Some(queue_pair) = &state.queue_pair {
                 queue_pair.end(&mut wakes);
             }
-            self.command(inner, Command::Abandon(Status::CANCELED));
-            (!inner.flushes_for_disconnect()).then_some(Input::PathLost)
+            self.command(state, Command::Abandon(Status::CANCELED));
+            let (status, reason) = (Status::CANCELED, Reason::Local(why));
+            if state.flushes_for_disconnect() {
+                state.progress.machine.note_loss(status, reason);
+            } else {
+                let _ = self.advance(state, Input::lost(Loss::Path(Some(status)), reason), after);
+            }
         });
         wakes.wake_all();
     }
@@ -313,60 +304,58 @@ impl QueuePairUser for Connector {
     }
 
     fn loss(&self) -> Option<Reason> {
-        ConnectorDriver::loss(self)
+        ConnectorDriver::loss(self).map(|(_, reason)| reason)
     }
 }
 
 impl ConnectorDriver for Connector {
-    type Inner = Inner;
+    type State = State;
 
     fn id(&self) -> ConnectionId {
         self.id
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
-    fn execute(&self, inner: &mut Inner, action: Action, _after: &mut AfterStep) {
+    fn execute(&self, state: &mut State, action: Action, _after: &mut AfterStep) {
         match action {
             // The future of the call carries these out.
             Action::StartBind | Action::StartConnect | Action::StartComplete | Action::StartAccept => {}
             // The trait carries this out.
             Action::Finish { .. } => {}
             Action::StartDisconnect => {
-                inner.progress.ended.get_or_insert(DisconnectReason::Local);
                 let deadline =
-                    inner.progress.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
-                self.command(inner, Command::Disconnect(deadline));
+                    state.progress.machine.next_timeout().map_or_else(tokio::time::Instant::now, Into::into);
+                self.command(state, Command::Disconnect(deadline));
             }
             Action::Leave => {
-                inner.progress.ended.get_or_insert(DisconnectReason::Local);
                 let deadline = deadline(self.adapter.config.disconnect_timeout);
-                self.command(inner, Command::Disconnect(deadline));
+                self.command(state, Command::Disconnect(deadline));
             }
-            Action::RefusePeer => match inner.handshake.take() {
+            Action::RefusePeer => match state.handshake.take() {
                 Some(handshake) => handshake.refuse(&self.adapter.lingering_close),
-                None => self.command(inner, Command::Refuse),
+                None => self.command(state, Command::Refuse),
             },
             Action::Abandon => {
-                inner.handshake = None;
+                state.handshake = None;
                 let removed = self.adapter.is_removed();
                 let status = if removed { Status::DEVICE_REMOVED } else { Status::CANCELED };
-                self.command(inner, Command::Abandon(status));
+                self.command(state, Command::Abandon(status));
             }
             // The driver flushes, once none of the memory is in use.
             Action::Flush => {}
         }
     }
 
-    fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
-        if inner.progress.state() == State::Disconnecting && inner.connection.is_none() {
+    fn follow_up(&self, state: &mut State, after: &mut AfterStep) -> Option<Input> {
+        if state.progress.phase() == Phase::Disconnecting && state.connection.is_none() {
             // The peer ended the connection first, and the driver has already closed it: nothing is left to
             // wait for.
             return Some(Input::DisconnectAnswered);
         }
-        after.requests.append(Self::clear(inner));
+        after.requests.append(Self::clear(state));
         None
     }
 
@@ -377,9 +366,7 @@ impl ConnectorDriver for Connector {
 
 impl Member for Connector {
     fn device_removed(&self) {
-        let _ = self.handle_with(Input::DeviceRemoved, |inner| {
-            inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
-        });
+        let _ = self.handle(Input::DeviceRemoved);
     }
 }
 
@@ -464,7 +451,7 @@ fn taken_back(bytes: &[u8]) -> Result<(), Reason> {
     match Header::decode(bytes) {
         Ok((header, _, consumed)) if header.opcode() == Opcode::Terminate => {
             let words = bytes.get(consumed..).unwrap_or_default();
-            let terminate = Terminate::decode(words, Phase::StartUp).unwrap_or(Terminate::UNSPECIFIED);
+            let terminate = Terminate::decode(words, rdmap::Phase::StartUp).unwrap_or(Terminate::UNSPECIFIED);
             Err(terminate.reason(false))
         }
         // Anything else is a server that sends first, or for the driver to judge.

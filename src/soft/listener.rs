@@ -25,20 +25,18 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
-use super::connector::{Connector, Incoming, PendingHandshake};
+use super::connector::{self, Connector, Incoming, PendingHandshake};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, DecodeError, Reason, StateError};
 use crate::net::descriptors::{Descriptors, Holder};
-use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundListener, Stream, canonical};
-use crate::proto::connector::{Input, Op, Terms};
+use crate::proto::connector::{Input, Loss, Op, Terms};
 use crate::proto::half_open::{HalfOpen, PeerKey};
 use crate::proto::limits;
 use crate::proto::listener::End;
 use crate::proto::mpa::{Offer, Responder, Rtr, StartConfig, StartError};
 use crate::provider::accept_queue::{ACCEPTS, AcceptQueue, Requests};
-use crate::provider::connector::{ConnectorDriver, OnDrop};
-use crate::provider::errors::{accept_error, listen_error};
+use crate::provider::connector::{ConnectorDriver, ReleaseGuard};
 use crate::provider::params::AcceptParams;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -48,12 +46,12 @@ use crate::types::{ReadLimits, Role};
 /// A listener, shared by its handle and its tasks.
 pub(crate) struct Listener {
     pub(crate) adapter: Arc<Adapter>,
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
     _registered: Registered,
 }
 
 /// The state of a listener, under its lock.
-pub(crate) struct Inner {
+pub(crate) struct State {
     requests: Requests<Incoming>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
@@ -63,9 +61,9 @@ pub(crate) struct Inner {
 
 impl Listener {
     pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
-        let inner = Inner { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
+        let state = State { requests: Requests::new(), bound: None, local: None, tasks: Vec::new() };
         let registry = adapter.registry().clone();
-        registry.create(|_, registered| Self { adapter, inner: Mutex::new(inner), _registered: registered })
+        registry.create(|_, registered| Self { adapter, state: Mutex::new(state), _registered: registered })
     }
 
     /// Binds the listener to `address` (IND2Listener::Bind).
@@ -73,9 +71,9 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        let mut inner = self.inner.lock();
-        let local = inner.local;
-        inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
+        let mut state = self.state.lock();
+        let local = state.local;
+        state.requests.machine.may_bind().map_err(|status| BindError::of_listener(status, local))?;
         let address = net::canonical(address);
         // The address of a listener at every address is not checked against a list: the kernel decides.
         let addresses = match self.adapter.is_everywhere() {
@@ -84,19 +82,11 @@ impl Listener {
             false => return Err(BindError::InvalidAddress(address.ip())),
         };
         let options = self.adapter.socket_options(None, false);
-        let bound = self
-            .adapter
-            .host
-            .bind_listener(&addresses, address.port(), self.adapter.ports(), &options)
-            .map_err(|error| match error {
-                SocketError::Bind(error) => error,
-                SocketError::NotSupported(what) => {
-                    BindError::Os { call: "socket", source: io::Error::other(what).into() }
-                }
-            })?;
-        inner.local = Some(SocketAddr::new(address.ip(), bound.port()));
-        inner.bound = Some(bound);
-        inner.requests.machine.bound().map_err(|status| listen_error(status, local))
+        let host = &self.adapter.host;
+        let bound = host.bind_listener(&addresses, address.port(), self.adapter.ports(), &options)?;
+        state.local = Some(SocketAddr::new(address.ip(), bound.port()));
+        state.bound = Some(bound);
+        state.requests.machine.bound().map_err(|status| BindError::of_listener(status, local))
     }
 
     /// Starts to accept TCP connections (IND2Listener::Listen).
@@ -104,18 +94,18 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), BindError> {
-        let mut inner = self.inner.lock();
-        let local = inner.local;
-        inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
+        let mut state = self.state.lock();
+        let local = state.local;
+        state.requests.machine.may_listen().map_err(|status| BindError::of_listener(status, local))?;
         // The sockets belong to the adapter's runtime, whichever thread calls.
         let _home = self.adapter.runtime.enter();
         // The kernel's queue holds peers whose request has not been read yet; the queue of this listener is
         // the backlog.
         let listeners =
-            inner.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
-        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        let local = inner.local;
-        drop(inner);
+            state.bound.as_mut().ok_or(BindError::InvalidState("the listener is closed"))?.listen()?;
+        state.requests.machine.listen(backlog).map_err(|status| BindError::of_listener(status, local))?;
+        let local = state.local;
+        drop(state);
         info!(local = local.map(tracing::field::display), backlog, "listening");
         // Without the lock: a runtime that has shut down drops the task within `spawn`, which closes the
         // listener.
@@ -132,12 +122,12 @@ impl Listener {
                 (listener, self.adapter.runtime.spawn(self.adapter.host.clone().run(task)).abort_handle())
             })
             .collect();
-        let mut inner = self.inner.lock();
-        if inner.bound.is_some() {
-            inner.tasks = tasks;
+        let mut state = self.state.lock();
+        if state.bound.is_some() {
+            state.tasks = tasks;
         } else {
             // The listener was closed between the two locks.
-            drop(inner);
+            drop(state);
             stop(tasks);
         }
         Ok(())
@@ -148,9 +138,9 @@ impl Listener {
     /// # Errors
     /// `InvalidDeviceState` if the listener does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.inner.lock();
-        inner.requests.machine.local_address_ready()?;
-        inner.local.ok_or(StateError::InvalidDeviceState)
+        let state = self.state.lock();
+        state.requests.machine.local_address_ready()?;
+        state.local.ok_or(StateError::InvalidDeviceState)
     }
 
     /// Queues a connection request that has arrived in full.
@@ -161,11 +151,11 @@ impl Listener {
 
     /// Ends the tasks that accept and every waiting future. Returns the requests that were not fetched.
     fn end(&self, end: End) -> Vec<Incoming> {
-        let mut inner = self.inner.lock();
-        let (wakers, requests) = inner.requests.end(end);
-        let bound = inner.bound.take();
-        let tasks = std::mem::take(&mut inner.tasks);
-        drop(inner);
+        let mut state = self.state.lock();
+        let (wakers, requests) = state.requests.end(end);
+        let bound = state.bound.take();
+        let tasks = std::mem::take(&mut state.tasks);
+        drop(state);
         stop(tasks);
         drop(bound);
         wakers.into_iter().for_each(Waker::wake);
@@ -179,19 +169,19 @@ impl Listener {
     }
 }
 
-impl AsMut<Requests<Incoming>> for Inner {
+impl AsMut<Requests<Incoming>> for State {
     fn as_mut(&mut self) -> &mut Requests<Incoming> {
         &mut self.requests
     }
 }
 
 impl AcceptQueue for Listener {
-    type Inner = Inner;
+    type State = State;
     type Request = Incoming;
     type Connector = Arc<Connector>;
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn connector_for(&self, incoming: Incoming) -> Arc<Connector> {
@@ -262,37 +252,23 @@ impl Connector {
         self.notice_departure();
         let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
         let taken = length <= maximum && {
-            let mut inner = self.lock();
-            inner.queue_pair().is_none() && self.take_queue_pair(&mut inner, queue_pair)
+            let mut state = self.lock();
+            state.queue_pair.is_none() && self.take_queue_pair(&mut state, queue_pair)
         };
         let busy = length <= maximum && !taken;
         let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(status) = self.handle(input) {
+        if let Err(failure) = self.handle(input) {
             if taken {
                 self.give_back();
             }
-            return Err(match status {
-                Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-                status => accept_error(status, self.take_reason(), self.peer()),
-            });
+            return Err(self.accept_error(failure));
         }
-        let guard = OnDrop::new(&**self, Input::Release);
+        let guard = ReleaseGuard::new(&**self);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
         self.reply(queue_pair, agreed, &params.private_data).await;
-        let status = self.answer(Op::Accept).await;
+        let answer = self.answer(Op::Accept).await;
         guard.disarm();
-        match status {
-            Status::SUCCESS => Ok(()),
-            status => Err(accept_error(status, self.take_reason(), self.peer())),
-        }
-    }
-
-    /// Checks whether the peer has closed its socket while its request or its reply was waiting, and reports
-    /// that to the machine.
-    pub(super) fn notice_departure(&self) {
-        if let Err(reason) = self.check_peer() {
-            let _ = self.handle_with(Input::PeerGaveUp, |inner| inner.progress.reason = Some(reason));
-        }
+        answer.map_err(|failure| self.accept_error(failure))
     }
 
     /// Sends the reply and passes the socket to its driver.
@@ -308,13 +284,12 @@ impl Connector {
             sent = stream.write_all(&reply) => sent,
         };
         if let Err(error) = sent {
-            let (input, reason) = match error.raw_os_error() {
-                Some(code) => (Input::PeerGaveUp, Reason::Errno(code)),
+            let _ = self.handle(match error.raw_os_error() {
+                Some(code) => Input::lost(Loss::GaveUp, Reason::Errno(code)),
                 // Tokio's error for a socket whose runtime has shut down has no error number; all others have
                 // one.
-                None => (Input::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
-            };
-            let _ = self.handle_with(input, |inner| inner.progress.reason = Some(reason));
+                None => Input::lost(Loss::Failed(Status::CANCELED), Reason::RUNTIME_ENDED),
+            });
             return;
         }
         let started = self.start_connection(
@@ -331,7 +306,7 @@ impl Connector {
             // (`NEG-07`).
             self.establish(Input::PeerCompleted);
         }
-        self.spawn(driver);
+        self.adapter.runtime.spawn(driver);
     }
 
     /// Returns whether Accept or Reject may still be called.
@@ -344,18 +319,13 @@ impl Connector {
     /// # Errors
     /// See [`AcceptError`].
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        let (length, maximum) = (data.len(), MAX_PRIVATE_DATA);
         self.notice_departure();
-        let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |inner| {
-            if let Some(handshake) = inner.handshake.as_mut().filter(|_| length <= maximum) {
-                handshake.set_reject_data(Bytes::copy_from_slice(data));
+        let keep = |state: &mut connector::State, data| {
+            if let Some(handshake) = &mut state.handshake {
+                handshake.set_reject_data(data);
             }
-        });
-        outcome.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-            status => accept_error(status, self.take_reason(), self.peer()),
-        })
+        };
+        self.reject(data, MAX_PRIVATE_DATA, keep).map_err(|failure| self.accept_error(failure))
     }
 }
 

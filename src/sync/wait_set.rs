@@ -19,7 +19,7 @@ impl<T> Default for Waiter<T> {
     }
 }
 
-impl<T: Copy> Waiter<T> {
+impl<T: Clone> Waiter<T> {
     /// Sets the value, and returns the waker of the task.
     #[must_use = "the task waits for it"]
     pub(crate) fn notify(&mut self, value: T) -> Option<Waker> {
@@ -30,15 +30,15 @@ impl<T: Copy> Waiter<T> {
     /// Returns the value, which stays, or keeps the waker of the task and returns the one before.
     #[must_use = "the waker is to be dropped without the lock"]
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> (Poll<T>, Option<Waker>) {
-        match self.value {
-            Some(value) => (Poll::Ready(value), None),
+        match &self.value {
+            Some(value) => (Poll::Ready(value.clone()), None),
             None => (Poll::Pending, self.waker.replace(cx.waker().clone())),
         }
     }
 
     /// Returns the value, if there is one.
     pub(crate) fn value(&self) -> Option<T> {
-        self.value
+        self.value.clone()
     }
 
     /// Takes the value out.

@@ -8,17 +8,15 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tracing::debug;
 
 use super::cm_id::CmId;
-use super::connector::{Connector, Inner, Offer, PendingCall};
+use super::connector::{Connector, Offer, PendingCall, State};
 use super::limits::IB_REJECT_DATA;
 use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{AcceptError, Reason};
-use crate::proto::connector::{Input, Op, State};
-use crate::provider::connector::{AfterStep, ConnectorDriver, OnDrop};
-use crate::provider::errors::accept_error;
+use crate::proto::connector::{Input, Loss, Op, Phase};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ReleaseGuard};
 use crate::provider::params::AcceptParams;
 use crate::status::Status;
 use crate::types::{ConnectionId, ReadLimits, Role};
@@ -49,55 +47,42 @@ impl Connector {
             return Err(AcceptError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {
-            return Err(accept_error(Status::CANCELED, Reason::RUNTIME_ENDED, self.peer()));
+            let (peer, status) = (self.peer(), Status::CANCELED);
+            return Err(AcceptError::Other { peer, status, reason: Reason::RUNTIME_ENDED });
         }
         let (length, maximum) = (params.private_data.len(), self.adapter.info().max_reply_data);
         // After an attempt that failed it is being renewed.
         queue_pair.settled().await;
         let mut taken = false;
-        let mut after = AfterStep::default();
-        let prepare = |inner: &mut Inner| {
+        let within = |state: &mut State, after: &mut AfterStep| {
             taken = length <= maximum
-                && inner.progress.state() == State::RequestPending
-                && inner.queue_pair.is_none()
+                && state.progress.phase() == Phase::RequestPending
+                && state.queue_pair.is_none()
                 && queue_pair.associate(self.me.clone()).is_ok();
             if taken {
-                let offered = inner.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
-                inner.queue_pair = Some(queue_pair.clone());
-                inner.limits = self.agreed(params.read_limits, offered);
-                inner.offer = Offer {
+                let offered = state.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
+                state.queue_pair = Some(queue_pair.clone());
+                state.limits = self.agreed(params.read_limits, offered);
+                state.offer = Offer {
                     private_data: params.private_data.clone(),
-                    limits: inner.limits,
+                    limits: state.limits,
                     options: params.options,
                     traffic_class: None,
                     tries: 0,
                     until: None,
                 };
             }
-            Some(Input::Accept { data: length, max_data: maximum, busy: length <= maximum && !taken })
+            let busy = length <= maximum && !taken;
+            self.advance(state, Input::Accept { data: length, max_data: maximum, busy }, after)
         };
-        let outcome = self.step(prepare, &mut after);
-        Self::run_on(&self.adapter.setup, &mut after);
-        if let Err(status) = outcome {
+        if let Err(failure) = self.step(|after| Self::run_on(&self.adapter.setup, after), within) {
             self.give_back(taken);
-            return Err(match status {
-                Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-                status => accept_error(status, self.take_reason(), self.peer()),
-            });
+            return Err(self.accept_error(failure));
         }
-        let guard = OnDrop::new(self, Input::Release);
-        let status = self.answer(Op::Accept).await;
+        let guard = ReleaseGuard::new(self);
+        let answer = self.answer(Op::Accept).await;
         guard.disarm();
-        let data = self.private_data().ok().filter(|data| !data.is_empty());
-        match status {
-            Status::SUCCESS => Ok(()),
-            status => Err(match accept_error(status, self.take_reason(), self.peer()) {
-                AcceptError::Refused { peer, reason, .. } => {
-                    AcceptError::Refused { peer, private_data: data, reason }
-                }
-                error => error,
-            }),
-        }
+        answer.map_err(|failure| self.accept_error(failure))
     }
 
     /// Returns the read limits of an accept that asks for these: at most those that were offered. Some devices serve
@@ -122,16 +107,16 @@ impl Connector {
     /// Has a thread send the reply. InfiniBand's queue pair is ready before that; iWARP's driver does it by itself.
     ///
     /// # Errors The input that reports the failure to the machine.
-    pub(crate) fn reply(&self, inner: &mut Inner, after: &mut AfterStep) -> Result<(), Input> {
+    pub(crate) fn reply(&self, state: &mut State, after: &mut AfterStep) -> Result<(), Input> {
         let (Some(id), Some(queue_pair), Some(connector)) =
-            (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
+            (state.id.clone(), state.queue_pair.clone(), self.me.upgrade())
         else {
-            return Err(Input::PeerGaveUp);
+            return Err(Input::lost(Loss::GaveUp, None));
         };
-        let device = queue_pair.lend().ok_or(Input::PeerGaveUp)?;
-        inner.awaited = false;
-        inner.pending_call = PendingCall::Calling;
-        let (offer, limits) = (inner.offer.clone(), inner.limits);
+        let device = queue_pair.lend().ok_or_else(|| Input::lost(Loss::GaveUp, None))?;
+        state.awaited = false;
+        state.pending_call = PendingCall::Calling;
+        let (offer, limits) = (state.offer.clone(), state.limits);
         if self.adapter.quirks().misses_early_frames {
             // On a thread of its own it would wait in the middle for its turn, while the peer sends.
             let connection = self.id;
@@ -139,12 +124,12 @@ impl Connector {
             let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits, log);
             // Not under the lock: its last holder finishes requests.
             after.jobs.push(Box::new(move || drop(device)));
-            return self.has_replied(inner, outcome).map(drop);
+            return self.has_replied(state, outcome).map(drop);
         }
         after.jobs.push(Box::new(move || {
             let log = |error: io::Error| Self::log_ack_timeout(connector.id, &error);
             let outcome = connector.send_reply(&id, &queue_pair, &device, &offer, limits, log);
-            connector.returned(id, Some(device), |inner| connector.has_replied(inner, outcome));
+            connector.returned(id, Some(device), |state| connector.has_replied(state, outcome));
         }));
         Ok(())
     }
@@ -183,15 +168,14 @@ impl Connector {
     /// Handles the outcome of the calls that send the reply.
     ///
     /// # Errors The input that reports the failure to the machine.
-    fn has_replied(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
+    fn has_replied(&self, state: &mut State, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         if let Err(error) = outcome {
-            inner.progress.reason = error.raw_os_error().map(Reason::Errno);
             // Most often the peer has gone, and the event that says so is on its way.
-            return Err(Input::PeerGaveUp);
+            return Err(Input::lost(Loss::GaveUp, error.raw_os_error().map(Reason::Errno)));
         }
         // Unless the word that establishes the connection has been faster.
-        if inner.pending_call == PendingCall::Calling {
-            inner.pending_call =
+        if state.pending_call == PendingCall::Calling {
+            state.pending_call =
                 if self.adapter.is_iwarp() { PendingCall::Waiting } else { PendingCall::None };
         }
         Ok(None)
@@ -199,8 +183,8 @@ impl Connector {
 
     /// Returns whether Accept or Reject may still be called.
     pub(crate) fn is_pending(&self) -> bool {
-        let inner = self.lock();
-        inner.progress.state() == State::RequestPending && inner.id.is_some()
+        let state = self.lock();
+        state.progress.phase() == Phase::RequestPending && state.id.is_some()
     }
 
     /// Rejects the request (`IND2Connector::Reject` by the passive side).
@@ -208,33 +192,25 @@ impl Connector {
     /// # Errors
     /// See [`AcceptError`].
     pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError> {
-        let (length, maximum) = (data.len(), self.adapter.info().max_reject_data);
-        let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |inner| {
-            if length <= maximum {
-                inner.reject_data = Some(Bytes::copy_from_slice(data));
-            }
-        });
-        outcome.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => AcceptError::InvalidBufferSize { length, maximum },
-            status => accept_error(status, self.take_reason(), self.peer()),
-        })
+        let keep = |state: &mut State, data| state.reject_data = Some(data);
+        self.reject(data, self.adapter.info().max_reject_data, keep)
+            .map_err(|failure| self.accept_error(failure))
     }
 
     /// Refuses a waiting peer, with the private data of Reject, or for now. Over iWARP a reject for now has no data.
-    pub(super) fn refuse(&self, inner: &mut Inner) {
-        let said = inner.reject_data.take();
+    pub(super) fn refuse(&self, state: &mut State) {
+        let said = state.reject_data.take();
         let for_now: &[u8] =
             if self.role == Role::Passive && !self.adapter.is_iwarp() { &MARKER } else { &[] };
         let data = said.as_deref().unwrap_or(for_now);
         // At any other moment the destruction of the id refuses the peer. After an accept a reject would leave the
         // reply in flight, and the destruction would wait a minute for it.
-        if let Some(id) = inner.id.as_ref().filter(|_| std::mem::take(&mut inner.awaited)) {
+        if let Some(id) = state.id.as_ref().filter(|_| std::mem::take(&mut state.awaited)) {
             let established = self.adapter.is_iwarp() && self.role == Role::Active;
             // If the peer has gone, the call fails, which makes no difference.
             let _ = if established { id.disconnect() } else { id.reject(data) };
         }
-        self.release_id(inner);
+        self.release_id(state);
     }
 }
 

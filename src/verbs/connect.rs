@@ -2,25 +2,24 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tracing::{debug, info};
 
 use super::accept::MARKER;
 use super::cm_id::{CmId, EventHandler};
-use super::connector::{Connector, Inner, Offer, PendingCall};
+use super::connector::{Connector, Offer, PendingCall, State};
+use super::context::AdapterContext;
 use super::queue_pair::QueuePair;
-use crate::error::{BindError, ConnectError, Reason, StateError};
+use crate::error::{BindError, ConnectError, Reason};
 use crate::net;
 use crate::net::ports::{PortRange, candidates};
-use crate::proto::connector::{Input, Op, State, Terms};
-use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, is_overdue};
-use crate::provider::errors::{bind_error, connect_error, report_of};
+use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
-use crate::status::porting::{IbRejectReason, Outcome};
+use crate::status::porting::Outcome;
 use crate::sys::{CmEvent, event};
 use crate::types::{PrivateData, ReadLimits};
 
@@ -41,66 +40,24 @@ impl Connector {
             return Err(BindError::DeviceRemoved);
         }
         let address = net::canonical(address);
-        let mut after = AfterStep::default();
-        // All under one lock: between its two steps a connect would find a connector that is not bound yet, and its
-        // attempt would be taken for the bound one.
-        let mut inner = self.lock();
-        let local = inner.progress.local;
-        let begun = self.handle_locked(&mut inner, Input::Bind, &mut after);
-        let outcome = begun.map_err(|status| bind_error(status, local)).and_then(|()| {
-            let (input, outcome) = match self.bound_id(address, false) {
-                Ok((id, local)) => {
-                    inner.progress.local = Some(local);
-                    inner.bound = Some(local);
-                    inner.id = Some(id);
-                    (Input::Bound, Ok(()))
-                }
-                Err(error) => (Input::BindFailed(error.status()), Err(error)),
-            };
-            let _ = self.handle_locked(&mut inner, input, &mut after);
-            outcome
-        });
-        drop(inner);
-        after.run();
-        outcome
+        self.bind_by(|state| {
+            let (id, local) = self.bound_id(address, false)?;
+            state.id = Some(id);
+            Ok(local)
+        })
     }
 
-    /// Creates an id that is bound to a local address. With port 0 the id gets the first free port of ours (`X9`).
+    /// Creates an id that is bound to a local address.
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
-        let id = self
-            .adapter
-            .router
-            .create(&self.adapter.events, me)
-            .map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
-        if reuse {
-            // The id before this one is gone, and some drivers remember it for a while. Without the option the port
-            // may be ours all the same.
-            let _ = id.set_reuseaddr();
-        }
-        let local = bind_id(&id, address)?;
-        if !self.adapter.has(&id) {
-            return Err(BindError::InvalidAddress(address.ip()));
-        }
-        Ok((id, local))
+        bound_id(&self.adapter, self.me.clone(), address, reuse)
     }
 
     /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
-    pub(crate) fn bind_again(&self, inner: &mut Inner) {
-        let Some(local) = inner.bound else { return };
+    pub(crate) fn bind_again(&self, state: &mut State) {
+        let Some(local) = state.progress.bound else { return };
         if let Ok((id, _)) = self.bound_id(local, true) {
-            inner.id = Some(id);
+            state.id = Some(id);
         }
-    }
-
-    /// Returns the address that Bind gave, until a connection uses it.
-    ///
-    /// # Errors
-    /// `ConnectionInvalid` when it is not bound.
-    pub(crate) fn bound_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.lock();
-        let bound = inner.bound.filter(|_| inner.progress.state() == State::Bound);
-        bound.ok_or(StateError::ConnectionInvalid)
     }
 
     /// Connects to `peer` (`IND2Connector::Connect`). Resolves when the peer accepts.
@@ -120,7 +77,11 @@ impl Connector {
             return Err(ConnectError::ForeignQueuePair);
         }
         if self.adapter.is_stopped() {
-            return Err(connect_error(Status::CANCELED, Reason::RUNTIME_ENDED, peer));
+            return Err(ConnectError::Other {
+                peer,
+                status: Status::CANCELED,
+                reason: Reason::RUNTIME_ENDED,
+            });
         }
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));
@@ -142,34 +103,20 @@ impl Connector {
         let call =
             self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std), wait)?;
         let answer = self.answer(Op::Connect);
-        let status = match deadline {
+        let answer = match deadline {
             None => answer.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, answer).await {
-                Ok(status) => status,
+                Ok(answer) => answer,
                 Err(_elapsed) => {
                     self.out_of_time();
                     self.answer(Op::Connect).await
                 }
             },
         };
-        if status == Status::SUCCESS {
-            call.returned();
-            return Ok(());
-        }
-        // Taken before the call ends, because another call may begin then.
-        let error = self.lock().error.take();
-        let private_data = self.private_data().ok().filter(|data| !data.is_empty());
-        let error = match error {
-            Some(error) if error.status() == status => error,
-            _ => match connect_error(status, self.take_reason(), self.peer()) {
-                ConnectError::Refused { peer, reason } if private_data.is_some() || said_no(&reason) => {
-                    ConnectError::Rejected { peer, private_data, reason }
-                }
-                error => error,
-            },
-        };
+        // Before the call ends, because another call may begin then.
+        let outcome = answer.map_err(|failure| self.connect_error(failure));
         call.returned();
-        Err(error)
+        outcome
     }
 
     /// Returns the time limit of a connect whose caller has set none.
@@ -189,48 +136,22 @@ impl Connector {
         deadline: Option<Instant>,
         wait: Option<ConnectWait<'_, Self>>,
     ) -> Result<ConnectCall<'_, Self>, ConnectError> {
-        let (data, max_data) = (params.private_data.len(), self.adapter.info().max_request_data);
-        let peer = net::canonical(peer);
-        // Taken before the machine is asked, so that no other connector gets it in between, and under the same lock,
-        // so that another call on this connector finds either all of it or nothing.
-        let (mut busy, mut canceled) = (false, false);
-        let mut after = AfterStep::default();
-        let prepare = |inner: &mut Inner| {
-            canceled = wait.as_ref().is_some_and(|wait| wait.is_canceled(inner));
-            let fits = matches!(inner.progress.state(), State::Idle | State::Bound) && data <= max_data;
-            let called = inner.progress.is_connect_called();
-            let taken = fits && !called && queue_pair.associate(self.me.clone()).is_ok();
-            if taken {
-                inner.queue_pair = Some(queue_pair.clone());
-                inner.progress.peer = Some(peer);
-                inner.progress.begin_connect();
-                inner.error = None;
-                inner.awaited = false;
-                inner.offer = Offer {
-                    private_data: params.private_data.clone(),
-                    limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
-                    options: params.options,
-                    traffic_class: params.traffic_class,
-                    tries: PORT_TRIES,
-                    until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
-                };
+        let lengths = (params.private_data.len(), self.adapter.info().max_request_data);
+        self.begin_connect(net::canonical(peer), lengths, deadline, wait, |state| {
+            if queue_pair.associate(self.me.clone()).is_err() {
+                return false;
             }
-            busy = fits && !called && !taken;
-            let overdue = is_overdue(deadline);
-            Some(Input::Connect { data, max_data, busy: busy || called, deadline, overdue })
-        };
-        let outcome = self.step(prepare, &mut after);
-        let call = outcome.map(|()| ConnectCall::new(self));
-        // If a subscriber panics, the call is dropped.
-        after.run();
-        call.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => {
-                ConnectError::InvalidBufferSize { length: data, maximum: max_data }
-            }
-            // The cancel that came after the wait has ended the connector.
-            Status::CONNECTION_ACTIVE if canceled => ConnectError::Canceled,
-            Status::CONNECTION_ACTIVE if busy => ConnectError::QueuePairActive,
-            status => connect_error(status, Reason::Local("the connector cannot connect"), peer),
+            state.queue_pair = Some(queue_pair.clone());
+            state.awaited = false;
+            state.offer = Offer {
+                private_data: params.private_data.clone(),
+                limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
+                options: params.options,
+                traffic_class: params.traffic_class,
+                tries: PORT_TRIES,
+                until: params.timeout.is_none().then(|| Instant::now() + RESOLVE_ALL),
+            };
+            true
         })
     }
 
@@ -238,51 +159,45 @@ impl Connector {
     /// the bound port.
     ///
     /// # Errors The input that reports the failure to the machine.
-    pub(crate) fn dial(&self, inner: &mut Inner) -> Result<(), Input> {
-        if Self::is_put_off(inner) {
+    pub(crate) fn dial(&self, state: &mut State) -> Result<(), Input> {
+        if Self::is_put_off(state) {
             return Ok(());
         }
-        let outcome = self.resolve(inner);
-        outcome.map_err(|error| {
-            let report = report_of(&error);
-            inner.progress.reason = error.reason();
-            inner.error = Some(error);
-            report
-        })
+        self.resolve(state).map_err(Input::from)
     }
 
-    fn resolve(&self, inner: &mut Inner) -> Result<(), ConnectError> {
-        let peer = inner.progress.peer.ok_or(ConnectError::Invalid)?;
+    fn resolve(&self, state: &mut State) -> Result<(), ConnectError> {
+        let peer = state.progress.peer.ok_or(ConnectError::Invalid)?;
         net::errors::validate_destination(peer)?;
-        if inner.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+        if state.progress.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
             return Err(ConnectError::InvalidAddress(peer));
         }
-        if inner.bound == Some(peer) {
+        if state.progress.bound == Some(peer) {
             // A listener cannot be there, and the TCP of some drivers would connect to itself.
             let reason = Reason::Errno(libc::ECONNREFUSED);
             return Err(ConnectError::Refused { peer, reason });
         }
-        let id = match (inner.id.clone(), inner.bound) {
+        let id = match (state.id.clone(), state.progress.bound) {
             (Some(id), Some(_)) => id,
             (_, bound) => {
                 let (id, local) = match bound {
                     Some(bound) => self.bound_id(bound, true).map_err(ConnectError::Bind)?,
                     None => self.id_towards(peer)?,
                 };
-                inner.progress.local = Some(local);
-                inner.id = Some(id.clone());
+                state.progress.local = Some(local);
+                state.id = Some(id.clone());
                 id
             }
         };
-        if inner.bound.is_some() {
+        if state.progress.bound.is_some() {
             // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
             let _ = id.set_reuseaddr();
         }
         let os = |error: &io::Error| net::errors::connect_error(error, peer);
-        if let Some(class) = inner.offer.traffic_class {
+        if let Some(class) = state.offer.traffic_class {
             id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
         }
-        if let Some(timeout) = inner.offer.options.ack_timeout() {
+        if let Some(timeout) = state.offer.options.ack_timeout() {
             id.set_ack_timeout(timeout).map_err(|_| ConnectError::NotSupported("an acknowledge timeout"))?;
         }
         id.resolve_addr(None, peer, RESOLVE).map_err(|error| os(&error))
@@ -292,10 +207,10 @@ impl Connector {
     /// a peer may be about to come up. Returns whether it does.
     ///
     /// The id is then as it was before the step, in the kernel too.
-    pub(crate) fn resolves_again(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> bool {
-        let (Some(id), Some(peer)) = (&inner.id, inner.progress.peer) else { return false };
-        let unanswered = event.status == -libc::ETIMEDOUT && inner.progress.state() == State::Connecting;
-        if !unanswered || inner.offer.until.is_some_and(|until| Instant::now() >= until) {
+    pub(crate) fn resolves_again(&self, state: &mut State, event: &CmEvent, after: &mut AfterStep) -> bool {
+        let (Some(id), Some(peer)) = (&state.id, state.progress.peer) else { return false };
+        let unanswered = event.status == -libc::ETIMEDOUT && state.progress.phase() == Phase::Connecting;
+        if !unanswered || state.offer.until.is_some_and(|until| Instant::now() >= until) {
             return false;
         }
         let (connection, step) = (self.id, event::name(event.kind));
@@ -303,7 +218,7 @@ impl Connector {
         match event.kind {
             event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
             event::ROUTE_ERROR => {
-                self.resolve_route(inner, after);
+                self.resolve_route(state, after);
                 true
             }
             _ => false,
@@ -312,15 +227,15 @@ impl Connector {
 
     /// Has a thread ask for the route: librdmacm asks `ibacm` for that of InfiniBand and RoCE, if it runs, and waits for its
     /// answer within the call. That may take seconds, and all such calls of a process wait for each other.
-    fn resolve_route(&self, inner: &mut Inner, after: &mut AfterStep) {
-        let (Some(id), Some(connector)) = (inner.id.clone(), self.me.upgrade()) else { return };
-        inner.pending_call = PendingCall::Calling;
+    fn resolve_route(&self, state: &mut State, after: &mut AfterStep) {
+        let (Some(id), Some(connector)) = (state.id.clone(), self.me.upgrade()) else { return };
+        state.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             // An attempt that ended before its turn came needs no route.
             let outcome = if connector.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
-            connector.returned(id, None, |inner| {
-                outcome.map_err(|error| Self::fail(inner, &error))?;
-                inner.pending_call = PendingCall::None;
+            connector.returned(id, None, |state| {
+                outcome.map_err(|error| Self::fail(state, &error))?;
+                state.pending_call = PendingCall::None;
                 Ok(None)
             });
         }));
@@ -331,12 +246,12 @@ impl Connector {
     ///
     /// A connection goes on for as long as its path does: its packets may still arrive, and if they do not, the device or the
     /// path timeout ends it. An id that waits for its connect is bound again, so that the connection uses the new path.
-    pub(crate) fn address_moved(&self, inner: &mut Inner, after: &mut AfterStep) {
-        let (connection, local) = (self.id, inner.progress.local);
+    pub(crate) fn address_moved(&self, state: &mut State, after: &mut AfterStep) {
+        let (connection, local) = (self.id, state.progress.local);
         after.log(move || info!(%connection, local = local.map(tracing::field::display), "local address moved to another port"));
-        if inner.progress.state() == State::Bound {
-            inner.id = None;
-            self.bind_again(inner);
+        if state.progress.phase() == Phase::Bound {
+            state.id = None;
+            self.bind_again(state);
         }
     }
 
@@ -358,43 +273,43 @@ impl Connector {
     }
 
     /// Begins the second step, the resolution of the route, after the address was resolved.
-    pub(crate) fn address_resolved(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
-        let id = inner.id.as_ref().filter(|_| inner.progress.state() == State::Connecting)?;
-        inner.progress.local = id.local_addr().or(inner.progress.local);
+    pub(crate) fn address_resolved(&self, state: &mut State, after: &mut AfterStep) -> Option<Input> {
+        let id = state.id.as_ref().filter(|_| state.progress.phase() == Phase::Connecting)?;
+        state.progress.local = id.local_addr().or(state.progress.local);
         if !self.adapter.has(id) {
             // It was bound to the unspecified address, and the peer is reached by another device.
-            return Some(Self::fail(inner, &io::Error::from_raw_os_error(libc::ENETUNREACH)));
+            return Some(Self::fail(state, &io::Error::from_raw_os_error(libc::ENETUNREACH)));
         }
-        self.resolve_route(inner, after);
+        self.resolve_route(state, after);
         None
     }
 
     /// Begins the third step: sends the request. InfiniBand's answer comes as an event; drivers of iWARP connect their
     /// TCP within the call, which is therefore made where it may block.
-    pub(crate) fn route_resolved(&self, inner: &mut Inner) -> Option<Input> {
-        let id = inner.id.clone().filter(|_| inner.progress.state() == State::Connecting)?;
+    pub(crate) fn route_resolved(&self, state: &mut State) -> Option<Input> {
+        let id = state.id.clone().filter(|_| state.progress.phase() == Phase::Connecting)?;
         if !self.adapter.is_iwarp() {
-            let device = inner.queue_pair.as_ref()?.lend()?;
+            let device = state.queue_pair.as_ref()?.lend()?;
             device.tell_options(&id);
             let number = device.queue_pair.number();
             // The call only sends the number to the peer.
             drop(device);
-            let outcome = id.connect(&inner.offer.parameters(inner.offer.limits, number));
+            let outcome = id.connect(&state.offer.parameters(state.offer.limits, number));
             if outcome.is_ok() {
-                inner.pending_call = PendingCall::Waiting;
+                state.pending_call = PendingCall::Waiting;
             }
-            return outcome.err().map(|error| Self::fail(inner, &error));
+            return outcome.err().map(|error| Self::fail(state, &error));
         }
         // Both are held until the call has returned: neither may go while the driver works on them.
-        let device = inner.queue_pair.as_ref()?.lend()?;
-        let offer = inner.offer.clone();
+        let device = state.queue_pair.as_ref()?.lend()?;
+        let offer = state.offer.clone();
         let me = self.me.clone();
-        inner.pending_call = PendingCall::Calling;
+        state.pending_call = PendingCall::Calling;
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
             match me.upgrade() {
                 Some(connector) => {
-                    connector.returned(id, Some(device), |inner| connector.has_called(inner, outcome))
+                    connector.returned(id, Some(device), |state| connector.has_called(state, outcome))
                 }
                 None => drop((id, device)),
             }
@@ -406,86 +321,82 @@ impl Connector {
     /// taken is replaced by the next one.
     ///
     /// # Errors The input that reports the failure to the machine.
-    fn has_called(&self, inner: &mut Inner, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
+    fn has_called(&self, state: &mut State, outcome: io::Result<()>) -> Result<Option<Input>, Input> {
         let Err(error) = outcome else {
             // Unless the answer has been faster.
-            if inner.pending_call == PendingCall::Calling {
-                inner.pending_call = PendingCall::Waiting;
+            if state.pending_call == PendingCall::Calling {
+                state.pending_call = PendingCall::Waiting;
             }
             return Ok(None);
         };
-        if Self::takes_another_port(inner, error.raw_os_error().unwrap_or(0)) {
-            return Ok(self.dial(inner).err());
+        if Self::takes_another_port(state, error.raw_os_error().unwrap_or(0)) {
+            return Ok(self.dial(state).err());
         }
-        Err(Self::fail(inner, &error))
+        Err(Self::fail(state, &error))
     }
 
     /// Gives up the id of the attempt if a driver has found its port taken, by this error number, and the port was of our own
     /// choice. Returns whether it did: the attempt dials again, from another port.
-    pub(crate) fn takes_another_port(inner: &mut Inner, errno: i32) -> bool {
+    pub(crate) fn takes_another_port(state: &mut State, errno: i32) -> bool {
         let taken = matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL);
-        if !taken || inner.bound.is_some() || inner.offer.tries == 0 {
+        if !taken || state.progress.bound.is_some() || state.offer.tries == 0 {
             return false;
         }
-        inner.pending_call = PendingCall::None;
-        inner.offer.tries -= 1;
-        inner.id = None;
+        state.pending_call = PendingCall::None;
+        state.offer.tries -= 1;
+        state.id = None;
         true
     }
 
-    /// Returns the input for a step of the attempt that failed within its call, and keeps the error.
-    fn fail(inner: &mut Inner, error: &io::Error) -> Input {
-        let peer = inner.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
-        let error = match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
-                ConnectError::Refused { peer, reason }
-            }
-            _ => net::errors::connect_error(error, peer),
-        };
-        let report = report_of(&error);
-        inner.progress.reason = error.reason();
-        inner.error = Some(error);
-        report
+    /// Returns the input for a step of the attempt that failed within its call.
+    fn fail(state: &State, error: &io::Error) -> Input {
+        let peer = state.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
+        attempt_error(error, peer).into()
     }
 
     /// Returns the input for an event that ends the attempt, with the outcome that the event stands for.
     pub(super) fn input_for_failed_attempt(
         &self,
-        inner: &mut Inner,
+        state: &State,
         event: &CmEvent,
         outcome: Option<Outcome>,
+        reason: Reason,
     ) -> Input {
+        let Some(peer) = state.progress.peer else {
+            return Input::lost(Loss::Failed(Status::UNSUCCESSFUL), reason);
+        };
         let rejected = event.kind == event::REJECTED && self.said_no(event);
         if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
-            inner.progress.reason = Some(Reason::NotNow);
-            return Input::Refused { private_data: None };
+            return Input::lost(Loss::Refused(None), Reason::NotNow);
         }
+        let lost = |loss| Input::lost(loss, reason);
         match outcome {
-            Some(Outcome::NetworkUnreachable) => Input::Unreachable { network: true },
-            Some(Outcome::HostUnreachable) => Input::Unreachable { network: false },
-            Some(Outcome::NoAnswer) => Input::TimedOut,
+            Some(Outcome::NetworkUnreachable) => lost(Loss::Unreachable { network: true }),
+            Some(Outcome::HostUnreachable) => lost(Loss::Unreachable { network: false }),
+            Some(Outcome::NoAnswer) => lost(Loss::TimedOut),
             _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
-                libc::ETIMEDOUT => Input::TimedOut,
-                libc::EHOSTUNREACH => Input::Unreachable { network: false },
-                libc::ENETUNREACH => Input::Unreachable { network: true },
-                _ => Input::Refused { private_data: self.private_data_of(event).filter(|_| rejected) },
+                libc::ETIMEDOUT => lost(Loss::TimedOut),
+                libc::EHOSTUNREACH => lost(Loss::Unreachable { network: false }),
+                libc::ENETUNREACH => lost(Loss::Unreachable { network: true }),
+                // The application's.
+                _ if rejected => {
+                    let private_data = self.private_data_of(event);
+                    ConnectError::Rejected { peer, private_data, reason }.into()
+                }
+                _ => lost(Loss::Refused(None)),
             },
-            _ if event.kind == event::DISCONNECTED => Input::PeerGaveUp,
-            _ => Self::input_for_error(inner, event, outcome),
+            _ if event.kind == event::DISCONNECTED => lost(Loss::GaveUp),
+            _ => Self::input_for_error(event, outcome, peer, reason),
         }
     }
 
-    /// Returns the input for a step of the attempt that failed with an error number, and keeps the error. The number
-    /// means the same as that of a failed call.
+    /// Returns the input for a step of the attempt that failed with an error number, which means the same as that of a
+    /// failed call.
     ///
     /// A resolution reports the numbers of the kernel's routes. Drivers of iWARP report what has no event of its own as
     /// `CONNECT_ERROR`: a peer without a hardware address, for example (cxgb4's `status2errno`).
-    fn input_for_error(inner: &mut Inner, event: &CmEvent, outcome: Option<Outcome>) -> Input {
+    fn input_for_error(event: &CmEvent, outcome: Option<Outcome>, peer: SocketAddr, reason: Reason) -> Input {
         let errno = event.status.saturating_neg();
-        let (Some(peer), Some(reason)) = (inner.progress.peer, inner.progress.reason) else {
-            return Input::Failed(Status::UNSUCCESSFUL);
-        };
         let other = |status| ConnectError::Other { peer, status, reason };
         let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
             _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
@@ -497,20 +408,18 @@ impl Connector {
             ConnectError::Other { .. } => other(Status::UNSUCCESSFUL),
             error => error,
         };
-        let report = report_of(&error);
-        inner.error = Some(error);
-        report
+        Input::failed(error, Some(reason))
     }
 
     /// Returns the input for the peer's accept: on InfiniBand the peer waits for us, on iWARP the connection is
     /// established (SEMANTICS 11.2).
-    pub(crate) fn input_for_reply(&self, inner: &mut Inner, event: &CmEvent) -> Input {
+    pub(crate) fn input_for_reply(&self, state: &mut State, event: &CmEvent) -> Input {
         let told = ReadLimits::new(event.responder_resources.into(), event.initiator_depth.into());
         let told = if self.adapter.quirks().swaps_read_limits { told.swapped() } else { told };
-        let limits = told.capped_to(inner.offer.limits);
-        if inner.progress.state() == State::Connecting {
-            inner.limits = limits;
-            inner.awaited = true;
+        let limits = told.capped_to(state.offer.limits);
+        if state.progress.phase() == Phase::Connecting {
+            state.limits = limits;
+            state.awaited = true;
         }
         let private_data = self.private_data_of(event).unwrap_or_else(PrivateData::empty);
         Input::PeerAccepted(Terms { limits, private_data })
@@ -521,44 +430,43 @@ impl Connector {
     /// # Errors
     /// See [`ConnectError`].
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
-        let mut after = AfterStep::default();
-        let begun = self.step(|_| Some(Input::CompleteConnect), &mut after);
-        Self::run_on(&self.adapter.setup, &mut after);
-        begun.map_err(|status| connect_error(status, self.take_reason(), self.peer()))?;
-        match self.answer(Op::CompleteConnect).await {
-            Status::SUCCESS => Ok(()),
-            status => {
-                self.settled().await;
-                Err(connect_error(status, self.take_reason(), self.peer()))
-            }
+        let answer = match self.step(
+            |after| Self::run_on(&self.adapter.setup, after),
+            |state, after| self.advance(state, Input::CompleteConnect, after),
+        ) {
+            Ok(()) => self.answer(Op::CompleteConnect).await,
+            Err(failure) => return Err(self.connect_error(failure)),
+        };
+        if answer.is_err() {
+            self.settled().await;
         }
+        answer.map_err(|failure| self.connect_error(failure))
     }
 
     /// Begins the second half of the handshake, whose calls a thread makes. Over iWARP there is no call to make, and
     /// the connection is established.
-    pub(crate) fn finish_connect(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
-        const ABORTED: Input = Input::Failed(Status::CONNECTION_ABORTED);
+    pub(crate) fn finish_connect(&self, state: &mut State, after: &mut AfterStep) -> Option<Input> {
+        let aborted = |reason: Option<Reason>| Input::lost(Loss::Failed(Status::CONNECTION_ABORTED), reason);
         let (Some(id), Some(queue_pair), Some(connector)) =
-            (inner.id.clone(), inner.queue_pair.clone(), self.me.upgrade())
+            (state.id.clone(), state.queue_pair.clone(), self.me.upgrade())
         else {
-            return Some(ABORTED);
+            return Some(aborted(None));
         };
-        inner.awaited = false;
+        state.awaited = false;
         if self.adapter.is_iwarp() {
-            queue_pair.establish(inner.limits);
+            queue_pair.establish(state.limits);
             return Some(Input::CompleteDone);
         }
-        let Some(device) = queue_pair.lend() else { return Some(ABORTED) };
-        let (limits, options) = (inner.limits, inner.offer.options);
-        inner.pending_call = PendingCall::Calling;
+        let Some(device) = queue_pair.lend() else { return Some(aborted(None)) };
+        let (limits, options) = (state.limits, state.offer.options);
+        state.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
             let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
-            connector.returned(id, Some(device), |inner| {
+            connector.returned(id, Some(device), |state| {
                 if let Err(error) = outcome {
-                    inner.progress.reason = error.raw_os_error().map(Reason::Errno);
-                    return Err(ABORTED);
+                    return Err(aborted(error.raw_os_error().map(Reason::Errno)));
                 }
-                inner.pending_call = PendingCall::None;
+                state.pending_call = PendingCall::None;
                 queue_pair.establish(limits);
                 Ok(Some(Input::CompleteDone))
             });
@@ -571,31 +479,34 @@ impl Connector {
     /// # Errors
     /// `InvalidBufferSize` if the connection manager has no room for so many bytes here.
     pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError> {
-        let (length, maximum) = (data.len(), self.adapter.info().max_active_reject_data);
-        let input = Input::Reject { data: length, max_data: maximum };
-        let outcome = self.handle_with(input, |inner| {
-            if length <= maximum {
-                inner.reject_data = Some(Bytes::copy_from_slice(data));
-            }
-        });
-        outcome.map_err(|status| match status {
-            Status::INVALID_BUFFER_SIZE => ConnectError::InvalidBufferSize { length, maximum },
-            status => connect_error(status, self.take_reason(), self.peer()),
-        })
+        let keep = |state: &mut State, data| state.reject_data = Some(data);
+        self.reject(data, self.adapter.info().max_active_reject_data, keep)
+            .map_err(|failure| self.connect_error(failure))
     }
 }
 
-/// Returns whether the cause of a refusal says that it was the application's. iWARP shows it only by the data.
-fn said_no(reason: &Reason) -> bool {
-    matches!(reason, Reason::Cm { status, .. }
-        if IbRejectReason::from_status(*status) == Some(IbRejectReason::CONSUMER_DEFINED))
-}
-
-/// Binds an id to an address, to a port of ours when that has none.
+/// Creates an id that is bound to a local address of the adapter. With port 0 the id gets the first free port of ours (`X9`).
 ///
 /// # Errors
 /// See [`BindError`].
-pub(crate) fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, BindError> {
+pub(super) fn bound_id(
+    adapter: &AdapterContext,
+    handler: Weak<dyn EventHandler>,
+    address: SocketAddr,
+    reuse: bool,
+) -> Result<(Arc<CmId>, SocketAddr), BindError> {
+    let id = adapter.router.create(&adapter.events, handler);
+    let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
+    if reuse {
+        // The id before this one is gone, and some drivers remember it for a while. Without the option the port may be
+        // ours all the same.
+        let _ = id.set_reuseaddr();
+    }
+    let local = bind_id(&id, address)?;
+    if adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
+}
+
+fn bind_id(id: &CmId, address: SocketAddr) -> Result<SocketAddr, BindError> {
     if address.is_ipv6() {
         let _ = id.set_afonly();
     }

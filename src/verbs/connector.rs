@@ -4,7 +4,6 @@
 //! the peer about the old id has no handler.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,8 @@ use super::context::AdapterContext;
 use super::queue_pair::{DeviceQp, QueuePair, QueuePairUser};
 use super::reactor::handle_device_events;
 use super::workers::Workers;
-use crate::error::{ConnectError, DisconnectError, Reason};
-use crate::proto::connector::{Action, Connector as Machine, Ending, Input, State, Terms};
+use crate::error::{DisconnectError, Reason};
+use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
@@ -36,17 +35,15 @@ pub(crate) struct Connector {
     pub(crate) role: Role,
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Connector>,
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
     _registered: Registered,
 }
 
 /// The state of a connector, under its lock.
-pub(crate) struct Inner {
+pub(crate) struct State {
     pub(crate) progress: ConnectorState,
     /// The id of the attempt, or one that is bound and waits for it.
     pub(crate) id: Option<Arc<CmId>>,
-    /// The local address that Bind gave it.
-    pub(crate) bound: Option<SocketAddr>,
     pub(crate) queue_pair: Option<Arc<QueuePair>>,
     /// The parameters that Connect or Accept sends to the peer.
     pub(crate) offer: Offer,
@@ -54,8 +51,6 @@ pub(crate) struct Inner {
     pub(crate) limits: ReadLimits,
     /// The private data that Reject sends, if it was called.
     pub(crate) reject_data: Option<Bytes>,
-    /// The error of the attempt, if it says more than the status.
-    pub(crate) error: Option<ConnectError>,
     /// The peer waits for our decision: to accept its request, or to complete what it has accepted.
     pub(crate) awaited: bool,
     /// The input that an action has led to.
@@ -130,20 +125,20 @@ pub(crate) enum PendingCall {
     Waiting,
 }
 
-impl Inner {
+impl State {
     /// Returns whether a thread has yet to return from the call that leads to this event. The next step of the id waits for that:
     /// otherwise the outcome of one call would be taken for that of the next.
     fn precedes_return(&self, event: &CmEvent) -> bool {
         let follows = match event.kind {
-            event::ROUTE_RESOLVED | event::ROUTE_ERROR => self.progress.state() == State::Connecting,
-            event::DISCONNECTED => self.progress.state() == State::Completing,
+            event::ROUTE_RESOLVED | event::ROUTE_ERROR => self.progress.phase() == Phase::Connecting,
+            event::DISCONNECTED => self.progress.phase() == Phase::Completing,
             _ => false,
         };
         follows && self.pending_call == PendingCall::Calling
     }
 }
 
-impl AsMut<ConnectorState> for Inner {
+impl AsMut<ConnectorState> for State {
     fn as_mut(&mut self) -> &mut ConnectorState {
         &mut self.progress
     }
@@ -176,15 +171,13 @@ impl Connector {
         let registry = adapter.registry().clone();
         registry.create(|me: &Weak<Self>, registered| {
             let (progress, id) = make(me.clone());
-            let inner = Inner {
+            let state = State {
                 progress,
                 id,
-                bound: None,
                 queue_pair: None,
                 offer: Offer::default(),
                 limits: ReadLimits::NONE,
                 reject_data: None,
-                error: None,
                 awaited: role == Role::Passive,
                 next: None,
                 timer: None,
@@ -200,146 +193,134 @@ impl Connector {
                 adapter,
                 role,
                 me: me.clone(),
-                inner: Mutex::new(inner),
+                state: Mutex::new(state),
                 _registered: registered,
             }
         })
     }
 
-    fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&Inner) -> bool) -> AfterStep {
+    fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&State) -> bool) -> AfterStep {
         let mut after = AfterStep::default();
-        let mut inner = self.lock();
+        let mut state = self.lock();
         // A thread is about to end everything, because the device is gone, and that is the reason of the end.
-        if self.adapter.is_removed() || !applies(&inner) {
+        if self.adapter.is_removed() || !applies(&state) {
             return after;
         }
-        let connected = inner.progress.state() == State::Connected;
+        let connected = state.progress.phase() == Phase::Connected;
+        let loss = Loss::Path(connected.then_some(status));
+        let _ = self.advance(&mut state, Input::lost(loss, reason), &mut after);
         if connected {
-            inner.progress.lose(status, reason);
-        }
-        inner.progress.reason.get_or_insert(reason);
-        let _ = self.handle_locked(&mut inner, Input::PathLost, &mut after);
-        if connected {
-            self.disconnect_in(&mut inner, DisconnectMode::Answer, &mut after);
+            self.disconnect_in(&mut state, DisconnectMode::Answer, &mut after);
         }
         after
     }
 
     /// Returns the input for an event of the current id, if the event concerns the machine.
-    fn interpret(&self, inner: &mut Inner, event: &CmEvent, after: &mut AfterStep) -> Option<Input> {
-        let state = inner.progress.state();
+    fn interpret(&self, state: &mut State, event: &CmEvent, after: &mut AfterStep) -> Option<Input> {
+        let phase = state.progress.phase();
         let (connection, peer, status, name) =
-            (self.id, inner.progress.peer, event.status, event::name(event.kind));
+            (self.id, state.progress.peer, event.status, event::name(event.kind));
         after.log(move || {
-            debug!(%connection, peer = peer.map(tracing::field::display), event = name, status, phase = ?state, "rdma_cm event");
+            debug!(%connection, peer = peer.map(tracing::field::display), event = name, status, phase = ?phase, "rdma_cm event");
         });
         if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
-            inner.pending_call = PendingCall::None;
+            state.pending_call = PendingCall::None;
         }
         match event.kind {
-            event::ADDR_RESOLVED => self.address_resolved(inner, after),
-            event::ROUTE_RESOLVED => self.route_resolved(inner),
-            event::CONNECT_RESPONSE => Some(self.input_for_reply(inner, event)),
-            event::ESTABLISHED if self.role == Role::Active => Some(self.input_for_reply(inner, event)),
+            event::ADDR_RESOLVED => self.address_resolved(state, after),
+            event::ROUTE_RESOLVED => self.route_resolved(state),
+            event::CONNECT_RESPONSE => Some(self.input_for_reply(state, event)),
+            event::ESTABLISHED if self.role == Role::Active => Some(self.input_for_reply(state, event)),
             event::ESTABLISHED => {
-                if let (State::Accepting, Some(queue_pair)) = (state, &inner.queue_pair) {
-                    queue_pair.establish(inner.limits);
+                if let (Phase::Accepting, Some(queue_pair)) = (phase, &state.queue_pair) {
+                    queue_pair.establish(state.limits);
                 }
                 Some(Input::PeerCompleted)
             }
             event::DEVICE_REMOVAL => None,
             event::ADDR_CHANGE => {
-                self.address_moved(inner, after);
+                self.address_moved(state, after);
                 None
             }
-            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(inner, event, after) => None,
+            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(state, event, after) => None,
             event::CONNECT_ERROR
-                if state == State::Connecting
-                    && Self::takes_another_port(inner, event.status.saturating_neg()) =>
+                if phase == Phase::Connecting
+                    && Self::takes_another_port(state, event.status.saturating_neg()) =>
             {
-                self.dial(inner).err()
+                self.dial(state).err()
             }
             event::ADDR_ERROR
             | event::ROUTE_ERROR
             | event::CONNECT_ERROR
             | event::UNREACHABLE
             | event::REJECTED
-            | event::DISCONNECTED => Some(self.input_for_end(inner, event)),
+            | event::DISCONNECTED => Some(self.input_for_end(state, event)),
             // TIMEWAIT_EXIT: the queue pair was destroyed. Unknown events are ignored, too.
             _ => None,
         }
     }
 
-    /// Maps an rdma_cm event that ends the attempt or the connection to an input, and records the reason.
-    fn input_for_end(&self, inner: &mut Inner, event: &CmEvent) -> Input {
-        let state = inner.progress.state();
+    /// Maps an rdma_cm event that ends the attempt or the connection to an input.
+    fn input_for_end(&self, state: &State, event: &CmEvent) -> Input {
+        let phase = state.progress.phase();
         let transport = if self.adapter.is_iwarp() { CmTransport::Iwarp } else { CmTransport::InfiniBand };
-        let phase = match state {
-            State::Connected | State::PeerGone | State::Disconnecting | State::Disconnected => {
+        let cm_phase = match phase {
+            Phase::Connected | Phase::PeerGone | Phase::Disconnecting | Phase::Disconnected => {
                 CmPhase::Connected
             }
-            State::RequestPending | State::Accepting => CmPhase::Accepting,
+            Phase::RequestPending | Phase::Accepting => CmPhase::Accepting,
             _ => CmPhase::Connecting,
         };
         let kind = Event::from_code(event.kind);
-        let outcome = Outcome::from_cm_in(phase, kind, event.status, transport);
+        let outcome = Outcome::from_cm_in(cm_phase, kind, event.status, transport);
         let reason = Reason::Cm { event: kind, status: event.status };
-        inner.progress.reason = Some(reason);
-        match state {
-            State::Connecting => self.input_for_failed_attempt(inner, event, outcome),
-            State::Connected | State::PeerGone | State::Disconnecting if kind == Event::DISCONNECTED => {
-                let orderly = event.status == 0;
-                let unanswered = state == State::Disconnecting && event.status == -libc::ETIMEDOUT;
-                if orderly {
-                    if state == State::Connected {
-                        self.record_peer_disconnect(inner);
-                    }
-                } else if state != State::PeerGone && !unanswered {
-                    // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
-                    let reset = event.status == -libc::ECONNRESET;
-                    let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
-                    inner.progress.lose(status, reason);
-                }
-                match state {
+        let lost = |loss| Input::lost(loss, reason);
+        // After the end of the connection has begun its break is no loss.
+        let broken = |status| lost(Loss::Path((phase == Phase::Connected).then_some(status)));
+        match phase {
+            Phase::Connecting => self.input_for_failed_attempt(state, event, outcome, reason),
+            Phase::Connected | Phase::PeerGone | Phase::Disconnecting if kind == Event::DISCONNECTED => {
+                // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
+                let reset = event.status == -libc::ECONNRESET;
+                let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
+                match (phase, event.status) {
                     // Nothing of the queue pair is left, see `Flush`.
-                    State::Disconnecting if orderly => Input::DisconnectAnswered,
-                    _ if orderly => Input::PeerDisconnected,
-                    _ => Input::PathLost,
+                    (Phase::Disconnecting, 0) => Input::DisconnectAnswered,
+                    (Phase::Connected, 0) => self.input_for_disconnect(state, reason),
+                    (_, 0) => lost(Loss::Disconnected),
+                    // The disconnect that this end has begun was not completed, unless it was merely not answered.
+                    (Phase::Disconnecting, errno) if errno != -libc::ETIMEDOUT => {
+                        lost(Loss::Path(Some(status)))
+                    }
+                    _ => broken(status),
                 }
             }
-            State::Connected | State::PeerGone | State::Disconnecting => {
-                if state == State::Connected {
-                    inner.progress.lose(Status::IO_TIMEOUT, reason);
-                }
-                Input::PathLost
-            }
+            Phase::Connected | Phase::PeerGone | Phase::Disconnecting => broken(Status::IO_TIMEOUT),
             // Between two halves of the handshake.
             _ => match (kind, outcome) {
-                (Event::DISCONNECTED, _) => Input::PeerDisconnected,
+                (Event::DISCONNECTED, _) => lost(Loss::Disconnected),
                 (Event::REJECTED, _) if self.said_no(event) => {
-                    Input::PeerRejected { private_data: self.private_data_of(event) }
+                    lost(Loss::Refused(self.private_data_of(event)))
                 }
-                (Event::UNREACHABLE, _) => Input::TimedOut,
+                (Event::UNREACHABLE, _) => lost(Loss::TimedOut),
                 // The peer has waited for our last message for as long as it does.
                 (Event::REJECTED, _)
                     if self.role == Role::Active && reject_reason(event) == Some(IbRejectReason::TIMEOUT) =>
                 {
-                    Input::TimedOut
+                    lost(Loss::TimedOut)
                 }
-                _ => Input::PeerGaveUp,
+                _ => lost(Loss::GaveUp),
             },
         }
     }
 
-    /// Records that the peer has disconnected. A queue pair whose requests were flushed before had failed, and the peer leaves for the
-    /// same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
-    fn record_peer_disconnect(&self, inner: &mut Inner) {
-        let failure = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.failure());
+    /// Returns the input for the disconnect of the peer. A queue pair whose requests were flushed before had failed, and the peer
+    /// leaves for the same reason: `rdma_rxe` raises no event when it refuses a request. Over iWARP the end of TCP flushes them, too.
+    fn input_for_disconnect(&self, state: &State, reason: Reason) -> Input {
+        let failure = state.queue_pair.as_ref().and_then(|queue_pair| queue_pair.failure());
         match failure.filter(|_| !self.adapter.is_iwarp()) {
-            Some((status, error)) => inner.progress.lose(status, Reason::Completion(error)),
-            None => {
-                inner.progress.ended.get_or_insert(DisconnectReason::Peer);
-            }
+            Some((status, error)) => Input::lost(Loss::Path(Some(status)), Reason::Completion(error)),
+            None => Input::lost(Loss::Disconnected, reason),
         }
     }
 
@@ -368,14 +349,14 @@ impl Connector {
     }
 
     /// Releases the id of the attempt. A peer that waits for our decision is refused by the destruction of the id.
-    pub(super) fn release_id(&self, inner: &mut Inner) {
-        if let Some(id) = inner.id.take() {
-            match std::mem::replace(&mut inner.pending_call, PendingCall::None) {
+    pub(super) fn release_id(&self, state: &mut State) {
+        if let Some(id) = state.id.take() {
+            match std::mem::replace(&mut state.pending_call, PendingCall::None) {
                 PendingCall::None => drop(id),
                 // The thread that is in the call has the id, too, and gets rid of it.
-                PendingCall::Calling => inner.retiring += 1,
+                PendingCall::Calling => state.retiring += 1,
                 PendingCall::Waiting => {
-                    inner.retiring += 1;
+                    state.retiring += 1;
                     let me = self.me.clone();
                     self.adapter.runtime.spawn_blocking(move || {
                         drop(id);
@@ -386,8 +367,8 @@ impl Connector {
                 }
             }
         }
-        inner.retry_pending = false;
-        if let Some(timer) = inner.timer.take() {
+        state.retry_pending = false;
+        if let Some(timer) = state.timer.take() {
             timer.abort();
         }
     }
@@ -395,47 +376,50 @@ impl Connector {
     /// Counts an id of an earlier attempt as destroyed. After the last one the bound port is free, and an attempt that
     /// waited for it begins.
     pub(crate) fn retired(&self) {
-        let _ = self.handle_if(|inner| {
-            inner.retiring = inner.retiring.saturating_sub(1);
-            if inner.retiring > 0 || !std::mem::take(&mut inner.retry_pending) {
-                return None;
+        self.step(AfterStep::run, |state, after| {
+            state.retiring = state.retiring.saturating_sub(1);
+            if state.retiring == 0
+                && std::mem::take(&mut state.retry_pending)
+                && state.progress.phase() == Phase::Connecting
+                && let Err(input) = self.dial(state)
+            {
+                let _ = self.advance(state, input, after);
             }
-            (inner.progress.state() == State::Connecting).then(|| self.dial(inner).err())?
         });
     }
 
     /// Returns whether the attempt has to wait until the bound port is free again; then it begins by itself.
-    pub(crate) fn is_put_off(inner: &mut Inner) -> bool {
-        inner.retry_pending = inner.retiring > 0 && inner.bound.is_some();
-        inner.retry_pending
+    pub(crate) fn is_put_off(state: &mut State) -> bool {
+        state.retry_pending = state.retiring > 0 && state.progress.bound.is_some();
+        state.retry_pending
     }
 
     /// Disconnects in this way: now, or when the job that ends the queue pair of the device is done.
-    fn disconnect_in(&self, inner: &mut Inner, mode: DisconnectMode, after: &mut AfterStep) {
-        if inner.flushing {
-            return inner.queued_disconnects.push(mode);
+    fn disconnect_in(&self, state: &mut State, mode: DisconnectMode, after: &mut AfterStep) {
+        if state.flushing {
+            return state.queued_disconnects.push(mode);
         }
         match mode {
-            DisconnectMode::AwaitAnswer => self.begin_disconnect(inner, after),
+            DisconnectMode::AwaitAnswer => self.begin_disconnect(state, after),
             DisconnectMode::Immediate => {
                 // If the call fails, the destruction of the id ends the connection.
-                let _ = Self::send_disconnect(inner);
-                self.release_id(inner);
+                let _ = Self::send_disconnect(state);
+                self.release_id(state);
             }
-            DisconnectMode::Answer => self.send_disconnect_or_release(inner, after),
+            DisconnectMode::Answer => self.send_disconnect_or_release(state, after),
         }
     }
 
     /// Has the requests of the connection flushed, and its queue pair of the device destroyed.
-    fn flush(&self, inner: &mut Inner, after: &mut AfterStep) {
+    fn flush(&self, state: &mut State, after: &mut AfterStep) {
         let Some(connector) = self.me.upgrade() else { return };
-        let Some(end) = inner.queue_pair.as_ref().and_then(|queue_pair| queue_pair.end()) else { return };
-        inner.flushing = true;
+        let Some(end) = state.queue_pair.as_ref().and_then(|queue_pair| queue_pair.end()) else { return };
+        state.flushing = true;
         let resets = self.adapter.is_iwarp() && !self.adapter.quirks().errors_close_in_order;
-        let local = inner.progress.machine.ending() == Some(Ending::Local);
+        let local = state.progress.machine.ending() == Some(&DisconnectReason::Local);
         // A card resets the connection whose queue pair goes to the error state, and its peer would report a loss.
         // After rdma_disconnect the driver closes TCP in order.
-        let parting = inner.id.clone().filter(|_| resets && local);
+        let parting = state.id.clone().filter(|_| resets && local);
         after.jobs.push(Box::new(move || {
             let _ = parting.map_or(Ok(()), |id| id.disconnect());
             end();
@@ -445,20 +429,18 @@ impl Connector {
 
     /// Disconnects in the ways that waited for the end of the queue pair of the device.
     fn flushed(&self) {
-        let mut after = AfterStep::default();
-        let mut inner = self.lock();
-        inner.flushing = false;
-        for mode in std::mem::take(&mut inner.queued_disconnects) {
-            // The peer may have left since, and the machine waits for no answer then.
-            if mode != DisconnectMode::AwaitAnswer || inner.progress.state() == State::Disconnecting {
-                self.disconnect_in(&mut inner, mode, &mut after);
+        self.step(AfterStep::run, |state, after| {
+            state.flushing = false;
+            for mode in std::mem::take(&mut state.queued_disconnects) {
+                // The peer may have left since, and the machine waits for no answer then.
+                if mode != DisconnectMode::AwaitAnswer || state.progress.phase() == Phase::Disconnecting {
+                    self.disconnect_in(state, mode, after);
+                }
             }
-        }
-        while let Some(input) = self.follow_up(&mut inner, &mut after) {
-            let _ = self.transition(&mut inner, input, &mut after);
-        }
-        drop(inner);
-        after.run();
+            if let Some(input) = self.follow_up(state, after) {
+                let _ = self.advance(state, input, after);
+            }
+        });
     }
 
     /// Returns whether this is the id of the attempt.
@@ -473,16 +455,21 @@ impl Connector {
         &self,
         id: Arc<CmId>,
         device: Option<Arc<DeviceQp>>,
-        then: impl FnOnce(&mut Inner) -> Result<Option<Input>, Input>,
+        then: impl FnOnce(&mut State) -> Result<Option<Input>, Input>,
     ) {
-        let mut retires = true;
-        let _ = self.handle_if(|inner| {
-            inner.id.as_ref().filter(|current| Arc::ptr_eq(current, &id))?;
+        let retires = self.step(AfterStep::run, |state, after| {
+            if state.id.as_ref().is_none_or(|current| !Arc::ptr_eq(current, &id)) {
+                return true;
+            }
             // The end of the attempt leaves the id to this thread, as if the call went on.
-            then(inner).map_or_else(Some, |input| {
-                retires = false;
-                input
-            })
+            let (input, retires) = match then(state) {
+                Ok(input) => (input, false),
+                Err(input) => (Some(input), true),
+            };
+            if let Some(input) = input {
+                let _ = self.advance(state, input, after);
+            }
+            retires
         });
         let deferred = self.lock().deferred_event.take();
         if let (Some(event), Some(connector)) = (deferred, self.me.upgrade()) {
@@ -526,26 +513,26 @@ impl Connector {
     ///
     /// # Errors
     /// Those of rdma_disconnect(3).
-    fn send_disconnect(inner: &Inner) -> io::Result<()> {
-        inner.id.as_ref().map_or(Ok(()), |id| id.disconnect())
+    fn send_disconnect(state: &State) -> io::Result<()> {
+        state.id.as_ref().map_or(Ok(()), |id| id.disconnect())
     }
 
     /// Disconnects without waiting for an answer. If the call fails, the destruction of the id ends the connection.
-    fn send_disconnect_or_release(&self, inner: &mut Inner, after: &mut AfterStep) {
-        if let Err(error) = Self::send_disconnect(inner) {
+    fn send_disconnect_or_release(&self, state: &mut State, after: &mut AfterStep) {
+        if let Err(error) = Self::send_disconnect(state) {
             let connection = self.id;
             after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
-            self.release_id(inner);
+            self.release_id(state);
         }
     }
 
     /// Asks the peer to disconnect, and gives up at the deadline of the machine.
-    fn begin_disconnect(&self, inner: &mut Inner, after: &mut AfterStep) {
-        let sent = Self::send_disconnect(inner);
-        let left = inner.progress.machine.ending() != Some(Ending::Local) || inner.id.is_none();
+    fn begin_disconnect(&self, state: &mut State, after: &mut AfterStep) {
+        let sent = Self::send_disconnect(state);
+        let left = state.progress.machine.ending() != Some(&DisconnectReason::Local) || state.id.is_none();
         if left || self.adapter.is_stopped() {
             // The peer has left already, there is no id, or the runtime has ended and no task reads the answer.
-            inner.next = Some(Input::DisconnectAnswered);
+            state.next = Some(Input::DisconnectAnswered);
             return;
         }
         if self.adapter.is_removed() {
@@ -557,11 +544,10 @@ impl Connector {
             let reason = Reason::Errno(error.raw_os_error().unwrap_or(0));
             after.log(move || debug!(%connection, %error, "rdma_disconnect failed"));
             // No answer will come. The destruction of the id, which follows, ends the connection at the peer.
-            inner.progress.lose(Status::CANCELED, reason);
-            inner.next = Some(Input::PathLost);
+            state.next = Some(Input::lost(Loss::Path(Some(Status::CANCELED)), reason));
             return;
         }
-        let Some(deadline) = inner.progress.machine.next_timeout() else { return };
+        let Some(deadline) = state.progress.machine.next_timeout() else { return };
         let me = self.me.clone();
         let timer = self.adapter.runtime.spawn(async move {
             tokio::time::sleep_until(deadline.into()).await;
@@ -569,15 +555,19 @@ impl Connector {
                 connector.out_of_time();
             }
         });
-        inner.timer = Some(timer.abort_handle());
+        state.timer = Some(timer.abort_handle());
     }
 
     /// Ends the pending connect or disconnect, whose deadline has passed.
     pub(crate) fn out_of_time(&self) {
-        let _ = self.handle_apart(|inner| {
-            let pending = matches!(inner.progress.state(), State::Connecting | State::Disconnecting);
-            pending.then_some(Input::TimedOut)
-        });
+        self.step(
+            |after| self.run_apart(after),
+            |state, after| {
+                if matches!(state.progress.phase(), Phase::Connecting | Phase::Disconnecting) {
+                    let _ = self.advance(state, Input::lost(Loss::TimedOut, None), after);
+                }
+            },
+        );
     }
 }
 
@@ -587,53 +577,49 @@ const fn reject_reason(event: &CmEvent) -> Option<IbRejectReason> {
 }
 
 impl ConnectorDriver for Connector {
-    type Inner = Inner;
+    type State = State;
 
     fn id(&self) -> ConnectionId {
         self.id
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
-    fn execute(&self, inner: &mut Inner, action: Action, after: &mut AfterStep) {
+    fn execute(&self, state: &mut State, action: Action, after: &mut AfterStep) {
         match action {
             // The trait carries out `Finish`, and `bind` itself carries out `StartBind`.
             Action::Finish { .. } | Action::StartBind => {}
-            Action::StartConnect => inner.next = self.dial(inner).err(),
-            Action::StartComplete => inner.next = self.finish_connect(inner, after),
-            Action::StartAccept => inner.next = self.reply(inner, after).err(),
+            Action::StartConnect => state.next = self.dial(state).err(),
+            Action::StartComplete => state.next = self.finish_connect(state, after),
+            Action::StartAccept => state.next = self.reply(state, after).err(),
             Action::StartDisconnect => {
-                inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.disconnect_in(inner, DisconnectMode::AwaitAnswer, after);
+                self.disconnect_in(state, DisconnectMode::AwaitAnswer, after);
             }
-            Action::Leave => {
-                inner.progress.ended.get_or_insert(DisconnectReason::Local);
-                self.disconnect_in(inner, DisconnectMode::Immediate, after);
-            }
-            Action::RefusePeer => self.refuse(inner),
-            Action::Abandon => self.release_id(inner),
-            Action::Flush => self.flush(inner, after),
+            Action::Leave => self.disconnect_in(state, DisconnectMode::Immediate, after),
+            Action::RefusePeer => self.refuse(state),
+            Action::Abandon => self.release_id(state),
+            Action::Flush => self.flush(state, after),
         }
     }
 
-    fn follow_up(&self, inner: &mut Inner, after: &mut AfterStep) -> Option<Input> {
-        if let Some(next) = inner.next.take() {
+    fn follow_up(&self, state: &mut State, after: &mut AfterStep) -> Option<Input> {
+        if let Some(next) = state.next.take() {
             return Some(next);
         }
-        match inner.progress.state() {
-            State::Bound if inner.id.is_none() => self.bind_again(inner),
-            State::Dead | State::Disconnected => {
-                inner.bound = None;
-                if !inner.flushing {
-                    self.release_id(inner);
+        match state.progress.phase() {
+            Phase::Bound if state.id.is_none() => self.bind_again(state),
+            Phase::Dead | Phase::Disconnected => {
+                state.progress.bound = None;
+                if !state.flushing {
+                    self.release_id(state);
                 }
             }
             _ => {}
         }
-        let free = matches!(inner.progress.state(), State::Idle | State::Bound | State::Dead);
-        if free && let Some(queue_pair) = inner.queue_pair.take() {
+        let free = matches!(state.progress.phase(), Phase::Idle | Phase::Bound | Phase::Dead);
+        if free && let Some(queue_pair) = state.queue_pair.take() {
             after.jobs.extend(queue_pair.dissociate());
         }
         None
@@ -654,7 +640,7 @@ impl QueuePairUser for Connector {
     }
 
     fn cause(&self) -> Option<Reason> {
-        self.loss()
+        self.loss().map(|(_, reason)| reason)
     }
 
     fn broken(&self, status: Status, reason: Reason) {
@@ -667,15 +653,15 @@ impl QueuePairUser for Connector {
 
     fn broken_by(&self, key: u32, status: Status, reason: Reason) {
         let uses_it =
-            |inner: &Inner| inner.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
+            |state: &State| state.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
         self.run_apart(&mut self.lose(status, reason, uses_it));
     }
 
     /// Reports the connection as established: the message that does so was overtaken, and may never arrive (`P12`).
     fn data_arrived(&self) {
-        let inner = self.lock();
-        if let (State::Accepting, Some(id), false) =
-            (inner.progress.state(), &inner.id, self.adapter.is_iwarp())
+        let state = self.lock();
+        if let (Phase::Accepting, Some(id), false) =
+            (state.progress.phase(), &state.id, self.adapter.is_iwarp())
         {
             // The call fails if that message has arrived.
             let _ = id.notify_established();
@@ -693,62 +679,61 @@ impl EventHandler for Connector {
         if event.kind == event::DISCONNECTED {
             self.handle_reports();
         }
-        let mut inner = self.lock();
+        let mut state = self.lock();
         // The event belongs to an id that is no longer that of the attempt.
-        if inner.id.as_ref().is_none_or(|id| id.key() != event.key) {
+        if state.id.as_ref().is_none_or(|id| id.key() != event.key) {
             return;
         }
         // A thread is about to end everything, because the device is gone.
         if self.adapter.is_removed() {
             return;
         }
-        if inner.precedes_return(&event) {
-            inner.deferred_event = Some(event);
+        if state.precedes_return(&event) {
+            state.deferred_event = Some(event);
             return;
         }
-        let Some(input) = self.interpret(&mut inner, &event, &mut after) else {
-            drop(inner);
+        let Some(input) = self.interpret(&mut state, &event, &mut after) else {
+            drop(state);
             Self::run_on(&self.adapter.resolution, &mut after);
             if event.kind == event::DEVICE_REMOVAL {
                 self.adapter.remove();
             }
             return;
         };
-        let leaving = matches!(input, Input::PeerDisconnected | Input::PathLost);
-        let _ = self.handle_locked(&mut inner, input, &mut after);
-        if leaving && inner.progress.state() == State::PeerGone && !self.adapter.is_iwarp() {
+        let leaving = matches!(input, Input::Lost { loss: Loss::Disconnected | Loss::Path(_), .. });
+        let _ = self.advance(&mut state, input, &mut after);
+        if leaving && state.progress.phase() == Phase::PeerGone && !self.adapter.is_iwarp() {
             // The peer's Disconnect waits for this answer, and our requests are gone already.
-            self.disconnect_in(&mut inner, DisconnectMode::Answer, &mut after);
+            self.disconnect_in(&mut state, DisconnectMode::Answer, &mut after);
         }
-        drop(inner);
+        drop(state);
         self.run_apart(&mut after);
     }
 }
 
 impl Member for Connector {
     fn device_removed(&self) {
-        let _ = self.handle_with(Input::DeviceRemoved, |inner| {
-            inner.progress.ended.get_or_insert(DisconnectReason::DeviceRemoved);
-        });
+        let _ = self.handle(Input::DeviceRemoved);
     }
 
     fn runtime_ended(&self) {
-        let state = self.lock().progress.state();
-        match state {
-            State::Connecting => {
-                let ended = Some(Reason::RUNTIME_ENDED);
-                let _ = self.handle_with(Input::Cancel, |inner| inner.progress.reason = ended);
+        let phase = self.lock().progress.phase();
+        match phase {
+            Phase::Connecting => {
+                // As a cancel, but for the error of the call.
+                let input = Input::lost(Loss::Failed(Status::CANCELED), Reason::RUNTIME_ENDED);
+                let _ = self.handle(input);
             }
-            State::ConnectDone | State::RequestPending | State::Accepting | State::Connected => {
+            Phase::ConnectDone | Phase::RequestPending | Phase::Accepting | Phase::Connected => {
                 self.broken(Status::CANCELED, Reason::RUNTIME_ENDED);
             }
-            State::Disconnecting => drop(self.handle(Input::DisconnectAnswered)),
-            State::Idle
-            | State::Bound
-            | State::Completing
-            | State::PeerGone
-            | State::Disconnected
-            | State::Dead => {}
+            Phase::Disconnecting => drop(self.handle(Input::DisconnectAnswered)),
+            Phase::Idle
+            | Phase::Bound
+            | Phase::Completing
+            | Phase::PeerGone
+            | Phase::Disconnected
+            | Phase::Dead => {}
         }
     }
 }

@@ -8,7 +8,7 @@ use std::task::Waker;
 use tracing::{debug, info, warn};
 
 use super::cm_id::{CmId, EventHandler};
-use super::connect::bind_id;
+use super::connect::bound_id;
 use super::connector::Connector;
 use super::context::AdapterContext;
 use crate::error::{BindError, Reason, StateError};
@@ -17,7 +17,6 @@ use crate::proto::connector::Terms;
 use crate::proto::listener::End;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::ConnectorDriver;
-use crate::provider::errors::listen_error;
 use crate::provider::registry::{Member, Registered};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{CmEvent, event};
@@ -27,15 +26,15 @@ use crate::types::{PrivateData, ReadLimits};
 pub(crate) struct Listener {
     adapter: Arc<AdapterContext>,
     me: Weak<Self>,
-    inner: Mutex<Inner>,
-    /// The lock of calls that listen. Such a call may wait in the driver while requests arrive, so `inner` is not held
+    state: Mutex<State>,
+    /// The lock of calls that listen. Such a call may wait in the driver while requests arrive, so `state` is not held
     /// then; this one is taken before it.
     listens: Mutex<()>,
     _registered: Registered,
 }
 
 /// The state of a listener, under its lock.
-pub(crate) struct Inner {
+pub(crate) struct State {
     requests: Requests<Arc<Connector>>,
     /// One per address.
     ids: Vec<Arc<CmId>>,
@@ -48,7 +47,7 @@ impl Listener {
         registry.create(|me, registered| Self {
             adapter,
             me: me.clone(),
-            inner: Mutex::new(Inner { requests: Requests::new(), ids: Vec::new(), local: None }),
+            state: Mutex::new(State { requests: Requests::new(), ids: Vec::new(), local: None }),
             listens: Mutex::default(),
             _registered: registered,
         })
@@ -59,9 +58,9 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
-        let mut inner = self.inner.lock();
-        let local = inner.local;
-        inner.requests.machine.may_bind().map_err(|status| listen_error(status, local))?;
+        let mut state = self.state.lock();
+        let local = state.local;
+        state.requests.machine.may_bind().map_err(|status| BindError::of_listener(status, local))?;
         let address = net::canonical(address);
         let mut ids = Vec::new();
         let mut port = address.port();
@@ -82,22 +81,14 @@ impl Listener {
         }
         let mut bound = address;
         bound.set_port(port);
-        inner.local = Some(bound);
-        inner.ids = ids;
-        inner.requests.machine.bound().map_err(|status| listen_error(status, local))
+        state.local = Some(bound);
+        state.ids = ids;
+        state.requests.machine.bound().map_err(|status| BindError::of_listener(status, local))
     }
 
     /// Creates an id that is bound to a local address of the device.
     fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        let me: Weak<dyn EventHandler> = self.me.clone();
-        let id = self.adapter.router.create(&self.adapter.events, me);
-        let id = id.map_err(|source| BindError::Os { call: "rdma_create_id", source: source.into() })?;
-        if reuse {
-            // Some drivers remember the id before this one for a while. Without the option the port may be ours all the same.
-            let _ = id.set_reuseaddr();
-        }
-        let local = bind_id(&id, address)?;
-        if self.adapter.has(&id) { Ok((id, local)) } else { Err(BindError::InvalidAddress(address.ip())) }
+        bound_id(&self.adapter, self.me.clone(), address, reuse)
     }
 
     /// Listens (`IND2Listener::Listen`).
@@ -106,20 +97,20 @@ impl Listener {
     /// See [`BindError`].
     pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError> {
         let listens = self.listens.lock();
-        let mut inner = self.inner.lock();
-        let local = inner.local;
-        inner.requests.machine.may_listen().map_err(|status| listen_error(status, local))?;
+        let mut state = self.state.lock();
+        let local = state.local;
+        state.requests.machine.may_listen().map_err(|status| BindError::of_listener(status, local))?;
         if self.adapter.is_stopped() {
             return Err(BindError::InvalidState(Reason::RUNTIME_ENDED_TEXT));
         }
         // First: a request may come at one address while the driver still waits for another.
-        inner.requests.machine.listen(backlog).map_err(|status| listen_error(status, local))?;
-        let ids = inner.ids.clone();
-        drop(inner);
+        state.requests.machine.listen(backlog).map_err(|status| BindError::of_listener(status, local))?;
+        let ids = state.ids.clone();
+        drop(state);
         // The kernel's queue holds those that the reactor has not seen yet; ours is the backlog. The kernel has no word for
         // "not now" when its own is full, so that is as long as it permits (`net.rdma_ucm.max_backlog`).
         if let Err(source) = ids.iter().try_for_each(|id| id.listen(i32::MAX)) {
-            let left = self.inner.lock().requests.withdraw();
+            let left = self.state.lock().requests.withdraw();
             drop(listens);
             leave(left);
             return Err(match source.raw_os_error() {
@@ -140,9 +131,9 @@ impl Listener {
     /// # Errors
     /// `InvalidDeviceState` when it does not listen.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError> {
-        let inner = self.inner.lock();
-        inner.requests.machine.local_address_ready()?;
-        inner.local.ok_or(StateError::InvalidDeviceState)
+        let state = self.state.lock();
+        state.requests.machine.local_address_ready()?;
+        state.local.ok_or(StateError::InvalidDeviceState)
     }
 
     /// Closes the listener: waits end CANCELED, and queued requests are refused (`LS-07`).
@@ -151,10 +142,10 @@ impl Listener {
     }
 
     fn end(&self, end: End) {
-        let mut inner = self.inner.lock();
-        let left = inner.requests.end(end);
-        let ids = std::mem::take(&mut inner.ids);
-        drop(inner);
+        let mut state = self.state.lock();
+        let left = state.requests.end(end);
+        let ids = std::mem::take(&mut state.ids);
+        drop(state);
         drop(ids);
         leave(left);
     }
@@ -165,12 +156,12 @@ impl Listener {
     /// Requests that have arrived and are still in the kernel are refused with the old id.
     fn address_moved(&self, key: u64) {
         let calls = self.listens.lock();
-        let mut inner = self.inner.lock();
-        let Some(place) = inner.ids.iter().position(|id| id.key() == key) else { return };
-        let Some(local) = inner.ids.get(place).and_then(|id| id.local_addr()) else { return };
-        let old = inner.ids.swap_remove(place);
-        let listens = inner.requests.machine.local_address_ready().is_ok();
-        drop(inner);
+        let mut state = self.state.lock();
+        let Some(place) = state.ids.iter().position(|id| id.key() == key) else { return };
+        let Some(local) = state.ids.get(place).and_then(|id| id.local_addr()) else { return };
+        let old = state.ids.swap_remove(place);
+        let listens = state.requests.machine.local_address_ready().is_ok();
+        drop(state);
         // The port is free when the old id is gone.
         drop(old);
         let bound = self.bound_id(local, true).map_err(io::Error::from).and_then(|(id, _)| {
@@ -180,16 +171,16 @@ impl Listener {
             Ok(id)
         });
         let bound = bound.map(|id| {
-            let mut inner = self.inner.lock();
+            let mut state = self.state.lock();
             // A listener that was closed in between has no ids.
-            let is_open = !inner.requests.machine.is_over();
+            let is_open = !state.requests.machine.is_over();
             let unused = if is_open {
-                inner.ids.push(id);
+                state.ids.push(id);
                 None
             } else {
                 Some(id)
             };
-            drop(inner);
+            drop(state);
             drop(unused);
         });
         drop(calls);
@@ -221,19 +212,19 @@ fn leave((wakers, requests): (Vec<Waker>, Vec<Arc<Connector>>)) {
     requests.into_iter().for_each(|connector| connector.release());
 }
 
-impl AsMut<Requests<Arc<Connector>>> for Inner {
+impl AsMut<Requests<Arc<Connector>>> for State {
     fn as_mut(&mut self) -> &mut Requests<Arc<Connector>> {
         &mut self.requests
     }
 }
 
 impl AcceptQueue for Listener {
-    type Inner = Inner;
+    type State = State;
     type Request = Arc<Connector>;
     type Connector = Arc<Connector>;
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn connector_for(&self, request: Arc<Connector>) -> Arc<Connector> {

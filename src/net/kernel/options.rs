@@ -65,6 +65,18 @@ impl From<SocketError> for ConnectError {
     }
 }
 
+impl From<SocketError> for BindError {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::Bind(error) => error,
+            // Bind requests no option that a kernel could lack.
+            SocketError::NotSupported(what) => {
+                Self::Os { call: "socket", source: io::Error::other(what).into() }
+            }
+        }
+    }
+}
+
 /// Creates a TCP socket that is not bound yet: nonblocking, closed on exec, IPv6 only if IPv6, with its type of
 /// service.
 ///

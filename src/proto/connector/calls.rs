@@ -5,19 +5,20 @@ use std::time::Instant;
 
 use smallvec::smallvec;
 
-use super::State::*;
-use super::{Action, Actions, Connector, Ending, Op};
+use super::Phase::*;
+use super::{Action, Actions, Connector, Failure, Op};
 use crate::status::Status;
+use crate::types::DisconnectReason;
 
 impl Connector {
     /// Accepts `Bind` in `Idle`. Every state that has a local address refuses it with `ADDRESS_ALREADY_ASSOCIATED`
     /// (A1, A3, C16).
-    pub(super) fn bind(&self) -> Result<Actions, Status> {
-        match self.state {
+    pub(super) fn bind(&self) -> Result<Actions, Failure> {
+        match self.phase {
             Idle => Ok(smallvec![Action::StartBind]),
             Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | RequestPending | Accepting => Err(Status::ADDRESS_ALREADY_ASSOCIATED),
-            Disconnected | Dead => Err(Status::INVALID_DEVICE_STATE),
+            | RequestPending | Accepting => Err(Status::ADDRESS_ALREADY_ASSOCIATED.into()),
+            Disconnected | Dead => Err(Status::INVALID_DEVICE_STATE.into()),
         }
     }
 
@@ -25,114 +26,109 @@ impl Connector {
     /// (A4, A5, A6, C16).
     pub(super) fn connect(
         &mut self,
-        data_fits: bool,
+        length: Result<(), Failure>,
         busy: bool,
         deadline: Option<Instant>,
         overdue: bool,
-    ) -> Result<Actions, Status> {
-        match self.state {
+    ) -> Result<Actions, Failure> {
+        match self.phase {
             Idle | Bound => {
                 if busy {
-                    return Err(Status::CONNECTION_ACTIVE);
+                    return Err(Status::CONNECTION_ACTIVE.into());
                 }
-                if !data_fits {
-                    return Err(Status::INVALID_BUFFER_SIZE);
-                }
+                length?;
                 self.refusal = None;
                 // A deadline that has passed fails the call before a request is sent.
                 if overdue {
-                    return Ok(smallvec![Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }]);
+                    return Ok(smallvec![Action::finish(Op::Connect, Status::IO_TIMEOUT)]);
                 }
                 self.enter(Connecting);
                 self.deadline = deadline;
                 Ok(smallvec![Action::StartConnect])
             }
             Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE),
+            | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE.into()),
         }
     }
 
     /// Starts `CompleteConnect` in `ConnectDone`, unless the peer is gone (A18, A21, A23, A26).
-    pub(super) fn complete_connect(&mut self) -> Result<Actions, Status> {
-        match self.state {
+    pub(super) fn complete_connect(&mut self) -> Result<Actions, Failure> {
+        match self.phase {
             ConnectDone => {
                 self.find_peer()?;
                 self.enter(Completing);
                 Ok(smallvec![Action::StartComplete])
             }
-            Dead => Err(self.fate.unwrap_or(Status::CONNECTION_INVALID)),
+            Dead => Err(self.fate.clone().unwrap_or(Status::CONNECTION_INVALID.into())),
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | RequestPending | Accepting => Err(Status::CONNECTION_INVALID),
+            | RequestPending | Accepting => Err(Status::CONNECTION_INVALID.into()),
         }
     }
 
     /// Starts `Accept` in `RequestPending`. An error of the caller is reported before the absence of the peer
     /// (P6, P7, P8, P10).
-    pub(super) fn accept(&mut self, data_fits: bool, busy: bool) -> Result<Actions, Status> {
-        match self.state {
+    pub(super) fn accept(&mut self, length: Result<(), Failure>, busy: bool) -> Result<Actions, Failure> {
+        match self.phase {
             RequestPending => {
                 if busy {
-                    return Err(Status::CONNECTION_ACTIVE);
+                    return Err(Status::CONNECTION_ACTIVE.into());
                 }
-                if !data_fits {
-                    return Err(Status::INVALID_BUFFER_SIZE);
-                }
+                length?;
                 self.find_peer()?;
                 self.enter(Accepting);
                 Ok(smallvec![Action::StartAccept])
             }
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Accepting | Dead => Err(Status::CONNECTION_INVALID),
+            | Disconnected | Accepting | Dead => Err(Status::CONNECTION_INVALID.into()),
         }
     }
 
     /// Rejects the peer and burns the connector; no `Finish` follows (A19, P9, P10).
-    pub(super) fn reject(&mut self, data_fits: bool) -> Result<Actions, Status> {
-        match self.state {
+    pub(super) fn reject(&mut self, length: Result<(), Failure>) -> Result<Actions, Failure> {
+        match self.phase {
             ConnectDone | RequestPending => {
-                if !data_fits {
-                    return Err(Status::INVALID_BUFFER_SIZE);
-                }
+                length?;
                 // That the peer is gone is CONNECTION_ABORTED, however it was noticed.
-                self.find_peer().map_err(|_| Status::CONNECTION_ABORTED)?;
+                let aborted = |gone| Failure { status: Status::CONNECTION_ABORTED, ..gone };
+                self.find_peer().map_err(aborted)?;
                 self.enter(Dead);
                 Ok(smallvec![Action::RefusePeer])
             }
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Accepting | Dead => Err(Status::CONNECTION_INVALID),
+            | Accepting | Dead => Err(Status::CONNECTION_INVALID.into()),
         }
     }
 
     /// Watches for the end of the connection, or finishes `NotifyDisconnect` at once if the connection has ended
     /// (C1, C6, C12).
-    pub(super) fn notify_disconnect(&mut self) -> Result<Actions, Status> {
-        match self.state {
+    pub(super) fn notify_disconnect(&mut self) -> Result<Actions, Failure> {
+        match self.phase {
             Connected => {
                 self.watched = true;
                 Ok(Actions::new())
             }
             PeerGone | Disconnecting | Disconnected => {
-                Ok(smallvec![Action::Finish { op: Op::NotifyDisconnect, status: Status::SUCCESS }])
+                Ok(smallvec![Action::finish(Op::NotifyDisconnect, Status::SUCCESS)])
             }
             Idle | Bound | Connecting | ConnectDone | Completing | RequestPending | Accepting | Dead => {
-                Err(Status::CONNECTION_INVALID)
+                Err(Status::CONNECTION_INVALID.into())
             }
         }
     }
 
     /// Starts `Disconnect` and flushes the work requests; in `PeerGone` they were flushed when the peer left
     /// (C4, C5, C11, A22).
-    pub(super) fn disconnect(&mut self, deadline: Instant) -> Result<Actions, Status> {
+    pub(super) fn disconnect(&mut self, deadline: Instant) -> Result<Actions, Failure> {
         let mut actions = Actions::new();
-        match self.state {
+        match self.phase {
             Connected => {
-                self.ending = Some(Ending::Local);
+                self.ending = Some(DisconnectReason::Local);
                 actions.extend(self.tell(Status::SUCCESS));
                 actions.push(Action::Flush);
             }
             PeerGone => {}
             Idle | Bound | Connecting | ConnectDone | Completing | Disconnecting | Disconnected
-            | RequestPending | Accepting | Dead => return Err(Status::CONNECTION_INVALID),
+            | RequestPending | Accepting | Dead => return Err(Status::CONNECTION_INVALID.into()),
         }
         self.enter(Disconnecting);
         self.deadline = Some(deadline);
@@ -142,11 +138,9 @@ impl Connector {
 
     /// Cancels the calls that are outstanding, as `CancelOverlappedRequests` does (A13, A20, A25, P16, C10, C14).
     pub(super) fn cancel(&mut self) -> Actions {
-        match self.state {
-            Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
+        match self.phase {
+            Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone => self.refuse(),
-            Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
-            Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => self.tell(Status::CANCELED).into_iter().collect(),
             Disconnecting => self.end_disconnect(Status::CANCELED),
             // Nothing is outstanding.
@@ -157,16 +151,14 @@ impl Connector {
     /// Ends the attempt or the connection for `Release`, and clears all that a later call could read, because none
     /// follows (A13, A20, P11, P16, C13).
     pub(super) fn release(&mut self) -> Actions {
-        let actions = match self.state {
-            Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
+        let actions = match self.phase {
+            Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone | RequestPending => self.refuse(),
-            Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
-            Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => self.leave(Status::CANCELED),
             PeerGone => smallvec![Action::Leave],
             // The disconnect and the data before it are on their way. The wait for the peer's answer ends here.
             Disconnecting => {
-                smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
+                smallvec![Action::Leave, Action::finish(Op::Disconnect, Status::CANCELED)]
             }
             Idle | Bound | Disconnected => Actions::new(),
             // Even now the device stays removed.
@@ -178,12 +170,12 @@ impl Connector {
     }
 
     /// Burns the connector when the peer was seen leaving; its transport was let go then.
-    fn find_peer(&mut self) -> Result<(), Status> {
-        match self.fate {
+    fn find_peer(&mut self) -> Result<(), Failure> {
+        match self.fate.take() {
             None => Ok(()),
-            Some(status) => {
+            Some(failure) => {
                 self.enter(Dead);
-                Err(status)
+                Err(failure)
             }
         }
     }
@@ -197,7 +189,7 @@ impl Connector {
 
     /// Disconnects an established connection implicitly.
     pub(super) fn leave(&mut self, watchers: Status) -> Actions {
-        self.ending = Some(Ending::Local);
+        self.ending = Some(DisconnectReason::Local);
         self.tell(watchers).into_iter().chain([Action::Flush, Action::Leave]).collect()
     }
 }

@@ -46,17 +46,18 @@ mod reports;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use crate::error::StateError;
+use crate::error::{AcceptError, ConnectError, Reason, StateError};
 use crate::status::Status;
-use crate::types::{PrivateData, ReadLimits};
+use crate::types::{DisconnectReason, PrivateData, ReadLimits};
 
-/// The state of the connector.
+/// The phase of a connector: the state of its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+pub(crate) enum Phase {
     /// New, or back here after a retryable failure of a connect that bound implicitly.
     Idle,
     /// It has a local address.
@@ -160,58 +161,168 @@ pub(crate) enum Input {
 
     /// The local address is reserved.
     Bound,
-    /// The bind failed; in `Connecting` this is the implicit bind.
-    BindFailed(Status),
-    /// No way to the peer.
-    Unreachable {
-        /// There is no route to its network, rather than no host there.
-        network: bool,
-    },
-    /// No listener, its backlog is full, or the peer said no in answer to a request.
-    Refused {
-        /// The private data of a reject.
-        private_data: Option<PrivateData>,
-    },
     /// The peer accepted the request.
     PeerAccepted(Terms),
     /// The second half of the handshake is out.
     CompleteDone,
     /// The active side carried out CompleteConnect.
     PeerCompleted,
-    /// The peer said no during the handshake, as Reject and Release do.
-    PeerRejected {
-        /// The private data of the reject, if the wire carries it.
-        private_data: Option<PrivateData>,
-    },
-    /// The peer vanished during the handshake, without a message.
-    PeerGaveUp,
-    /// The peer disconnected.
-    PeerDisconnected,
-    /// The transport broke, or is given up as broken.
-    PathLost,
     /// The peer answered the disconnect, and all accesses to memory of the queue pair have ended.
     DisconnectAnswered,
     /// The queue pair is gone.
     QueuePairRemoved,
     /// The adapter is gone.
     DeviceRemoved,
+    /// The peer was lost, or could not be reached.
+    Lost {
+        loss: Loss,
+        /// The cause, if it is known.
+        reason: Option<Reason>,
+        /// The error of the attempt of Connect, if a step of it has failed at this end.
+        error: Option<Box<ConnectError>>,
+    },
+}
+
+/// The ways to lose the peer, or never to get it.
+#[derive(Clone, Debug)]
+pub(crate) enum Loss {
+    /// The local address cannot be bound, by Bind or within a connect.
+    Unbound(Status),
+    /// There is no way to the peer.
+    Unreachable {
+        /// There is no route to its network, rather than no host there.
+        network: bool,
+    },
+    /// There is no listener, its backlog is full, or the peer said no, as Reject and Release do: with the private data of a
+    /// reject, if the wire carries it.
+    Refused(Option<PrivateData>),
+    /// The peer vanished during the handshake, without a message.
+    GaveUp,
+    /// The peer disconnected.
+    Disconnected,
+    /// The transport broke, or is given up as broken. The status is that of the outstanding requests. Without one there
+    /// is no connection that was lost: it is not established yet, or about to end.
+    Path(Option<Status>),
     /// The caller's deadline passed, or a timer of the provider for this phase ran out.
     TimedOut,
     /// Any other failure.
     Failed(Status),
 }
 
+impl Input {
+    /// Reports a loss, with its cause.
+    pub(crate) fn lost(loss: Loss, reason: impl Into<Option<Reason>>) -> Self {
+        Self::Lost { loss, reason: reason.into(), error: None }
+    }
+
+    /// Reports the failure of an attempt of Connect, whose caller gets this error.
+    pub(crate) fn failed(error: ConnectError, reason: Option<Reason>) -> Self {
+        let loss = match &error {
+            ConnectError::NetworkUnreachable { .. } => Loss::Unreachable { network: true },
+            ConnectError::HostUnreachable { .. } => Loss::Unreachable { network: false },
+            ConnectError::TimedOut { .. } => Loss::TimedOut,
+            ConnectError::Refused { .. } => Loss::Refused(None),
+            ConnectError::Rejected { private_data, .. } => Loss::Refused(private_data.clone()),
+            ConnectError::Bind(_) | ConnectError::NotSupported(_) => Loss::Unbound(error.status()),
+            other => Loss::Failed(other.status()),
+        };
+        Self::Lost { loss, reason, error: Some(Box::new(error)) }
+    }
+}
+
+impl From<ConnectError> for Input {
+    fn from(error: ConnectError) -> Self {
+        let reason = error.reason();
+        Self::failed(error, reason)
+    }
+}
+
+/// The failure of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    /// The cause, as it was reported.
+    pub(crate) reason: Option<Reason>,
+    /// The error itself, if it says more: that of an attempt of Connect of which a step has failed at this end, or the
+    /// lengths of private data that is too long.
+    error: Option<Box<ConnectError>>,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::new(status, None)
+    }
+}
+
+impl Failure {
+    fn new(status: Status, reason: Option<Reason>) -> Self {
+        Self { status, reason, error: None }
+    }
+
+    /// Checks the length of the private data of a call.
+    fn check_length(length: usize, maximum: usize) -> Result<(), Self> {
+        if length <= maximum {
+            return Ok(());
+        }
+        let error = ConnectError::InvalidBufferSize { length, maximum };
+        Err(Self { status: error.status(), reason: None, error: Some(Box::new(error)) })
+    }
+
+    /// Returns the cause, for the errors that have one.
+    fn cause(&self) -> Reason {
+        self.reason.unwrap_or(Reason::Local("no reason was given"))
+    }
+
+    /// Returns the error of a connect to `peer`.
+    pub(crate) fn connect_error(self, peer: SocketAddr) -> ConnectError {
+        let (status, reason) = (self.status, self.cause());
+        if let Some(error) = self.error {
+            return *error;
+        }
+        match status {
+            Status::CANCELED if reason == Reason::RUNTIME_ENDED => {
+                ConnectError::Other { peer, status, reason }
+            }
+            Status::CONNECTION_REFUSED => ConnectError::Refused { peer, reason },
+            Status::NETWORK_UNREACHABLE => ConnectError::NetworkUnreachable { peer },
+            Status::HOST_UNREACHABLE => ConnectError::HostUnreachable { peer },
+            Status::IO_TIMEOUT => ConnectError::TimedOut { peer, limit: None },
+            Status::CONNECTION_ACTIVE => ConnectError::Active,
+            Status::CONNECTION_INVALID => ConnectError::Invalid,
+            Status::CANCELED => ConnectError::Canceled,
+            Status::CONNECTION_ABORTED => ConnectError::Aborted { peer, reason },
+            Status::DEVICE_REMOVED => ConnectError::DeviceRemoved,
+            status => ConnectError::Other { peer, status, reason },
+        }
+    }
+
+    /// Returns the error of an accept of a request of `peer`. `private_data` is that of the peer's reject.
+    pub(crate) fn accept_error(self, peer: SocketAddr, private_data: Option<PrivateData>) -> AcceptError {
+        let (status, reason) = (self.status, self.cause());
+        if let Some(&ConnectError::InvalidBufferSize { length, maximum }) = self.error.as_deref() {
+            return AcceptError::InvalidBufferSize { length, maximum };
+        }
+        match status {
+            Status::CANCELED if reason == Reason::RUNTIME_ENDED => {
+                AcceptError::Other { peer, status, reason }
+            }
+            Status::CONNECTION_REFUSED => AcceptError::Refused { peer, private_data, reason },
+            Status::CONNECTION_ABORTED => AcceptError::Aborted { peer, reason },
+            Status::IO_TIMEOUT => AcceptError::TimedOut { peer },
+            Status::CONNECTION_ACTIVE => AcceptError::Active,
+            Status::CANCELED => AcceptError::Canceled,
+            Status::DEVICE_REMOVED => AcceptError::DeviceRemoved,
+            status => AcceptError::Other { peer, status, reason },
+        }
+    }
+}
+
 /// An action of the provider. Actions are carried out in the order given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Answer the pending call.
-    Finish {
-        /// The call.
-        op: Op,
-        /// Its final status.
-        status: Status,
-    },
-    /// Reserve the local address, report [`Input::Bound`] or [`Input::BindFailed`] before anything else.
+    Finish { op: Op, outcome: Result<(), Failure> },
+    /// Reserve the local address, report [`Input::Bound`] or [`Loss::Unbound`] before anything else.
     StartBind,
     /// Send the request; bind implicitly when there is no local address.
     StartConnect,
@@ -231,24 +342,22 @@ pub(crate) enum Action {
     Flush,
 }
 
+impl Action {
+    /// Answers the call with this failure, or with `SUCCESS`, which is none.
+    fn finish(op: Op, failure: impl Into<Failure>) -> Self {
+        let failure = failure.into();
+        let outcome = if failure.status == Status::SUCCESS { Ok(()) } else { Err(failure) };
+        Self::Finish { op, outcome }
+    }
+}
+
 /// The actions that one input leads to, seldom more than three.
 pub(crate) type Actions = SmallVec<[Action; 4]>;
-
-/// The cause of the end of a connection that was established; the first cause is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Ending {
-    /// The peer disconnected.
-    Peer,
-    /// The path, the provider or the device failed.
-    Lost,
-    /// This end disconnected or released.
-    Local,
-}
 
 /// One connector.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    state: State,
+    phase: Phase,
     /// Bind succeeded: a connect that failed comes back to `Bound` rather than `Idle`.
     bound: bool,
     /// The peer's terms; kept only while they may be read.
@@ -259,18 +368,20 @@ pub(crate) struct Connector {
     deadline: Option<Instant>,
     /// At least one NotifyDisconnect is outstanding.
     watched: bool,
-    /// The status of the next call. In `ConnectDone` and `RequestPending`: the peer is gone and so is the
-    /// transport. In `Dead`: the status with which CompleteConnect fails, or that the device was removed.
-    fate: Option<Status>,
-    /// The cause of the end of the connection.
-    ending: Option<Ending>,
+    /// The failure of the next call. In `ConnectDone` and `RequestPending`: the peer is gone and so is the
+    /// transport. In `Dead`: the failure of CompleteConnect, or that the device was removed.
+    fate: Option<Failure>,
+    /// The first cause of the end of the connection.
+    ending: Option<DisconnectReason>,
+    /// The status and the cause of its loss, also after this end had begun to disconnect.
+    loss: Option<(Status, Reason)>,
 }
 
 impl Connector {
     /// Creates a connector in `Idle`.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Idle,
+            phase: Phase::Idle,
             bound: false,
             terms: None,
             refusal: None,
@@ -278,63 +389,75 @@ impl Connector {
             watched: false,
             fate: None,
             ending: None,
+            loss: None,
         }
     }
 
     /// Creates a connector in `RequestPending`, for a request that has arrived with these terms.
     pub(crate) fn with_request(terms: Terms) -> Self {
-        Self { state: State::RequestPending, terms: Some(terms), ..Self::new() }
+        Self { phase: Phase::RequestPending, terms: Some(terms), ..Self::new() }
     }
 
-    /// Returns the state.
-    pub(crate) fn state(&self) -> State {
-        self.state
+    /// Returns the phase.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Returns the cause of the end of the connection; `None` while it lasts and when there never was one.
-    pub(crate) fn ending(&self) -> Option<Ending> {
-        self.ending
+    pub(crate) fn ending(&self) -> Option<&DisconnectReason> {
+        self.ending.as_ref()
+    }
+
+    /// Returns the status and the cause of the loss of the connection, if it was lost before both ends had agreed to its end.
+    pub(crate) fn loss(&self) -> Option<(Status, Reason)> {
+        self.loss
+    }
+
+    /// Records the loss of the connection. The first cause stays the reason of its end. A provider calls this by itself if
+    /// the loss ends no call yet.
+    pub(crate) fn note_loss(&mut self, status: Status, reason: Reason) {
+        self.loss.get_or_insert((status, reason));
+        self.ending.get_or_insert(DisconnectReason::Lost { status, reason });
     }
 
     /// Takes one call or report. Only a call, or the failed bind that answers one, gets an `Err`.
     ///
     /// # Errors
-    /// The call was not accepted, with this status. The state is as it was, except after a call that found
-    /// the peer gone, which burns the connector.
-    pub(crate) fn handle(&mut self, input: Input) -> Result<Actions, Status> {
-        if self.fate == Some(Status::DEVICE_REMOVED) && input.needs_device() {
-            return Err(Status::DEVICE_REMOVED);
+    /// The call was not accepted. The state is as it was, except after a call that found the peer gone, which
+    /// burns the connector.
+    pub(crate) fn handle(&mut self, input: Input) -> Result<Actions, Failure> {
+        if input.needs_device()
+            && let Some(failure) = &self.fate
+            && failure.status == Status::DEVICE_REMOVED
+        {
+            return Err(failure.clone());
         }
         Ok(match input {
             Input::Bind => self.bind()?,
             Input::Connect { data, max_data, busy, deadline, overdue } => {
-                self.connect(data <= max_data, busy, deadline, overdue)?
+                self.connect(Failure::check_length(data, max_data), busy, deadline, overdue)?
             }
             Input::CompleteConnect => self.complete_connect()?,
-            Input::Accept { data, max_data, busy } => self.accept(data <= max_data, busy)?,
-            Input::Reject { data, max_data } => self.reject(data <= max_data)?,
+            Input::Accept { data, max_data, busy } => {
+                self.accept(Failure::check_length(data, max_data), busy)?
+            }
+            Input::Reject { data, max_data } => self.reject(Failure::check_length(data, max_data))?,
             Input::NotifyDisconnect => self.notify_disconnect()?,
             Input::Disconnect { deadline } => self.disconnect(deadline)?,
             Input::Cancel => self.cancel(),
             Input::Release => self.release(),
 
             Input::Bound => self.bound(),
-            Input::BindFailed(status) => self.bind_failed(status)?,
             Input::PeerAccepted(terms) => self.peer_accepted(terms),
-            Input::CompleteDone => self.complete_done(),
-            Input::Failed(Status::DEVICE_REMOVED) | Input::DeviceRemoved => self.device_removed(),
-            Input::PeerCompleted => self.peer_completed(),
+            Input::CompleteDone => self.establish(Phase::Completing, Op::CompleteConnect),
+            Input::PeerCompleted => self.establish(Phase::Accepting, Op::Accept),
             Input::DisconnectAnswered => self.disconnect_answered(),
             Input::QueuePairRemoved => self.queue_pair_removed(),
-            Input::Unreachable { network } => self.lost(reports::Loss::Unreachable { network }),
-            Input::Refused { private_data } | Input::PeerRejected { private_data } => {
-                self.lost(reports::Loss::Refused(private_data))
+            Input::Lost { loss: Loss::Failed(Status::DEVICE_REMOVED), .. } | Input::DeviceRemoved => {
+                self.device_removed()
             }
-            Input::PeerGaveUp => self.lost(reports::Loss::GaveUp),
-            Input::PeerDisconnected => self.lost(reports::Loss::Disconnected),
-            Input::PathLost => self.lost(reports::Loss::Path),
-            Input::TimedOut => self.lost(reports::Loss::TimedOut),
-            Input::Failed(status) => self.lost(reports::Loss::Failed(status)),
+            Input::Lost { loss: Loss::Unbound(status), error, .. } => self.unbound(status, error)?,
+            Input::Lost { loss, reason, error } => self.lost(loss, reason, error),
         })
     }
 
@@ -366,19 +489,19 @@ impl Connector {
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
     pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
-        match self.state {
-            State::Connecting => Ok(()),
-            State::Idle
-            | State::Bound
-            | State::ConnectDone
-            | State::Completing
-            | State::Connected
-            | State::PeerGone
-            | State::Disconnecting
-            | State::Disconnected
-            | State::RequestPending
-            | State::Accepting
-            | State::Dead => self.peer_address_ready(),
+        match self.phase {
+            Phase::Connecting => Ok(()),
+            Phase::Idle
+            | Phase::Bound
+            | Phase::ConnectDone
+            | Phase::Completing
+            | Phase::Connected
+            | Phase::PeerGone
+            | Phase::Disconnecting
+            | Phase::Disconnected
+            | Phase::RequestPending
+            | Phase::Accepting
+            | Phase::Dead => self.peer_address_ready(),
         }
     }
 
@@ -388,23 +511,23 @@ impl Connector {
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
     pub(crate) fn peer_address_ready(&self) -> Result<(), StateError> {
-        match self.state {
-            State::ConnectDone
-            | State::Completing
-            | State::Connected
-            | State::PeerGone
-            | State::Disconnecting
-            | State::RequestPending
-            | State::Accepting => Ok(()),
-            State::Idle | State::Bound | State::Connecting | State::Disconnected | State::Dead => {
+        match self.phase {
+            Phase::ConnectDone
+            | Phase::Completing
+            | Phase::Connected
+            | Phase::PeerGone
+            | Phase::Disconnecting
+            | Phase::RequestPending
+            | Phase::Accepting => Ok(()),
+            Phase::Idle | Phase::Bound | Phase::Connecting | Phase::Disconnected | Phase::Dead => {
                 Err(StateError::ConnectionInvalid)
             }
         }
     }
 
     /// Enters a state and clears all that was valid in the state before alone; the caller then sets what is valid now.
-    fn enter(&mut self, state: State) {
-        self.state = state;
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
         self.terms = None;
         self.deadline = None;
         self.fate = None;
@@ -412,7 +535,7 @@ impl Connector {
 
     /// Returns the action that finishes every outstanding NotifyDisconnect; `None` if there is none.
     fn tell(&mut self, status: Status) -> Option<Action> {
-        std::mem::take(&mut self.watched).then_some(Action::Finish { op: Op::NotifyDisconnect, status })
+        std::mem::take(&mut self.watched).then(|| Action::finish(Op::NotifyDisconnect, status))
     }
 }
 
@@ -431,21 +554,13 @@ impl Input {
             Self::Cancel
             | Self::Release
             | Self::Bound
-            | Self::BindFailed(_)
-            | Self::Unreachable { .. }
-            | Self::Refused { .. }
             | Self::PeerAccepted(_)
             | Self::CompleteDone
             | Self::PeerCompleted
-            | Self::PeerRejected { .. }
-            | Self::PeerGaveUp
-            | Self::PeerDisconnected
-            | Self::PathLost
             | Self::DisconnectAnswered
             | Self::QueuePairRemoved
             | Self::DeviceRemoved
-            | Self::TimedOut
-            | Self::Failed(_) => false,
+            | Self::Lost { .. } => false,
         }
     }
 }

@@ -3,40 +3,23 @@
 
 use smallvec::smallvec;
 
-use super::State::*;
-use super::{Action, Actions, Connector, Ending, Op, State, Terms};
+use super::Phase::*;
+use super::{Action, Actions, Connector, Failure, Loss, Op, Phase, Terms};
+use crate::error::{ConnectError, Reason};
 use crate::status::Status;
-use crate::types::PrivateData;
-
-/// The ways to lose the peer, or never to get it.
-pub(super) enum Loss {
-    /// There is no way to it.
-    Unreachable {
-        /// No route to the network, rather than no host there.
-        network: bool,
-    },
-    /// It said no.
-    Refused(Option<PrivateData>),
-    /// It vanished without a message.
-    GaveUp,
-    /// It disconnected.
-    Disconnected,
-    /// The transport broke.
-    Path,
-    /// A timer ran out, the provider's or the caller's.
-    TimedOut,
-    /// Anything else.
-    Failed(Status),
-}
+use crate::types::DisconnectReason;
 
 impl Loss {
     /// Returns the action that ends the transport: a peer that may still be listening is refused.
     fn letting_go(&self) -> Action {
         match self {
             Self::TimedOut | Self::Failed(_) => Action::RefusePeer,
-            Self::Unreachable { .. } | Self::Refused(_) | Self::GaveUp | Self::Disconnected | Self::Path => {
-                Action::Abandon
-            }
+            Self::Unbound(_)
+            | Self::Unreachable { .. }
+            | Self::Refused(_)
+            | Self::GaveUp
+            | Self::Disconnected
+            | Self::Path(_) => Action::Abandon,
         }
     }
 
@@ -51,9 +34,11 @@ impl Loss {
     /// was received from it.
     fn half_open_status(&self) -> Status {
         match self {
-            Self::Refused(_) | Self::GaveUp | Self::Disconnected | Self::Path => Status::CONNECTION_ABORTED,
+            Self::Refused(_) | Self::GaveUp | Self::Disconnected | Self::Path(_) => {
+                Status::CONNECTION_ABORTED
+            }
             Self::Unreachable { .. } | Self::TimedOut => Status::IO_TIMEOUT,
-            Self::Failed(status) => *status,
+            Self::Unbound(status) | Self::Failed(status) => *status,
         }
     }
 }
@@ -74,7 +59,7 @@ fn is_retryable(status: Status) -> bool {
 impl Connector {
     /// Moves from `Idle` to `Bound` (A1). Ignores an implicit bind, because it is undone with its connect.
     pub(super) fn bound(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Idle => {
                 self.enter(Bound);
                 self.bound = true;
@@ -87,68 +72,62 @@ impl Connector {
 
     /// Fails the bind with the status of the provider (A2). `Bind` is synchronous, so its caller gets the status
     /// from this call.
-    pub(super) fn bind_failed(&mut self, status: Status) -> Result<Actions, Status> {
+    pub(super) fn unbound(
+        &mut self,
+        status: Status,
+        error: Option<Box<ConnectError>>,
+    ) -> Result<Actions, Failure> {
         // Only these two statuses burn the connector: a bind that fails otherwise can be tried again.
-        let going_away = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
-        match self.state {
+        let burns = matches!(status, Status::CANCELED | Status::DEVICE_REMOVED);
+        let answer = match self.phase {
             Idle => {
-                if going_away {
+                if burns {
                     self.enter(Dead);
-                    self.fate = (status == Status::DEVICE_REMOVED).then_some(status);
                 }
-                Err(status)
+                Err(status.into())
             }
             Connecting => {
-                let next = if going_away { Dead } else { self.before_connect() };
-                let actions = self.fail_connect(next, Action::Abandon, status);
-                self.fate = (status == Status::DEVICE_REMOVED).then_some(status);
+                let next = if burns { Dead } else { self.before_connect() };
+                let actions = self.fail(Action::Abandon, Failure { status, reason: None, error });
+                self.enter(next);
                 Ok(actions)
             }
             Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | RequestPending | Accepting | Dead => Ok(Actions::new()),
+            | RequestPending | Accepting | Dead => return Ok(Actions::new()),
+        };
+        if status == Status::DEVICE_REMOVED {
+            self.fate = Some(status.into());
         }
+        answer
     }
 
     /// Finishes `Connect` and keeps the terms of the peer that accepted (A16).
     pub(super) fn peer_accepted(&mut self, terms: Terms) -> Actions {
-        match self.state {
+        match self.phase {
             Connecting => {
                 self.enter(ConnectDone);
                 self.terms = Some(terms);
-                smallvec![Action::Finish { op: Op::Connect, status: Status::SUCCESS }]
+                smallvec![Action::finish(Op::Connect, Status::SUCCESS)]
             }
             Idle | Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
             | RequestPending | Accepting | Dead => Actions::new(),
         }
     }
 
-    /// Finishes `CompleteConnect` and establishes the connection of the active end (A24).
-    pub(super) fn complete_done(&mut self) -> Actions {
-        match self.state {
-            Completing => {
-                self.enter(Connected);
-                smallvec![Action::Finish { op: Op::CompleteConnect, status: Status::SUCCESS }]
-            }
-            Idle | Bound | Connecting | ConnectDone | Connected | PeerGone | Disconnecting | Disconnected
-            | RequestPending | Accepting | Dead => Actions::new(),
+    /// Finishes the call that waits in this phase and establishes the connection: CompleteConnect of the active end
+    /// (A24), or Accept of the passive end, because the active end has completed (P13). In any other phase the report no
+    /// longer matters.
+    pub(super) fn establish(&mut self, waiting: Phase, op: Op) -> Actions {
+        if self.phase != waiting {
+            return Actions::new();
         }
-    }
-
-    /// Finishes `Accept` and establishes the connection of the passive end, because the active end completed (P13).
-    pub(super) fn peer_completed(&mut self) -> Actions {
-        match self.state {
-            Accepting => {
-                self.enter(Connected);
-                smallvec![Action::Finish { op: Op::Accept, status: Status::SUCCESS }]
-            }
-            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | RequestPending | Dead => Actions::new(),
-        }
+        self.enter(Connected);
+        smallvec![Action::finish(op, Status::SUCCESS)]
     }
 
     /// Finishes `Disconnect`: the peer has answered, and no memory is in use (C7).
     pub(super) fn disconnect_answered(&mut self) -> Actions {
-        match self.state {
+        match self.phase {
             Disconnecting => self.end_disconnect(Status::SUCCESS),
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnected
             | RequestPending | Accepting | Dead => Actions::new(),
@@ -157,16 +136,15 @@ impl Connector {
 
     /// Ends the attempt or the connection whose queue pair was removed (A14, A25, P16, C10, C13).
     pub(super) fn queue_pair_removed(&mut self) -> Actions {
-        match self.state {
-            Connecting => self.fail_connect(Dead, Action::RefusePeer, Status::CANCELED),
+        match self.phase {
+            Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone => {
+                let reason = self.fate.as_ref().and_then(|failure| failure.reason);
                 let actions = self.refuse();
                 // A later CompleteConnect fails with this status, because its queue pair is gone.
-                self.fate = Some(Status::CANCELED);
+                self.fate = Some(Failure::new(Status::CANCELED, reason));
                 actions
             }
-            Completing => self.fail_complete(Action::RefusePeer, Status::CANCELED),
-            Accepting => self.fail_accept(Action::RefusePeer, Status::CANCELED),
             Connected => {
                 let actions = self.leave(Status::SUCCESS);
                 self.enter(Disconnected);
@@ -179,7 +157,7 @@ impl Connector {
             // As with a release: data that was sent before the disconnect still arrives.
             Disconnecting => {
                 self.enter(Disconnected);
-                smallvec![Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }]
+                smallvec![Action::Leave, Action::finish(Op::Disconnect, Status::CANCELED)]
             }
             // No queue pair belongs to it.
             Idle | Bound | Disconnected | RequestPending | Dead => Actions::new(),
@@ -189,15 +167,13 @@ impl Connector {
     /// Burns the connector, and ends its attempt or connection, because the adapter is gone (A15, P17, C15).
     pub(super) fn device_removed(&mut self) -> Actions {
         const GONE: Status = Status::DEVICE_REMOVED;
-        let actions = match self.state {
-            Connecting => self.fail_connect(Dead, Action::Abandon, GONE),
+        let actions = match self.phase {
+            Connecting | Completing | Accepting => self.fail(Action::Abandon, GONE),
             ConnectDone | RequestPending => {
                 self.fate.is_none().then_some(Action::Abandon).into_iter().collect()
             }
-            Completing => self.fail_complete(Action::Abandon, GONE),
-            Accepting => self.fail_accept(Action::Abandon, GONE),
             Connected => {
-                self.ending = Some(Ending::Lost);
+                self.ending = Some(DisconnectReason::DeviceRemoved);
                 self.tell(GONE).into_iter().chain([Action::Flush, Action::Abandon]).collect()
             }
             PeerGone => smallvec![Action::Abandon],
@@ -206,78 +182,97 @@ impl Connector {
         };
         self.enter(Dead);
         self.refusal = None;
-        self.fate = Some(GONE);
+        self.fate = Some(GONE.into());
         actions
     }
 
     /// Ends the attempt or the connection whose peer was lost, or notes the loss until the next call
     /// (A7 to A12, A21, A23, A25, P10, P14, P15, C2, C3, C8, C9).
-    pub(super) fn lost(&mut self, loss: Loss) -> Actions {
-        match self.state {
-            Connecting => self.connect_lost(loss),
+    pub(super) fn lost(
+        &mut self,
+        loss: Loss,
+        reason: Option<Reason>,
+        error: Option<Box<ConnectError>>,
+    ) -> Actions {
+        let failure = |status| Failure::new(status, reason);
+        if let Loss::Path(Some(status)) = loss {
+            self.note_loss(status, failure(status).cause());
+        }
+        match self.phase {
+            Connecting => self.connect_lost(loss, reason, error),
             ConnectDone if matches!(loss, Loss::TimedOut) => {
                 let actions = self.refuse();
-                self.fate = Some(Status::IO_TIMEOUT);
+                self.fate = Some(failure(Status::IO_TIMEOUT));
                 actions
             }
             // The loss is reported by the next call: until then the caller may still read the peer's terms.
-            ConnectDone => self.peer_left(loss.parting(), loss.half_open_status()),
+            ConnectDone => self.peer_left(loss.parting(), failure(loss.half_open_status())),
             RequestPending => {
                 let status = match loss {
-                    Loss::Failed(status) => status,
+                    Loss::Unbound(status) | Loss::Failed(status) => status,
                     Loss::Unreachable { .. }
                     | Loss::Refused(_)
                     | Loss::GaveUp
                     | Loss::Disconnected
-                    | Loss::Path
+                    | Loss::Path(_)
                     | Loss::TimedOut => Status::CONNECTION_ABORTED,
                 };
-                self.peer_left(loss.letting_go(), status)
+                self.peer_left(loss.letting_go(), failure(status))
             }
-            Completing => self.fail_complete(loss.parting(), loss.half_open_status()),
+            Completing => self.fail(loss.parting(), failure(loss.half_open_status())),
             Accepting => {
                 // A reject differs from a peer that went away without one.
                 let status = match &loss {
                     Loss::Refused(_) => Status::CONNECTION_REFUSED,
                     other => other.half_open_status(),
                 };
-                let actions = self.fail_accept(loss.parting(), status);
+                let actions = self.fail(loss.parting(), failure(status));
                 if let Loss::Refused(data) = loss {
                     self.refusal = data;
                 }
                 actions
             }
             Connected => {
-                let ending = if matches!(loss, Loss::Disconnected) { Ending::Peer } else { Ending::Lost };
-                self.ending = Some(ending);
+                let failure = failure(loss.half_open_status());
+                self.ending.get_or_insert(match loss {
+                    Loss::Disconnected => DisconnectReason::Peer,
+                    _ => DisconnectReason::Lost { status: failure.status, reason: failure.cause() },
+                });
                 self.enter(PeerGone);
                 self.tell(Status::SUCCESS).into_iter().chain([Action::Flush]).collect()
             }
-            Disconnecting => match loss {
+            Disconnecting => self.end_disconnect(failure(match loss {
                 // It left of its own will, which is as good as an answer.
-                Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => self.end_disconnect(Status::SUCCESS),
+                Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => Status::SUCCESS,
                 // No answer will come. The call has no status for a finer reason.
-                Loss::Unreachable { .. } | Loss::Path | Loss::TimedOut | Loss::Failed(_) => {
-                    self.end_disconnect(Status::IO_TIMEOUT)
-                }
-            },
+                Loss::Unbound(_)
+                | Loss::Unreachable { .. }
+                | Loss::Path(_)
+                | Loss::TimedOut
+                | Loss::Failed(_) => Status::IO_TIMEOUT,
+            })),
             Idle | Bound | PeerGone | Disconnected | Dead => Actions::new(),
         }
     }
 
     /// Fails `Connect` with the status of this loss. A retryable status leaves the connector as it was before.
-    fn connect_lost(&mut self, loss: Loss) -> Actions {
-        let letting_go = loss.letting_go();
+    fn connect_lost(
+        &mut self,
+        loss: Loss,
+        reason: Option<Reason>,
+        error: Option<Box<ConnectError>>,
+    ) -> Actions {
         let status = match &loss {
             Loss::Unreachable { network: true } => Status::NETWORK_UNREACHABLE,
             Loss::Unreachable { network: false } => Status::HOST_UNREACHABLE,
             // A peer that goes away before it answered has refused: its listener closed, or its connector did.
             Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => Status::CONNECTION_REFUSED,
-            Loss::Path | Loss::TimedOut => Status::IO_TIMEOUT,
-            Loss::Failed(status) => *status,
+            Loss::Path(_) | Loss::TimedOut => Status::IO_TIMEOUT,
+            Loss::Unbound(status) | Loss::Failed(status) => *status,
         };
         let next = if is_retryable(status) { self.before_connect() } else { Dead };
-        let actions = self.fail_connect(next, letting_go, status);
+        let actions = self.fail(loss.letting_go(), Failure { status, reason, error });
+        self.enter(next);
         if let Loss::Refused(data) = loss {
             self.refusal = data;
         }
@@ -285,40 +280,41 @@ impl Connector {
     }
 
     /// Notes that the peer of a half-open connection is gone; only the first report counts.
-    fn peer_left(&mut self, letting_go: Action, status: Status) -> Actions {
+    fn peer_left(&mut self, letting_go: Action, failure: Failure) -> Actions {
         if self.fate.is_some() {
             return Actions::new();
         }
-        self.fate = Some(status);
+        self.fate = Some(failure);
         smallvec![letting_go]
     }
 
-    /// Returns the state that a retryable failure of Connect goes back to.
-    fn before_connect(&self) -> State {
+    /// Returns the phase that a retryable failure of Connect goes back to.
+    fn before_connect(&self) -> Phase {
         if self.bound { Bound } else { Idle }
     }
 
-    /// Ends a pending Connect that failed. The queue pair stays as it is, so nothing is flushed.
-    pub(super) fn fail_connect(&mut self, next: State, letting_go: Action, status: Status) -> Actions {
-        self.enter(next);
-        smallvec![letting_go, Action::Finish { op: Op::Connect, status }]
-    }
-
-    /// Ends a pending CompleteConnect that failed. The queue pair was in use, so it is flushed (A25).
-    pub(super) fn fail_complete(&mut self, letting_go: Action, status: Status) -> Actions {
+    /// Ends the pending Connect, CompleteConnect or Accept, and burns the connector. Of these only CompleteConnect has
+    /// the queue pair in use, which is flushed (A25); an attempt that failed earlier leaves it its receives (P18).
+    pub(super) fn fail(&mut self, letting_go: Action, failure: impl Into<Failure>) -> Actions {
+        let mut actions: Actions = smallvec![letting_go];
+        let op = match self.phase {
+            Connecting => Op::Connect,
+            Accepting => Op::Accept,
+            _ => {
+                actions.push(Action::Flush);
+                Op::CompleteConnect
+            }
+        };
         self.enter(Dead);
-        smallvec![letting_go, Action::Flush, Action::Finish { op: Op::CompleteConnect, status }]
-    }
-
-    /// Ends a pending Accept that failed. The queue pair keeps its receives, so nothing is flushed (P18).
-    pub(super) fn fail_accept(&mut self, letting_go: Action, status: Status) -> Actions {
-        self.enter(Dead);
-        smallvec![letting_go, Action::Finish { op: Op::Accept, status }]
+        actions.push(Action::finish(op, failure));
+        actions
     }
 
     /// Ends a pending Disconnect. The connection has ended, whatever the status.
-    pub(super) fn end_disconnect(&mut self, status: Status) -> Actions {
+    pub(super) fn end_disconnect(&mut self, failure: impl Into<Failure>) -> Actions {
+        let mut failure = failure.into();
+        failure.reason = failure.reason.or(self.loss.map(|(_, reason)| reason));
         self.enter(Disconnected);
-        smallvec![Action::Abandon, Action::Finish { op: Op::Disconnect, status }]
+        smallvec![Action::Abandon, Action::finish(Op::Disconnect, failure)]
     }
 }

@@ -2,37 +2,44 @@
 
 use std::task::{Context, Poll};
 
-use super::ConnectorDriver;
+use super::{AfterStep, ConnectorDriver, ConnectorState};
 use crate::proto::connector::Input;
-use crate::status::Status;
-use crate::sync::WaitKey;
+use crate::sync::{WaitKey, WaitSet};
 
-/// A place in the list of futures that wait for the end of the connection.
-pub(super) struct Watch<'a, D: ConnectorDriver> {
+/// A place in a list of futures that wait at a connector.
+pub(crate) struct Waiting<'a, D: ConnectorDriver, T: Copy> {
     connector: &'a D,
+    list: fn(&mut ConnectorState) -> &mut WaitSet<T>,
     key: WaitKey,
 }
 
-impl<'a, D: ConnectorDriver> Watch<'a, D> {
-    /// Registers a future with the machine (NotifyDisconnect).
-    pub(super) fn new(connector: &'a D) -> Result<Self, Status> {
-        let key = connector.lock().as_mut().answers.notify.register(());
-        let watch = Self { connector, key };
-        connector.handle(Input::NotifyDisconnect).map(|()| watch)
+/// A call of Connect that waits for its queue pair, and that a cancel ends.
+pub(crate) type ConnectWait<'a, D> = Waiting<'a, D, ()>;
+
+impl<'a, D: ConnectorDriver, T: Copy> Waiting<'a, D, T> {
+    /// Enters the list.
+    pub(super) fn new(connector: &'a D, list: fn(&mut ConnectorState) -> &mut WaitSet<T>) -> Self {
+        let key = list(connector.lock().as_mut()).register(());
+        Self { connector, list, key }
     }
 
-    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Status> {
-        let mut inner = self.connector.lock();
-        let (polled, replaced) = inner.as_mut().answers.notify.poll(self.key, cx);
-        drop(inner);
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.connector.lock();
+        let (polled, replaced) = (self.list)(state.as_mut()).poll(self.key, cx);
+        drop(state);
         drop(replaced);
         polled
     }
+
+    /// Returns whether the wait has ended, for a step that begins behind it.
+    pub(super) fn is_over(&self, state: &mut ConnectorState) -> bool {
+        (self.list)(state).is_notified(self.key)
+    }
 }
 
-impl<D: ConnectorDriver> Drop for Watch<'_, D> {
+impl<D: ConnectorDriver, T: Copy> Drop for Waiting<'_, D, T> {
     fn drop(&mut self) {
-        let waiter = self.connector.lock().as_mut().answers.notify.remove(self.key);
+        let waiter = (self.list)(self.connector.lock().as_mut()).remove(self.key);
         drop(waiter);
     }
 }
@@ -48,7 +55,7 @@ pub(crate) struct ConnectCall<'a, D: ConnectorDriver> {
 }
 
 impl<'a, D: ConnectorDriver> ConnectCall<'a, D> {
-    /// Guards the call that [`begin_connect`](super::ConnectorState::begin_connect) has begun.
+    /// Guards a call that has begun.
     pub(crate) fn new(connector: &'a D) -> Self {
         Self { connector, returned: false }
     }
@@ -63,56 +70,23 @@ impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
     fn drop(&mut self) {
         let canceled = !self.returned;
         // Under one lock, so that the input cannot meet the attempt of another call.
-        let _ = self.connector.handle_if(|inner| {
-            inner.as_mut().connect_called = false;
-            canceled.then_some(Input::Cancel)
+        self.connector.step(AfterStep::run, |state, after| {
+            state.as_mut().connect_called = false;
+            if canceled {
+                let _ = self.connector.advance(state, Input::Cancel, after);
+            }
         });
     }
 }
 
-/// A call of Connect that waits for its queue pair, and that a cancel ends.
-pub(crate) struct ConnectWait<'a, D: ConnectorDriver> {
-    connector: &'a D,
-    key: WaitKey,
-}
-
-impl<'a, D: ConnectorDriver> ConnectWait<'a, D> {
-    pub(super) fn new(connector: &'a D) -> Self {
-        let key = connector.lock().as_mut().waits.register(());
-        Self { connector, key }
-    }
-
-    /// Polls for the cancel.
-    pub(super) fn poll_canceled(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.connector.lock();
-        let (polled, replaced) = inner.as_mut().waits.poll(self.key, cx);
-        drop(inner);
-        drop(replaced);
-        polled
-    }
-
-    /// Returns whether a cancel has ended this wait, for the step that begins the connect.
-    pub(crate) fn is_canceled(&self, inner: &mut D::Inner) -> bool {
-        inner.as_mut().waits.is_notified(self.key)
-    }
-}
-
-impl<D: ConnectorDriver> Drop for ConnectWait<'_, D> {
-    fn drop(&mut self) {
-        let waiter = self.connector.lock().as_mut().waits.remove(self.key);
-        drop(waiter);
-    }
-}
-
-/// A guard that feeds a connector one last input if the future of a call that owns the connection is dropped early.
-pub(crate) struct OnDrop<'a, D: ConnectorDriver> {
+/// A guard that releases a connector if the future of a call that owns the connection is dropped early.
+pub(crate) struct ReleaseGuard<'a, D: ConnectorDriver> {
     connector: Option<&'a D>,
-    input: Input,
 }
 
-impl<'a, D: ConnectorDriver> OnDrop<'a, D> {
-    pub(crate) fn new(connector: &'a D, input: Input) -> Self {
-        Self { connector: Some(connector), input }
+impl<'a, D: ConnectorDriver> ReleaseGuard<'a, D> {
+    pub(crate) fn new(connector: &'a D) -> Self {
+        Self { connector: Some(connector) }
     }
 
     /// Disarms the guard after the call has been answered.
@@ -121,10 +95,10 @@ impl<'a, D: ConnectorDriver> OnDrop<'a, D> {
     }
 }
 
-impl<D: ConnectorDriver> Drop for OnDrop<'_, D> {
+impl<D: ConnectorDriver> Drop for ReleaseGuard<'_, D> {
     fn drop(&mut self) {
-        if let Some(connector) = self.connector.take() {
-            let _ = connector.handle(self.input.clone());
+        if let Some(connector) = self.connector {
+            connector.release();
         }
     }
 }

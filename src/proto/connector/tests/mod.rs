@@ -4,12 +4,14 @@ mod table;
 mod walks;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use self::table::{Line, Next};
-use super::{Action, Actions, Connector, Ending, Input, Op, State, Terms};
+use super::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase, Terms};
+use crate::error::{AcceptError, ConnectError, Reason};
 use crate::status::Status;
-use crate::types::{PrivateData, ReadLimits};
+use crate::types::{DisconnectReason, PrivateData, ReadLimits};
 
 /// The time that the caller of Connect waits in these tests.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +24,49 @@ fn terms() -> Terms {
 
 fn refusal() -> Option<PrivateData> {
     Some(PrivateData::exact(&b"no"[..]))
+}
+
+/// An action, with the status that the table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Did {
+    Finish { op: Op, status: Status },
+    StartBind,
+    StartConnect,
+    StartComplete,
+    StartAccept,
+    StartDisconnect,
+    RefusePeer,
+    Leave,
+    Abandon,
+    Flush,
+}
+
+impl From<&Action> for Did {
+    fn from(action: &Action) -> Self {
+        match action {
+            Action::Finish { op, outcome } => {
+                let status = outcome.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS);
+                Self::Finish { op: *op, status }
+            }
+            Action::StartBind => Self::StartBind,
+            Action::StartConnect => Self::StartConnect,
+            Action::StartComplete => Self::StartComplete,
+            Action::StartAccept => Self::StartAccept,
+            Action::StartDisconnect => Self::StartDisconnect,
+            Action::RefusePeer => Self::RefusePeer,
+            Action::Leave => Self::Leave,
+            Action::Abandon => Self::Abandon,
+            Action::Flush => Self::Flush,
+        }
+    }
+}
+
+/// The answer of the machine to an input.
+type Answer = Result<Vec<Did>, Status>;
+
+/// Returns what the table has of an answer.
+fn seen(answer: Result<Actions, Failure>) -> Answer {
+    answer.map(|actions| actions.iter().map(Did::from).collect()).map_err(|failure| failure.status)
 }
 
 /// An enum of kinds with the list of all of them.
@@ -56,6 +101,7 @@ impl Kind {
             Input::Connect { data, max_data: 8, busy, deadline, overdue }
         };
         let later = Some(now + PATIENCE);
+        let lost = |loss| Input::lost(loss, None);
         match self {
             Self::Bind => Input::Bind,
             Self::Connect => connect(8, false, later),
@@ -73,26 +119,26 @@ impl Kind {
             Self::Cancel => Input::Cancel,
             Self::Release => Input::Release,
             Self::BoundOk => Input::Bound,
-            Self::BindFailed => Input::BindFailed(Status::SHARING_VIOLATION),
-            Self::BindCanceled => Input::BindFailed(Status::CANCELED),
-            Self::UnreachableNetwork => Input::Unreachable { network: true },
-            Self::UnreachableHost => Input::Unreachable { network: false },
-            Self::Refused => Input::Refused { private_data: None },
-            Self::RefusedData => Input::Refused { private_data: refusal() },
+            Self::BindFailed => lost(Loss::Unbound(Status::SHARING_VIOLATION)),
+            Self::BindCanceled => lost(Loss::Unbound(Status::CANCELED)),
+            Self::UnreachableNetwork => lost(Loss::Unreachable { network: true }),
+            Self::UnreachableHost => lost(Loss::Unreachable { network: false }),
+            Self::Refused => lost(Loss::Refused(None)),
+            Self::RefusedData => lost(Loss::Refused(refusal())),
             Self::PeerAccepted => Input::PeerAccepted(terms()),
             Self::CompleteDone => Input::CompleteDone,
             Self::PeerCompleted => Input::PeerCompleted,
-            Self::PeerRejected => Input::PeerRejected { private_data: refusal() },
-            Self::PeerGaveUp => Input::PeerGaveUp,
-            Self::PeerDisconnected => Input::PeerDisconnected,
-            Self::PathLost => Input::PathLost,
+            Self::PeerRejected => lost(Loss::Refused(refusal())),
+            Self::PeerGaveUp => lost(Loss::GaveUp),
+            Self::PeerDisconnected => lost(Loss::Disconnected),
+            Self::PathLost => lost(Loss::Path(Some(Status::IO_TIMEOUT))),
             Self::DisconnectAnswered => Input::DisconnectAnswered,
             Self::QueuePairRemoved => Input::QueuePairRemoved,
             Self::DeviceRemoved => Input::DeviceRemoved,
-            Self::TimedOut => Input::TimedOut,
-            Self::Failed => Input::Failed(Status::UNSUCCESSFUL),
-            Self::FailedRetryable => Input::Failed(Status::HOST_UNREACHABLE),
-            Self::FailedRemoved => Input::Failed(Status::DEVICE_REMOVED),
+            Self::TimedOut => lost(Loss::TimedOut),
+            Self::Failed => lost(Loss::Failed(Status::UNSUCCESSFUL)),
+            Self::FailedRetryable => lost(Loss::Failed(Status::HOST_UNREACHABLE)),
+            Self::FailedRemoved => lost(Loss::Failed(Status::DEVICE_REMOVED)),
         }
     }
 
@@ -111,21 +157,22 @@ impl Kind {
             Input::Cancel => &[Self::Cancel],
             Input::Release => &[Self::Release],
             Input::Bound => &[Self::BoundOk],
-            Input::BindFailed(_) => &[Self::BindFailed, Self::BindCanceled],
-            Input::Unreachable { .. } => &[Self::UnreachableNetwork, Self::UnreachableHost],
-            Input::Refused { .. } => &[Self::Refused, Self::RefusedData],
             Input::PeerAccepted(_) => &[Self::PeerAccepted],
             Input::CompleteDone => &[Self::CompleteDone],
             Input::PeerCompleted => &[Self::PeerCompleted],
-            Input::PeerRejected { .. } => &[Self::PeerRejected],
-            Input::PeerGaveUp => &[Self::PeerGaveUp],
-            Input::PeerDisconnected => &[Self::PeerDisconnected],
-            Input::PathLost => &[Self::PathLost],
             Input::DisconnectAnswered => &[Self::DisconnectAnswered],
             Input::QueuePairRemoved => &[Self::QueuePairRemoved],
             Input::DeviceRemoved => &[Self::DeviceRemoved],
-            Input::TimedOut => &[Self::TimedOut],
-            Input::Failed(_) => &[Self::Failed, Self::FailedRetryable, Self::FailedRemoved],
+            Input::Lost { loss, .. } => match loss {
+                Loss::Unbound(_) => &[Self::BindFailed, Self::BindCanceled],
+                Loss::Unreachable { .. } => &[Self::UnreachableNetwork, Self::UnreachableHost],
+                Loss::Refused(_) => &[Self::Refused, Self::RefusedData, Self::PeerRejected],
+                Loss::GaveUp => &[Self::PeerGaveUp],
+                Loss::Disconnected => &[Self::PeerDisconnected],
+                Loss::Path(_) => &[Self::PathLost],
+                Loss::TimedOut => &[Self::TimedOut],
+                Loss::Failed(_) => &[Self::Failed, Self::FailedRetryable, Self::FailedRemoved],
+            },
         }
     }
 }
@@ -142,20 +189,20 @@ kinds! {
 
 impl Scene {
     /// Returns the scenes of a state: a new state does not compile until it has one.
-    fn of(state: State) -> &'static [Self] {
-        match state {
-            State::Idle => &[Self::Idle],
-            State::Bound => &[Self::Bound],
-            State::Connecting => &[Self::Connecting, Self::ConnectingBound],
-            State::ConnectDone => &[Self::ConnectDone, Self::ConnectDoneAlone],
-            State::Completing => &[Self::Completing],
-            State::Connected => &[Self::Connected, Self::ConnectedWatched],
-            State::PeerGone => &[Self::PeerGone],
-            State::Disconnecting => &[Self::Disconnecting],
-            State::Disconnected => &[Self::Disconnected],
-            State::RequestPending => &[Self::RequestPending, Self::RequestAlone],
-            State::Accepting => &[Self::Accepting],
-            State::Dead => &[Self::Dead, Self::DeadIdleTooLong, Self::DeadRemoved],
+    fn of(phase: Phase) -> &'static [Self] {
+        match phase {
+            Phase::Idle => &[Self::Idle],
+            Phase::Bound => &[Self::Bound],
+            Phase::Connecting => &[Self::Connecting, Self::ConnectingBound],
+            Phase::ConnectDone => &[Self::ConnectDone, Self::ConnectDoneAlone],
+            Phase::Completing => &[Self::Completing],
+            Phase::Connected => &[Self::Connected, Self::ConnectedWatched],
+            Phase::PeerGone => &[Self::PeerGone],
+            Phase::Disconnecting => &[Self::Disconnecting],
+            Phase::Disconnected => &[Self::Disconnected],
+            Phase::RequestPending => &[Self::RequestPending, Self::RequestAlone],
+            Phase::Accepting => &[Self::Accepting],
+            Phase::Dead => &[Self::Dead, Self::DeadIdleTooLong, Self::DeadRemoved],
         }
     }
 
@@ -196,17 +243,17 @@ impl Scene {
         for kind in self.recipe() {
             drop(step(&mut machine, now, kind));
         }
-        assert!(Self::of(machine.state()).contains(&self), "{self:?} is not {:?}", machine.state());
+        assert!(Self::of(machine.phase()).contains(&self), "{self:?} is not {:?}", machine.phase());
         machine
     }
 }
 
-fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Result<Actions, Status> {
-    machine.handle(kind.input(now))
+fn step(machine: &mut Connector, now: Instant, kind: Kind) -> Answer {
+    seen(machine.handle(kind.input(now)))
 }
 
 /// Feeds inputs of these kinds to the machine of a scene. Returns the machine and its answers.
-fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Result<Actions, Status>>) {
+fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Answer>) {
     let now = Instant::now();
     let mut machine = scene.build(now);
     let answers = kinds.iter().map(|&kind| step(&mut machine, now, kind)).collect();
@@ -231,14 +278,14 @@ fn every_pair_is_as_the_table_says() {
             let line = all.find(|line| line.inputs.contains(&kind)).expect("one line");
             let mut machine = scene.build(now);
             let next = match line.next {
-                Next::Same => machine.state(),
-                Next::Back if scene == Scene::ConnectingBound => State::Bound,
-                Next::Back => State::Idle,
-                Next::To(state) => state,
+                Next::Same => machine.phase(),
+                Next::Back if scene == Scene::ConnectingBound => Phase::Bound,
+                Next::Back => Phase::Idle,
+                Next::To(phase) => phase,
             };
             let answer = step(&mut machine, now, kind);
             assert_eq!(answer, line.answer, "{scene:?} × {kind:?}, row {:?}", line.rows);
-            assert_eq!(machine.state(), next, "{scene:?} × {kind:?}");
+            assert_eq!(machine.phase(), next, "{scene:?} × {kind:?}");
         }
     }
 }
@@ -312,7 +359,7 @@ fn a_refused_connector_shows_the_data_and_tries_again() {
             assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
             assert!(machine.private_data().is_err());
             assert!(step(&mut machine, Instant::now(), Kind::PeerAccepted).is_ok());
-            assert_eq!(machine.state(), State::ConnectDone);
+            assert_eq!(machine.phase(), Phase::ConnectDone);
         }
     }
 }
@@ -320,13 +367,12 @@ fn a_refused_connector_shows_the_data_and_tries_again() {
 // A lack of memory or descriptors passes, so the connector is as it was before the connect (CM-19).
 #[test]
 fn lack_of_resources_leaves_the_connector() {
-    for (scene, state) in [(Scene::Connecting, State::Idle), (Scene::ConnectingBound, State::Bound)] {
+    for (scene, phase) in [(Scene::Connecting, Phase::Idle), (Scene::ConnectingBound, Phase::Bound)] {
         let (mut machine, _) = told(scene, &[]);
         let status = Status::INSUFFICIENT_RESOURCES;
-        let actions = machine.handle(Input::Failed(status)).expect("a report");
-        let finish = Action::Finish { op: Op::Connect, status };
-        assert_eq!(actions[..], [Action::RefusePeer, finish]);
-        assert_eq!(machine.state(), state);
+        let answer = seen(machine.handle(Input::lost(Loss::Failed(status), None)));
+        assert_eq!(answer, Ok(vec![Did::RefusePeer, Did::Finish { op: Op::Connect, status }]));
+        assert_eq!(machine.phase(), phase);
         assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
     }
 }
@@ -347,7 +393,7 @@ fn complete_connect_tells_why_the_peer_is_gone() {
     for (kind, status) in cases.into_iter().chain(silent.map(|kind| (kind, Status::IO_TIMEOUT))) {
         let (machine, answers) = told(Scene::ConnectDone, &[kind, Kind::CompleteConnect]);
         assert_eq!(answers[1], Err(status), "{kind:?}");
-        assert_eq!(machine.state(), State::Dead);
+        assert_eq!(machine.phase(), Phase::Dead);
     }
     let (_, answers) = told(Scene::ConnectDoneAlone, &[Kind::CompleteConnect, Kind::CompleteConnect]);
     assert_eq!(answers[1], Err(Status::CONNECTION_INVALID));
@@ -358,33 +404,40 @@ fn complete_connect_tells_why_the_peer_is_gone() {
 // DIS-03, DIS-04, CAN-05: several waiters share one answer; a cancel answers them and nothing else.
 #[test]
 fn notifications() {
-    let finish = |status| Action::Finish { op: Op::NotifyDisconnect, status };
+    let finish = |status| Did::Finish { op: Op::NotifyDisconnect, status };
     let (machine, answers) = told(
         Scene::ConnectedWatched,
         &[Kind::NotifyDisconnect, Kind::Cancel, Kind::NotifyDisconnect, Kind::PeerDisconnected],
     );
-    assert_eq!(answers[1], Ok(Actions::from_slice(&[finish(Status::CANCELED)])));
-    assert_eq!(answers[3], Ok(Actions::from_slice(&[finish(Status::SUCCESS), Action::Flush])));
-    assert_eq!(machine.ending(), Some(Ending::Peer));
+    assert_eq!(answers[1], Ok(vec![finish(Status::CANCELED)]));
+    assert_eq!(answers[3], Ok(vec![finish(Status::SUCCESS), Did::Flush]));
+    assert_eq!(machine.ending(), Some(&DisconnectReason::Peer));
 }
 
 // CM-33: `ending` returns the first cause of the end.
 #[test]
 fn the_ending_is_remembered() {
+    use DisconnectReason::{DeviceRemoved, Local, Peer};
+    let lost = || {
+        Some(DisconnectReason::Lost {
+            status: Status::IO_TIMEOUT,
+            reason: Reason::Local("no reason was given"),
+        })
+    };
     let cases = [
         (Scene::Connected, &[Kind::NotifyDisconnect][..], None),
-        (Scene::PeerGone, &[Kind::Disconnect, Kind::DisconnectAnswered], Some(Ending::Peer)),
-        (Scene::Connected, &[Kind::PathLost, Kind::PeerDisconnected], Some(Ending::Lost)),
-        (Scene::Connected, &[Kind::TimedOut], Some(Ending::Lost)),
-        (Scene::Connected, &[Kind::Disconnect, Kind::PeerDisconnected], Some(Ending::Local)),
-        (Scene::Connected, &[Kind::QueuePairRemoved], Some(Ending::Local)),
-        (Scene::Connected, &[Kind::Release], Some(Ending::Local)),
-        (Scene::Connected, &[Kind::DeviceRemoved], Some(Ending::Lost)),
-        (Scene::PeerGone, &[Kind::DeviceRemoved], Some(Ending::Peer)),
+        (Scene::PeerGone, &[Kind::Disconnect, Kind::DisconnectAnswered], Some(Peer)),
+        (Scene::Connected, &[Kind::PathLost, Kind::PeerDisconnected], lost()),
+        (Scene::Connected, &[Kind::TimedOut], lost()),
+        (Scene::Connected, &[Kind::Disconnect, Kind::PeerDisconnected], Some(Local)),
+        (Scene::Connected, &[Kind::QueuePairRemoved], Some(Local)),
+        (Scene::Connected, &[Kind::Release], Some(Local)),
+        (Scene::Connected, &[Kind::DeviceRemoved], Some(DeviceRemoved)),
+        (Scene::PeerGone, &[Kind::DeviceRemoved], Some(Peer)),
         (Scene::Accepting, &[Kind::PeerGaveUp], None),
     ];
     for (scene, kinds, ending) in cases {
-        assert_eq!(told(scene, kinds).0.ending(), ending, "{scene:?} {kinds:?}");
+        assert_eq!(told(scene, kinds).0.ending(), ending.as_ref(), "{scene:?} {kinds:?}");
     }
 }
 
@@ -392,13 +445,13 @@ fn the_ending_is_remembered() {
 #[test]
 fn deadlines() {
     let start = Instant::now();
-    for (scene, end) in [(Scene::ConnectingBound, State::Bound), (Scene::Disconnecting, State::Disconnected)]
+    for (scene, end) in [(Scene::ConnectingBound, Phase::Bound), (Scene::Disconnecting, Phase::Disconnected)]
     {
         let mut machine = scene.build(start);
         assert_eq!(machine.next_timeout(), Some(start + PATIENCE));
         assert_eq!(step(&mut machine, start, Kind::TimedOut).map(|actions| actions.len()), Ok(2));
-        assert_eq!((machine.state(), machine.next_timeout()), (end, None));
-        assert_eq!(step(&mut machine, start, Kind::TimedOut), Ok(Actions::new()));
+        assert_eq!((machine.phase(), machine.next_timeout()), (end, None));
+        assert_eq!(step(&mut machine, start, Kind::TimedOut), Ok(vec![]));
     }
     let mut machine = Connector::new();
     let forever = Input::Connect { data: 0, max_data: 0, busy: false, deadline: None, overdue: false };
@@ -419,9 +472,56 @@ fn an_unknown_status_is_carried() {
         (Scene::Accepting, Op::Accept),
     ] {
         let mut machine = scene.build(Instant::now());
-        let actions = machine.handle(Input::Failed(UNKNOWN));
-        assert_eq!(actions.unwrap().last(), Some(&Action::Finish { op, status: UNKNOWN }));
-        assert_eq!(machine.state(), State::Dead, "CM-20");
+        let actions = seen(machine.handle(Input::lost(Loss::Failed(UNKNOWN), None)));
+        assert_eq!(actions.unwrap().last(), Some(&Did::Finish { op, status: UNKNOWN }));
+        assert_eq!(machine.phase(), Phase::Dead, "CM-20");
+    }
+}
+
+/// Checks that the caller gets the error and the cause that were reported, at once or by the call that finds them.
+#[test]
+fn the_cause_reaches_the_caller() {
+    let peer = SocketAddr::from(([192, 0, 2, 1], 7));
+    let (first, second) = (Reason::Errno(1), Reason::Errno(2));
+    let failure = |scene: Scene, inputs: Vec<Input>| {
+        let mut machine = scene.build(Instant::now());
+        let answers = inputs.into_iter().map(|input| machine.handle(input));
+        let failed = answers.filter_map(|answer| match answer {
+            Ok(actions) => actions.into_iter().find_map(|action| match action {
+                Action::Finish { outcome, .. } => outcome.err(),
+                _ => None,
+            }),
+            Err(failure) => Some(failure),
+        });
+        failed.last().expect("a call has failed")
+    };
+    let error = failure(Scene::Connecting, vec![ConnectError::InvalidAddress(peer).into()]);
+    assert!(matches!(error.connect_error(peer), ConnectError::InvalidAddress(_)));
+    let inputs =
+        vec![Input::lost(Loss::GaveUp, first), Input::lost(Loss::Path(None), second), Input::CompleteConnect];
+    let error = failure(Scene::ConnectDone, inputs).connect_error(peer);
+    assert!(matches!(error, ConnectError::Aborted { reason, .. } if reason == first), "{error:?}");
+    let error = failure(Scene::Accepting, vec![Input::lost(Loss::Refused(None), first)]);
+    let error = error.accept_error(peer, refusal());
+    assert!(matches!(error, AcceptError::Refused { private_data: Some(_), reason, .. } if reason == first));
+    let error = failure(Scene::RequestPending, vec![Input::Reject { data: 9, max_data: 8 }]);
+    let error = error.accept_error(peer, None);
+    assert!(matches!(error, AcceptError::InvalidBufferSize { length: 9, maximum: 8 }), "{error:?}");
+}
+
+/// Checks that a loss is kept for Disconnect, also one after it; the end of a connection about to end is none.
+#[test]
+fn a_loss_is_kept_for_disconnect() {
+    let loss = (Status::REMOTE_ERROR, Reason::Errno(1));
+    let cases = [
+        (Scene::Connected, Some(loss.0), Some(loss)),
+        (Scene::Disconnecting, Some(loss.0), Some(loss)),
+        (Scene::Disconnecting, None, None),
+    ];
+    for (scene, status, expected) in cases {
+        let (mut machine, _) = told(scene, &[]);
+        assert!(machine.handle(Input::lost(Loss::Path(status), loss.1)).is_ok());
+        assert_eq!(machine.loss(), expected, "{scene:?}");
     }
 }
 
@@ -429,14 +529,14 @@ fn an_unknown_status_is_carried() {
 #[test]
 fn a_bind_that_finds_the_device_removed() {
     let now = Instant::now();
-    let removed = || Input::BindFailed(Status::DEVICE_REMOVED);
+    let removed = || Input::lost(Loss::Unbound(Status::DEVICE_REMOVED), None);
     let mut idle = Scene::Idle.build(now);
-    assert_eq!(idle.handle(removed()), Err(Status::DEVICE_REMOVED));
+    assert_eq!(seen(idle.handle(removed())), Err(Status::DEVICE_REMOVED));
     let mut connecting = Scene::Connecting.build(now);
-    let finish = Action::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
-    assert_eq!(connecting.handle(removed()), Ok(Actions::from_slice(&[Action::Abandon, finish])));
+    let finish = Did::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
+    assert_eq!(seen(connecting.handle(removed())), Ok(vec![Did::Abandon, finish]));
     for mut machine in [idle, connecting] {
-        assert_eq!(machine.state(), State::Dead);
-        assert_eq!(machine.handle(Input::Bind), Err(Status::DEVICE_REMOVED));
+        assert_eq!(machine.phase(), Phase::Dead);
+        assert_eq!(seen(machine.handle(Input::Bind)), Err(Status::DEVICE_REMOVED));
     }
 }

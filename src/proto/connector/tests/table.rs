@@ -3,10 +3,10 @@
 //! A line without rows is a pair that the specification does not list; it is `ignored`, or names the inline error
 //! that a call gets. A1 to A26 are the active side, P5 to P18 the passive one, C1 to C16 both.
 
+use super::Did::{self, *};
 use super::Kind::{self, *};
 use super::Scene::{self, *};
-use crate::proto::connector::Action::{self, *};
-use crate::proto::connector::{Actions, Op, State};
+use crate::proto::connector::{Op, Phase};
 use crate::status::Status as S;
 
 /// The state after an input.
@@ -16,7 +16,7 @@ pub(super) enum Next {
     Same,
     /// That before the connect.
     Back,
-    To(State),
+    To(Phase),
 }
 
 /// The effect of a group of inputs in one scene.
@@ -25,44 +25,40 @@ pub(super) struct Line {
     pub(super) rows: &'static str,
     pub(super) inputs: Vec<Kind>,
     pub(super) next: Next,
-    pub(super) answer: Result<Actions, S>,
+    pub(super) answer: Result<Vec<Did>, S>,
 }
 
 fn line<const K: usize>(
     rows: &'static str,
     inputs: [Kind; K],
     next: Next,
-    answer: Result<&[Action], S>,
+    answer: Result<&[Did], S>,
 ) -> Line {
-    Line { rows, inputs: inputs.to_vec(), next, answer: answer.map(Actions::from_slice) }
+    Line { rows, inputs: inputs.to_vec(), next, answer: answer.map(<[Did]>::to_vec) }
 }
 
 /// Expects that the input is accepted and moves the machine.
 fn goes<const K: usize, const A: usize>(
     rows: &'static str,
     inputs: [Kind; K],
-    next: State,
-    actions: [Action; A],
+    next: Phase,
+    actions: [Did; A],
 ) -> Line {
     line(rows, inputs, Next::To(next), Ok(&actions))
 }
 
 /// Expects that the input is accepted and leaves the machine `Dead`.
-fn dies<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Action; A]) -> Line {
-    line(rows, inputs, Next::To(State::Dead), Ok(&actions))
+fn dies<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Did; A]) -> Line {
+    line(rows, inputs, Next::To(Phase::Dead), Ok(&actions))
 }
 
 /// Expects that the input is accepted and leaves the machine as it was before the connect.
-fn back<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Action; A]) -> Line {
+fn back<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Did; A]) -> Line {
     line(rows, inputs, Next::Back, Ok(&actions))
 }
 
 /// Expects that the input is accepted and the state stays.
-fn stays<const K: usize, const A: usize>(
-    rows: &'static str,
-    inputs: [Kind; K],
-    actions: [Action; A],
-) -> Line {
+fn stays<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Did; A]) -> Line {
     line(rows, inputs, Next::Same, Ok(&actions))
 }
 
@@ -73,7 +69,7 @@ fn errs<const K: usize>(rows: &'static str, inputs: [Kind; K], status: S) -> Lin
 
 /// Expects that the call is not accepted and burns the connector.
 fn burns<const K: usize>(rows: &'static str, inputs: [Kind; K], status: S) -> Line {
-    line(rows, inputs, Next::To(State::Dead), Err(status))
+    line(rows, inputs, Next::To(Phase::Dead), Err(status))
 }
 
 /// Expects no effect, of inputs that the specification does not list in this scene.
@@ -81,19 +77,19 @@ fn ignored<const K: usize>(inputs: [Kind; K]) -> Line {
     line("", inputs, Next::Same, Ok(&[]))
 }
 
-const fn connect(status: S) -> Action {
+const fn connect(status: S) -> Did {
     Finish { op: Op::Connect, status }
 }
-const fn complete(status: S) -> Action {
+const fn complete(status: S) -> Did {
     Finish { op: Op::CompleteConnect, status }
 }
-const fn accept(status: S) -> Action {
+const fn accept(status: S) -> Did {
     Finish { op: Op::Accept, status }
 }
-const fn notify(status: S) -> Action {
+const fn notify(status: S) -> Did {
     Finish { op: Op::NotifyDisconnect, status }
 }
-const fn disconnect(status: S) -> Action {
+const fn disconnect(status: S) -> Did {
     Finish { op: Op::Disconnect, status }
 }
 
@@ -107,10 +103,10 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
     match scene {
         Idle => vec![
             stays("A1", [Bind], [StartBind]),
-            goes("A1", [BoundOk], State::Bound, []),
+            goes("A1", [BoundOk], Phase::Bound, []),
             errs("A2", [BindFailed], S::SHARING_VIOLATION),
             burns("", [BindCanceled], S::CANCELED),
-            goes("A4", [Connect], State::Connecting, [StartConnect]),
+            goes("A4", [Connect], Phase::Connecting, [StartConnect]),
             errs("A5", [ConnectTooLong], S::INVALID_BUFFER_SIZE),
             stays("A12", [ConnectLate], [connect(S::IO_TIMEOUT)]),
             errs("C11", [Disconnect], S::CONNECTION_INVALID),
@@ -118,7 +114,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
         ],
         Bound => vec![
             errs("A3", [Bind], S::ADDRESS_ALREADY_ASSOCIATED),
-            goes("A4", [Connect], State::Connecting, [StartConnect]),
+            goes("A4", [Connect], Phase::Connecting, [StartConnect]),
             errs("A5", [ConnectTooLong], S::INVALID_BUFFER_SIZE),
             stays("A12", [ConnectLate], [connect(S::IO_TIMEOUT)]),
             errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
@@ -135,14 +131,14 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             dies("A13", [Cancel, Release], [RefusePeer, connect(S::CANCELED)]),
             dies("A14", [QueuePairRemoved], [RefusePeer, connect(S::CANCELED)]),
             dies("A15 C15", [DeviceRemoved, FailedRemoved], [Abandon, connect(S::DEVICE_REMOVED)]),
-            goes("A16", [PeerAccepted], State::ConnectDone, [connect(S::SUCCESS)]),
+            goes("A16", [PeerAccepted], Phase::ConnectDone, [connect(S::SUCCESS)]),
             back("A2", [BindFailed], [Abandon, connect(S::SHARING_VIOLATION)]),
             dies("", [BindCanceled], [Abandon, connect(S::CANCELED)]),
             dies("", [Failed], [RefusePeer, connect(S::UNSUCCESSFUL)]),
             errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
         ConnectDone => vec![
-            goes("A18", [CompleteConnect], State::Completing, [StartComplete]),
+            goes("A18", [CompleteConnect], Phase::Completing, [StartComplete]),
             dies("A19", [Reject], [RefusePeer]),
             errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
             dies("A20", [Cancel, Release], [RefusePeer]),
@@ -167,7 +163,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
         Completing => vec![
-            goes("A24", [CompleteDone], State::Connected, [complete(S::SUCCESS)]),
+            goes("A24", [CompleteDone], Phase::Connected, [complete(S::SUCCESS)]),
             dies("A25", [TimedOut], [RefusePeer, Flush, complete(S::IO_TIMEOUT)]),
             dies("A25", [UnreachableNetwork, UnreachableHost], [Abandon, Flush, complete(S::IO_TIMEOUT)]),
             dies(
@@ -183,63 +179,63 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
         ],
         Connected => vec![
             stays("C1", [NotifyDisconnect], []),
-            goes("C2", [PeerDisconnected], State::PeerGone, [Flush]),
-            goes("C3", [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData], State::PeerGone, [Flush]),
-            goes("C3", [TimedOut, UnreachableNetwork, UnreachableHost], State::PeerGone, [Flush]),
-            goes("C3", [Failed, FailedRetryable], State::PeerGone, [Flush]),
-            goes("C4", [Disconnect], State::Disconnecting, [Flush, StartDisconnect]),
+            goes("C2", [PeerDisconnected], Phase::PeerGone, [Flush]),
+            goes("C3", [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData], Phase::PeerGone, [Flush]),
+            goes("C3", [TimedOut, UnreachableNetwork, UnreachableHost], Phase::PeerGone, [Flush]),
+            goes("C3", [Failed, FailedRetryable], Phase::PeerGone, [Flush]),
+            goes("C4", [Disconnect], Phase::Disconnecting, [Flush, StartDisconnect]),
             dies("C13", [Release], [Flush, Leave]),
-            goes("C13", [QueuePairRemoved], State::Disconnected, [Flush, Leave]),
+            goes("C13", [QueuePairRemoved], Phase::Disconnected, [Flush, Leave]),
             stays("C14", [Cancel], []),
             dies("C15", [DeviceRemoved, FailedRemoved], [Flush, Abandon]),
         ],
         ConnectedWatched => vec![
             stays("C1", [NotifyDisconnect], []),
-            goes("C2", [PeerDisconnected], State::PeerGone, [notify(S::SUCCESS), Flush]),
+            goes("C2", [PeerDisconnected], Phase::PeerGone, [notify(S::SUCCESS), Flush]),
             goes(
                 "C3",
                 [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData],
-                State::PeerGone,
+                Phase::PeerGone,
                 [notify(S::SUCCESS), Flush],
             ),
             goes(
                 "C3",
                 [TimedOut, UnreachableNetwork, UnreachableHost],
-                State::PeerGone,
+                Phase::PeerGone,
                 [notify(S::SUCCESS), Flush],
             ),
-            goes("C3", [Failed, FailedRetryable], State::PeerGone, [notify(S::SUCCESS), Flush]),
-            goes("C4", [Disconnect], State::Disconnecting, [notify(S::SUCCESS), Flush, StartDisconnect]),
+            goes("C3", [Failed, FailedRetryable], Phase::PeerGone, [notify(S::SUCCESS), Flush]),
+            goes("C4", [Disconnect], Phase::Disconnecting, [notify(S::SUCCESS), Flush, StartDisconnect]),
             dies("C13", [Release], [notify(S::CANCELED), Flush, Leave]),
-            goes("C13", [QueuePairRemoved], State::Disconnected, [notify(S::SUCCESS), Flush, Leave]),
+            goes("C13", [QueuePairRemoved], Phase::Disconnected, [notify(S::SUCCESS), Flush, Leave]),
             stays("C14", [Cancel], [notify(S::CANCELED)]),
             dies("C15", [DeviceRemoved, FailedRemoved], [notify(S::DEVICE_REMOVED), Flush, Abandon]),
         ],
         PeerGone => vec![
-            goes("C5", [Disconnect], State::Disconnecting, [StartDisconnect]),
+            goes("C5", [Disconnect], Phase::Disconnecting, [StartDisconnect]),
             stays("C6", [NotifyDisconnect], [notify(S::SUCCESS)]),
             dies("", [Release], [Leave]),
-            goes("", [QueuePairRemoved], State::Disconnected, [Leave]),
+            goes("", [QueuePairRemoved], Phase::Disconnected, [Leave]),
             dies("C15", [DeviceRemoved, FailedRemoved], [Abandon]),
         ],
         Disconnecting => vec![
-            goes("C7", [DisconnectAnswered], State::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
-            goes("C8", [TimedOut, PathLost], State::Disconnected, [Abandon, disconnect(S::IO_TIMEOUT)]),
+            goes("C7", [DisconnectAnswered], Phase::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
+            goes("C8", [TimedOut, PathLost], Phase::Disconnected, [Abandon, disconnect(S::IO_TIMEOUT)]),
             goes(
                 "C8",
                 [UnreachableNetwork, UnreachableHost, Failed, FailedRetryable],
-                State::Disconnected,
+                Phase::Disconnected,
                 [Abandon, disconnect(S::IO_TIMEOUT)],
             ),
-            goes("C9", [PeerDisconnected], State::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
+            goes("C9", [PeerDisconnected], Phase::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
             goes(
                 "C9",
                 [PeerGaveUp, PeerRejected, Refused, RefusedData],
-                State::Disconnected,
+                Phase::Disconnected,
                 [Abandon, disconnect(S::SUCCESS)],
             ),
-            goes("C10", [Cancel], State::Disconnected, [Abandon, disconnect(S::CANCELED)]),
-            goes("C10", [QueuePairRemoved], State::Disconnected, [Leave, disconnect(S::CANCELED)]),
+            goes("C10", [Cancel], Phase::Disconnected, [Abandon, disconnect(S::CANCELED)]),
+            goes("C10", [QueuePairRemoved], Phase::Disconnected, [Leave, disconnect(S::CANCELED)]),
             dies("", [Release], [Leave, disconnect(S::CANCELED)]),
             dies("C15", [DeviceRemoved, FailedRemoved], [Abandon, disconnect(S::DEVICE_REMOVED)]),
             stays("", [NotifyDisconnect], [notify(S::SUCCESS)]),
@@ -253,7 +249,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
         ],
         RequestPending => vec![
             errs("P6", [AcceptTooLong], S::INVALID_BUFFER_SIZE),
-            goes("P7", [Accept], State::Accepting, [StartAccept]),
+            goes("P7", [Accept], Phase::Accepting, [StartAccept]),
             errs("P8", [AcceptBusy], S::CONNECTION_ACTIVE),
             dies("P9", [Reject], [RefusePeer]),
             errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
@@ -271,7 +267,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             dies("P11", [Release], []),
         ],
         Accepting => vec![
-            goes("P13", [PeerCompleted], State::Connected, [accept(S::SUCCESS)]),
+            goes("P13", [PeerCompleted], Phase::Connected, [accept(S::SUCCESS)]),
             dies("P14 P18", [PeerRejected, Refused, RefusedData], [Abandon, accept(S::CONNECTION_REFUSED)]),
             dies("P14 P18", [PeerGaveUp, PathLost], [Abandon, accept(S::CONNECTION_ABORTED)]),
             dies("P14 P18", [PeerDisconnected], [Leave, accept(S::CONNECTION_ABORTED)]),

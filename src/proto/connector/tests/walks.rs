@@ -49,7 +49,7 @@ fn is_listed_inline(kind: Kind, status: Status) -> bool {
     use Status as S;
     let listed: &[S] = match kind.input(Instant::now()) {
         Input::Bind => &[S::ADDRESS_ALREADY_ASSOCIATED, S::INVALID_DEVICE_STATE],
-        Input::BindFailed(reported) => return status == reported,
+        Input::Lost { loss: Loss::Unbound(reported), .. } => return status == reported,
         Input::Connect { .. } => &[S::INVALID_BUFFER_SIZE, S::CONNECTION_ACTIVE],
         // CANCELED: its queue pair was removed before. UNSUCCESSFUL and HOST_UNREACHABLE are reports of the walks.
         Input::CompleteConnect => &[
@@ -78,12 +78,12 @@ fn is_listed_inline(kind: Kind, status: Status) -> bool {
 
 impl Walker {
     fn new(machine: Connector) -> Self {
-        let transport = machine.state() == State::RequestPending;
+        let transport = machine.phase() == Phase::RequestPending;
         Self { machine, now: Instant::now(), pending: Vec::new(), transport, flushed: false }
     }
 
     fn step(&mut self, kind: Kind) {
-        let before = self.machine.state();
+        let before = self.machine.phase();
         match step(&mut self.machine, self.now, kind) {
             Ok(actions) => {
                 self.pending.extend(op_of(kind));
@@ -91,8 +91,8 @@ impl Walker {
             }
             Err(status) => {
                 assert!(is_listed_inline(kind, status), "{before:?} × {kind:?}: {status:?}");
-                let same = self.machine.state() == before;
-                assert!(same || self.machine.state() == State::Dead, "an error moved it");
+                let same = self.machine.phase() == before;
+                assert!(same || self.machine.phase() == Phase::Dead, "an error moved it");
             }
         }
         self.check();
@@ -103,63 +103,63 @@ impl Walker {
         (self.transport, self.flushed) = (true, false);
     }
 
-    fn carry_out(&mut self, kind: Kind, actions: &[Action]) {
+    fn carry_out(&mut self, kind: Kind, actions: &[Did]) {
         for (at, action) in actions.iter().enumerate() {
             match action {
-                Action::Finish { op, status } => {
+                Did::Finish { op, status } => {
                     assert!(is_listed(*op, *status), "{kind:?}: {op:?} {status:?}");
                     let before = self.pending.len();
                     self.pending.retain(|other| other != op);
                     let answered = before - self.pending.len();
                     assert!(answered == 1 || (answered > 0 && *op == Op::NotifyDisconnect), "{op:?} twice");
                     if *op == Op::NotifyDisconnect {
-                        assert!(!actions[..at].contains(&Action::Flush), "told after the flush");
+                        assert!(!actions[..at].contains(&Did::Flush), "told after the flush");
                     } else {
                         assert_eq!(at + 1, actions.len(), "{op:?} must be able to start anew: {actions:?}");
                     }
                 }
-                Action::StartConnect => self.start(),
-                Action::RefusePeer | Action::Leave | Action::Abandon => {
+                Did::StartConnect => self.start(),
+                Did::RefusePeer | Did::Leave | Did::Abandon => {
                     assert!(self.transport, "{action:?} for nothing: {kind:?}");
                     self.transport = false;
                 }
-                Action::Flush => {
+                Did::Flush => {
                     assert!(!self.flushed, "flushed twice");
                     self.flushed = true;
                 }
-                Action::StartComplete | Action::StartAccept | Action::StartDisconnect => {
+                Did::StartComplete | Did::StartAccept | Did::StartDisconnect => {
                     assert!(self.transport);
                 }
-                Action::StartBind => assert_eq!(self.machine.state(), State::Idle),
+                Did::StartBind => assert_eq!(self.machine.phase(), Phase::Idle),
             }
         }
     }
 
     fn check(&mut self) {
-        let state = self.machine.state();
-        let mut expected: Vec<Op> = match state {
-            State::Connecting => vec![Op::Connect],
-            State::Completing => vec![Op::CompleteConnect],
-            State::Accepting => vec![Op::Accept],
-            State::Disconnecting => vec![Op::Disconnect],
-            State::Connected => self.pending.clone(),
-            State::Idle
-            | State::Bound
-            | State::ConnectDone
-            | State::PeerGone
-            | State::Disconnected
-            | State::RequestPending
-            | State::Dead => vec![],
+        let phase = self.machine.phase();
+        let mut expected: Vec<Op> = match phase {
+            Phase::Connecting => vec![Op::Connect],
+            Phase::Completing => vec![Op::CompleteConnect],
+            Phase::Accepting => vec![Op::Accept],
+            Phase::Disconnecting => vec![Op::Disconnect],
+            Phase::Connected => self.pending.clone(),
+            Phase::Idle
+            | Phase::Bound
+            | Phase::ConnectDone
+            | Phase::PeerGone
+            | Phase::Disconnected
+            | Phase::RequestPending
+            | Phase::Dead => vec![],
         };
-        expected.retain(|op| state != State::Connected || *op == Op::NotifyDisconnect);
-        assert_eq!(self.pending, expected, "{state:?}");
-        let timed = matches!(state, State::Connecting | State::Disconnecting);
-        assert_eq!(self.machine.next_timeout().is_some(), timed, "{state:?}");
-        let readable = matches!(state, State::ConnectDone | State::RequestPending);
-        assert_eq!(self.machine.read_limits().is_ok(), readable, "{state:?}");
-        if matches!(state, State::Connected | State::PeerGone | State::Disconnecting) {
-            assert!(self.transport, "{state:?}");
-            assert_eq!(self.flushed, state != State::Connected, "{state:?}");
+        expected.retain(|op| phase != Phase::Connected || *op == Op::NotifyDisconnect);
+        assert_eq!(self.pending, expected, "{phase:?}");
+        let timed = matches!(phase, Phase::Connecting | Phase::Disconnecting);
+        assert_eq!(self.machine.next_timeout().is_some(), timed, "{phase:?}");
+        let readable = matches!(phase, Phase::ConnectDone | Phase::RequestPending);
+        assert_eq!(self.machine.read_limits().is_ok(), readable, "{phase:?}");
+        if matches!(phase, Phase::Connected | Phase::PeerGone | Phase::Disconnecting) {
+            assert!(self.transport, "{phase:?}");
+            assert_eq!(self.flushed, phase != Phase::Connected, "{phase:?}");
         }
     }
 }
@@ -196,7 +196,7 @@ proptest! {
         for kind in scene.recipe().into_iter().chain(walk).chain([end]) {
             walker.step(kind);
         }
-        prop_assert_eq!(walker.machine.state(), State::Dead);
+        prop_assert_eq!(walker.machine.phase(), Phase::Dead);
         prop_assert!(walker.pending.is_empty());
         prop_assert!(!walker.transport, "the transport leaks");
     }
@@ -209,19 +209,19 @@ proptest! {
     ) {
         let start = Instant::now();
         let mut machine = scene.build(start);
-        let state = machine.state();
+        let phase = machine.phase();
         for kind in noise {
             let mut probe = scene.build(start);
             // Only what leaves the state alone: the rest ends the wait in a way of its own.
             drop(step(&mut probe, start, kind));
-            if probe.state() == state {
+            if probe.phase() == phase {
                 drop(step(&mut machine, start, kind));
             }
         }
-        prop_assert_eq!((machine.state(), machine.next_timeout()), (state, Some(start + PATIENCE)));
+        prop_assert_eq!((machine.phase(), machine.next_timeout()), (phase, Some(start + PATIENCE)));
         let actions = step(&mut machine, start + PATIENCE, Kind::TimedOut).unwrap();
-        let op = if state == State::Connecting { Op::Connect } else { Op::Disconnect };
-        let finish = Action::Finish { op, status: Status::IO_TIMEOUT };
+        let op = if phase == Phase::Connecting { Op::Connect } else { Op::Disconnect };
+        let finish = Did::Finish { op, status: Status::IO_TIMEOUT };
         prop_assert_eq!(actions.last(), Some(&finish));
     }
 }
