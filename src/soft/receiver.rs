@@ -520,6 +520,7 @@ impl Receiver {
     }
 
     /// Copies the payload of a frame, whose header has `consumed` bytes, to its place.
+    #[inline]
     fn place(
         &self,
         place: Place,
@@ -650,33 +651,34 @@ impl Receiver {
     /// to wait for a receive.
     fn begin(&mut self, header: &Header, length: usize, consumed: usize) -> Result<Option<Content>, Stop> {
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..consumed]));
-        let mut inbound = self.inbound;
-        let segment = inbound.segment(header, length).map_err(named)?;
+        let may_wait = self.connection.receives.is_shared() && self.receive.is_none();
+        let before = may_wait.then_some(self.inbound);
+        let segment = self.inbound.segment(header, length).map_err(named)?;
         let invalidate = self.invalidated(&segment).map_err(named)?;
         let takes = matches!(segment, Segment::Send { .. } | Segment::Immediate { .. });
-        if takes && self.connection.receives.is_shared() && self.receive.is_none() {
+        if let Some(before) = before.filter(|_| takes) {
             let Some(receive) = self.connection.receives.take(self.connection.number) else {
+                self.inbound = before;
                 return Ok(None);
             };
             self.receive = Some((receive, 0));
             self.messages += 1;
         }
-        self.inbound = inbound;
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
-        Ok(Some(match segment {
-            Segment::Send { offset, .. } if self.stream.is_some() && offset + length > WORD => {
-                return Err(named(Terminate::TOO_LONG));
-            }
+        let (place, on_complete) = match segment {
             Segment::Send { offset, last, .. } if self.stream.is_some() => {
-                Content::Control(Control::StreamSend { offset, last })
+                if offset + length > WORD {
+                    return Err(named(Terminate::TOO_LONG));
+                }
+                return Ok(Some(Content::Control(Control::StreamSend { offset, last })));
             }
             Segment::Send { offset, last, solicited, .. } => {
                 self.reserve_receive(offset, length)?;
-                Content::Payload(Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
+                (Place::Receive(offset), OnComplete::Send { last, solicited, invalidate })
             }
             // Neither key nor offset of an empty Write is checked.
             Segment::Write { .. } if length == 0 => {
-                Content::Payload(Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
+                (Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
             }
             Segment::Write { stag, to } => {
                 let ConnectionShared { keys, number, .. } = &*self.connection;
@@ -685,21 +687,23 @@ impl Receiver {
                     stream.begin_write(to, length);
                 }
                 let place = RemoteAddress { key: stag, address: to };
-                let destination = Destination::Remote { access: grant.access, place };
-                Content::Payload(Place::Memory(destination), OnComplete::Nothing)
+                (Place::Memory(Destination::Remote { access: grant.access, place }), OnComplete::Nothing)
             }
             Segment::ReadResponse { stag, to, last } => {
                 let sink = self.connection.sending().queue.response((stag, to), length, last);
                 let sink =
                     sink.map_err(|error| Stop::response(error.with_header(&self.header[..consumed])))?;
-                Content::Payload(Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
+                (Place::Memory(Destination::Local(sink)), OnComplete::Response { last })
             }
-            Segment::ReadRequest => Content::Control(Control::ReadRequest),
-            Segment::AtomicRequest => Content::Control(Control::AtomicRequest),
-            Segment::AtomicResponse => Content::Control(Control::AtomicResponse),
-            Segment::Immediate { solicited } => Content::Control(Control::Immediate { solicited }),
-            Segment::Terminate => Content::Control(Control::Terminate),
-        }))
+            Segment::ReadRequest => return Ok(Some(Content::Control(Control::ReadRequest))),
+            Segment::AtomicRequest => return Ok(Some(Content::Control(Control::AtomicRequest))),
+            Segment::AtomicResponse => return Ok(Some(Content::Control(Control::AtomicResponse))),
+            Segment::Immediate { solicited } => {
+                return Ok(Some(Content::Control(Control::Immediate { solicited })));
+            }
+            Segment::Terminate => return Ok(Some(Content::Control(Control::Terminate))),
+        };
+        Ok(Some(Content::Payload(place, on_complete)))
     }
 
     /// Returns the window that this segment invalidates. RFC 5040 section 4.8: a peer may invalidate a

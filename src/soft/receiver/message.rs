@@ -39,6 +39,7 @@ impl StreamSide {
     }
 
     /// Records the begin of a Write of `length` bytes to the offset `to`.
+    #[inline]
     pub(super) fn begin_write(&mut self, to: u64, length: usize) {
         if to >= self.inbox.ring() {
             self.ring_end = Some(to.wrapping_add(length as u64));
