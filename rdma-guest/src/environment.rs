@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_the_shell_cannot_have_are_left_out() {
+    fn invalid_names_and_pwd_are_left_out() {
         assert!(is_variable("_A9"));
         for name in ["", "9A", "A-B", "BASH_FUNC_x%%", "PWD"] {
             assert!(!is_variable(name), "{name}");

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_group_ends_when_the_time_is_up() {
+    fn timeout_ends_the_whole_process_group() {
         let mut pid = String::new();
         let started = Instant::now();
         let result = lines(script("sleep 60 & echo $!; wait"), Duration::from_millis(300), |line| {

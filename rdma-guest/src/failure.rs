@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_output_keeps_its_beginning_and_its_end() {
+    fn long_output_keeps_beginning_and_end() {
         let shown = failure(1_000_000).to_string();
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines.len(), 1 + FIRST + 1 + LAST);

@@ -298,7 +298,7 @@ error: test failed, to rerun pass `--test x`";
     }
 
     #[test]
-    fn in_ci_a_test_that_needs_rights_must_run() {
+    fn skip_for_missing_rights_fails_in_ci() {
         let (tally, _) = read(true, OUTPUT, Err("exit status: 101".into()));
         assert_eq!(tally, Tally { passed: 3, failed: 2, skipped: 1 });
     }

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_missing_unless_it_is_installed_whole() {
+    fn partly_installed_package_is_missing() {
         let lines =
             ["installed a", "config-files b", "dpkg-query: no packages found matching c", "installed dd"];
         let lines = lines.map(str::to_owned);

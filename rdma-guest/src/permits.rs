@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_half_as_many_processors_of_the_host_runs_its_own_in_turn() {
+    fn machines_short_of_host_processors_run_in_turn() {
         assert_eq!((share(1, 2), share(2, 4)), (Processors::AtOnce, Processors::AtOnce));
         assert_eq!(
             (share(1, 1), share(2, 2), share(2, 3)),

@@ -227,7 +227,7 @@ mod tests {
     const GOOD: &str = "\x1ebegin 2\nrunning 1 test\ntest d ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n\x1eend 0\n";
 
     #[test]
-    fn a_hung_program_is_a_failure_and_the_next_one_counts() {
+    fn hung_program_fails_and_next_one_counts() {
         let (begun, tally, remembered) =
             read(&[("x", Some(2)), ("y", Some(2)), ("z", Some(1))], &[ONE, HUNG, GOOD].concat(), Ok(()));
         assert_eq!((begun, remembered), (3, 2));
@@ -256,20 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_does_not_start_is_a_failure() {
+    fn failed_machine_start_is_a_failure() {
         let (begun, tally, _) = read(&[("x", Some(1))], "", Err("no machine".into()));
         assert_eq!((begun, tally), (0, Tally::FAILED));
     }
 
     #[test]
-    fn a_status_without_a_failed_test_is_a_failure() {
+    fn nonzero_status_without_failed_test_is_failure() {
         let output = GOOD.replace("end 0", "end 1");
         let (_, tally, remembered) = read(&[("x", Some(1))], &output, Ok(()));
         assert_eq!((tally, remembered), (Tally { passed: 1, failed: 1, skipped: 0 }, 1));
     }
 
     #[test]
-    fn a_test_that_did_not_run_is_a_failure() {
+    fn missing_test_is_a_failure() {
         let (_, tally, remembered) = read(&[("x", Some(2))], GOOD, Ok(()));
         assert_eq!((tally, remembered), (Tally { passed: 1, failed: 1, skipped: 0 }, 1));
     }

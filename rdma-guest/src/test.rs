@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_starts_in_the_folder_of_its_package() {
+    fn program_starts_in_its_package_folder() {
         let program = Program {
             name: "echo".into(),
             path: "/t/echo-1".into(),

@@ -44,7 +44,7 @@ fn a_request_that_is_awaited_is_always_woken() {
 
 // An abandoned request frees its slot, before or after its completion (CAN-09).
 #[test]
-fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
+fn abandoned_request_always_frees_its_slot() {
     loom::model(|| {
         let table = Arc::<Table>::default();
         let ticket = table.open(LABEL);
@@ -61,7 +61,7 @@ fn a_request_that_is_given_up_leaves_nothing_whenever_it_completes() {
 
 // A task that polls, and sleeps when it finds none, misses no result (CQ-02).
 #[test]
-fn every_result_is_polled_by_who_sleeps_in_between() {
+fn task_that_polls_and_sleeps_misses_nothing() {
     loom::model(|| {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
@@ -110,7 +110,7 @@ fn a_missed_wakeup_reaches_the_other_waiter() {
 
 // A result that finds no room closes the queue, and still reaches its future (CQ-05).
 #[test]
-fn a_result_without_room_ends_the_wait_and_reaches_its_future() {
+fn overflowing_result_ends_wait_and_reaches_future() {
     loom::model(|| {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
@@ -158,7 +158,7 @@ fn a_wait_below_the_threshold_resolves() {
 
 // CQ-01, HW-08: a result that is found while the queue is polled does not overtake one that waits in it.
 #[test]
-fn results_are_polled_in_their_order_whoever_finds_them() {
+fn polled_results_keep_completion_order() {
     loom::model(|| {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();

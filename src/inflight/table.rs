@@ -281,7 +281,7 @@ mod tests {
 
     // The slot of a future that was dropped stays until the provider is done with the memory (CAN-09).
     #[test]
-    fn an_orphan_keeps_its_place_until_the_provider_is_done() {
+    fn abandoned_slot_stays_until_provider_completes() {
         let table = Table::default();
         let ticket = table.open(SEND);
         table.abandon(ticket);

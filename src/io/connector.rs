@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_adapter_is_opened_when_it_is_first_needed_and_once() {
+    async fn adapter_is_opened_once_on_first_use() {
         let connector = soft();
         assert_eq!(kept(&connector), 0);
         let attempts = (0..8).map(|_| {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn default_connectors_share_an_adapter_while_it_is_used() {
+    async fn default_connectors_share_adapter_while_in_use() {
         let connect = async || RdmaConnector::shared().connect_with((LOCALHOST, 7), given).await;
         let (first, second) = (connect().await.expect("an adapter"), connect().await.expect("an adapter"));
         assert!(same(&first, &second));
@@ -423,7 +423,7 @@ mod tests {
 
     // Listing the interfaces takes as long as a connection of TCP.
     #[tokio::test]
-    async fn an_open_adapter_is_found_without_a_list_of_interfaces() {
+    async fn open_adapter_is_found_without_listing_interfaces() {
         let connector = soft();
         connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
         // The adapter lists its addresses once more when its task begins.
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn each_runtime_has_its_own_and_takes_it_along() {
+    fn adapters_are_kept_per_live_runtime() {
         let connector = soft();
         let runtime =
             || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_given_adapter_is_used_and_none_is_opened() {
+    async fn given_adapter_is_used_without_opening_another() {
         let adapter = Adapter::open(LOCALHOST).expect("opened");
         let connector = soft().adapter(&adapter);
         let used = connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_address_has_its_own_error_and_several_have_all() {
+    async fn several_addresses_report_every_attempt_error() {
         let refuse = async |_: Adapter, peer: SocketAddr| -> Result<(), StreamError> {
             Err(ConnectError::InvalidAddress(peer).into())
         };

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unspecified_address_is_one_port_of_each_family() {
+    async fn unspecified_address_binds_one_port_per_family() {
         // A machine with a device has a listener for each address.
         if Provider::verbs().is_ok() {
             return;
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_address_that_can_be_bound_is_bound() {
+    async fn first_bindable_address_is_bound() {
         let other = bind_first(None, "127.0.0.1:0").await.expect("bound");
         let (taken, free) = (own(&other.listeners)[0], SocketAddr::from(([127, 0, 0, 1], 0)));
         // 192.0.2.0/24 is for documentation: no machine has it.

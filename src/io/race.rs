@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_address_that_answers_at_once_is_the_only_one_tried() {
+    async fn success_within_head_start_is_only_attempt() {
         let diary = Diary::new();
         let won = race(&addresses(3), HEAD_START, |address| diary.attempt(address, Some(249), Ok(()))).await;
         assert_eq!(won, Ok(1));

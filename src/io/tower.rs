@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uri_that_leads_nowhere_is_an_error_that_says_so() {
+    fn incomplete_uri_error_names_missing_part() {
         for (uri, missing) in [
             ("/path", "no host"),
             ("*", "no host"),

@@ -88,7 +88,7 @@ mod tests {
 
     // SEC-13: an allocation of the program may begin anywhere, and its address counts, not the offset.
     #[test]
-    fn words_of_a_program_are_those_of_its_addresses() {
+    fn words_are_aligned_by_address_not_offset() {
         for skip in 0..8 {
             let (memory, _returned) = Owned::lend(bytes::BytesMut::from(&[0; 40][..]).split_off(skip));
             let address = memory.as_ptr().addr();

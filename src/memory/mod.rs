@@ -709,7 +709,7 @@ mod tests {
         }
 
         #[test]
-        fn a_device_is_not_told_to_write_what_is_frozen() {
+        fn frozen_memory_is_read_only_to_device() {
             let shelf = Arc::new(Shelf::default());
             let memory = attached(&fake(true)).with_recycler(shelf.clone());
             let start = memory.as_ptr().addr() as u64;

@@ -261,7 +261,7 @@ mod tests {
     // A sink of which others see more than was meant for it would do harm.
     #[cfg(feature = "soft")]
     #[test]
-    fn memory_of_an_address_alone_may_be_that_of_others_too() {
+    fn raw_memory_counts_as_exposed() {
         let (own, _returned) = filled(vec![0; 37]);
         assert!(!own.is_exposed());
         let mut bytes = [0_u8; 37];

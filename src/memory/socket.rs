@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_count_until_the_peer_has_room_for_them() {
+    fn written_bytes_count_until_acknowledged() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
         let mut writer = TcpStream::connect(listener.local_addr().expect("its address")).expect("connected");
         let (mut reader, _) = listener.accept().expect("accepted");

@@ -173,7 +173,7 @@ mod tests {
 
     // MR-06: there are no references to bytes that a peer can write.
     #[test]
-    fn a_buffer_is_no_sink_where_peers_write_sinks() {
+    fn buffer_lacks_read_sink_access() {
         let buffer = Buffer::of(Owned::empty(), 5);
         assert!(SgEntry::allows(&buffer, 5, Access::LOCAL_WRITE));
         assert!(!SgEntry::allows(&buffer, 5, Access::LOCAL_WRITE | Access::READ_SINK));

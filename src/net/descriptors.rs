@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_holder_has_a_part_that_others_cannot_use_up() {
+    fn each_holder_has_a_reserved_share() {
         let budget = Descriptors::new(|| 1024).half_open;
         let alone = budget.holder();
         assert_eq!(fill(&alone).len(), 128);

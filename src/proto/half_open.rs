@@ -136,7 +136,7 @@ mod tests {
 
     // A source that opens many connections displaces its own (SEC-07).
     #[test]
-    fn the_oldest_of_the_source_that_has_most_makes_room() {
+    fn oldest_peer_of_largest_source_makes_room() {
         let mut table = HalfOpen::new();
         for (address, peer) in [("192.0.2.1", 1), ("192.0.2.2", 2), ("192.0.2.2", 3), ("192.0.2.2", 4)] {
             table.insert(ip(address), peer);
@@ -146,7 +146,7 @@ mod tests {
 
     // A source whose peers wait for this side hides no others (SEC-07).
     #[test]
-    fn peers_are_listed_by_the_size_of_their_source() {
+    fn peers_are_listed_by_source_size() {
         let mut table = HalfOpen::new();
         for (address, peer) in [("192.0.2.1", 1), ("192.0.2.2", 2), ("192.0.2.2", 3), ("192.0.2.3", 4)] {
             table.insert(ip(address), peer);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_source_and_a_mapped_address_is_ipv4() {
+    fn sources_group_ipv6_networks_and_mapped_ipv4() {
         let mut table = HalfOpen::new();
         let peers = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "192.0.2.1", "::ffff:192.0.2.1"];
         for (peer, address) in (0..).zip(peers) {

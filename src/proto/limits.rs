@@ -69,7 +69,7 @@ mod tests {
 
     // NEG-01: a request shows what the peer would serve and issue, in the reader's own direction.
     #[test]
-    fn the_request_is_shown_in_the_direction_of_the_passive_end() {
+    fn passive_side_sees_swapped_capped_limits() {
         let offer = ReadLimits::new(3, 7);
         assert_eq!(as_seen_by_passive(offer, ReadLimits::new(16, 16)), ReadLimits::new(7, 3));
         assert_eq!(as_seen_by_passive(offer, ReadLimits::new(5, 2)), ReadLimits::new(5, 2));

@@ -384,7 +384,7 @@ mod tests {
 
     // Requests go to waiters in the order of their calls, and none goes to a cancelled one (LS-05, LS-06).
     #[test]
-    fn waiters_are_served_in_order_without_the_cancelled_one() {
+    fn waiters_are_served_in_order_except_cancelled() {
         let mut listener = listening(1);
         let [first, second, third] = [(); 3].map(|()| pending(&mut listener));
         assert!(listener.cancel(second));

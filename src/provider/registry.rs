@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_notified_of_the_removal_once_whenever_it_was_made() {
+    fn member_is_notified_of_removal_exactly_once() {
         let registry = Arc::<Registry>::default();
         let before = registry.create(Object::new);
         assert_eq!(before.heard(), 0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_notified_only_after_it_has_begun() {
+    fn member_is_notified_only_after_it_begins() {
         let registry = Arc::<Registry>::default();
         let begin = |member: &Object| {
             registry.device_removed();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_gone_or_did_not_begin_leaves_its_place() {
+    fn dropped_or_failed_member_leaves_registry() {
         let registry = Arc::<Registry>::default();
         drop(registry.create(Object::new));
         assert!(registry.try_create(Object::new, |_| Err(())).is_err());

@@ -545,7 +545,7 @@ mod tests {
     // The adapter does not own addresses of other interfaces, or of none: it neither listens nor connects
     // there.
     #[tokio::test]
-    async fn the_loopback_interface_owns_all_of_its_network_and_nothing_else() {
+    async fn loopback_adapter_owns_only_its_network() {
         let id = resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
         let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
         for own in ["127.0.0.1", "127.0.0.7", "::ffff:127.0.0.1", "0.0.0.0", "::"] {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_the_socket_takes_in_parts_completes_at_its_end() {
+    fn partially_written_frame_completes_at_its_end() {
         let (mut queue, table) = queue(1);
         let mut wakes = WakeList::default();
         let header = queue.begin_direct(&SEND, Flags::empty()).expect("a Send");

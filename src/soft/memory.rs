@@ -562,7 +562,7 @@ mod tests {
 
     // A second deregistration changes nothing, even when the key was reused in between (MR-01).
     #[test]
-    fn a_key_that_has_a_new_owner_is_not_taken_from_it() {
+    fn second_deregistration_keeps_reused_key() {
         let table = KeyTable::default();
         let register = || {
             let memory = Owned::zeroed(8).expect("memory").share();
@@ -583,7 +583,7 @@ mod tests {
     // A region with a window stays registered (MR-04), and only the peer of the window's connection may use
     // it (MW-04).
     #[test]
-    fn a_window_keeps_its_region_and_serves_its_connection() {
+    fn window_pins_region_and_serves_one_connection() {
         let table = KeyTable::default();
         let memory = Owned::zeroed(8).expect("memory").share();
         let region = table.register(memory, Access::REMOTE_READ).expect("registered");

@@ -425,7 +425,7 @@ pub(super) mod tests {
 
     // The connection that has waited longest is served first, and no other is woken for it (SRQ-02, SEC-05).
     #[tokio::test]
-    async fn a_receive_is_granted_to_the_connection_that_has_waited_longest() {
+    async fn receive_is_granted_to_longest_waiting_connection() {
         let (shared, table) = shared_receives();
         let count = Arc::<Count>::default();
         let waker = Waker::from(count.clone());

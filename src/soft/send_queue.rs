@@ -657,7 +657,7 @@ mod tests {
 
     // With a checksum the payload is copied, and the room for it is the thread's (SEC-12).
     #[test]
-    fn a_socket_that_is_full_keeps_no_large_room_for_a_few_bytes() {
+    fn blocked_small_batch_keeps_no_large_buffer() {
         let mut queue = queue(4, true);
         let mut wakes = WakeList::default();
         let large = Payload::from_iter([Owned::zeroed(60_000).expect("memory").share().whole()]);

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_byte_before_the_first_check_is_known_by_its_time() {
+    async fn byte_before_first_check_keeps_its_time() {
         let start = Instant::now();
         let mut clock = PathTimeout::new(Some(TIMEOUT), true);
         clock.received();
@@ -536,7 +536,7 @@ mod tests {
 
     // A peer that owes an answer is lost at the path timeout (SEC-04).
     #[tokio::test(start_paused = true)]
-    async fn a_silent_peer_is_asked_at_the_half_and_lost_at_the_end() {
+    async fn silent_peer_is_probed_halfway_then_lost() {
         let (start, mut clock) = (Instant::now(), clock());
         assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 8));
         ask(&mut clock, Question::Asked(20), 0);
@@ -555,7 +555,7 @@ mod tests {
 
     // While the question waits behind others, an acknowledged byte is a sign of life (SEC-03).
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_lives_as_long_as_it_reads() {
+    async fn slow_reader_lives_while_it_reads() {
         let (start, mut clock) = (Instant::now(), clock());
         assert_eq!(run(&mut clock, start, |second| second).await, (Verdict::Ask, 8));
         ask(&mut clock, Question::Asked(100), 8);
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_check_that_comes_late_leaves_the_peer_its_time() {
+    async fn late_check_still_probes_before_loss() {
         let (start, mut clock) = (Instant::now(), clock());
         assert_eq!(check(&mut clock, start, 0).await, (Verdict::Alive, 1));
         tokio::time::advance(10 * TIMEOUT).await;
@@ -609,7 +609,7 @@ mod tests {
 
     // A peer whose bytes are not read lives as long as its kernel acknowledges (SEC-03, SEC-04).
     #[tokio::test(start_paused = true)]
-    async fn an_unread_peer_is_lost_only_by_its_kernel() {
+    async fn unread_peer_is_lost_only_without_acknowledgements() {
         let (start, mut clock) = (Instant::now(), clock());
         poll_fn(|cx| clock.poll(cx, true)).await;
         for (at, unanswered, verdict) in [
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_owes_nothing_is_never_given_up() {
+    async fn peer_that_owes_nothing_is_never_lost() {
         let (start, mut clock) = (Instant::now(), clock());
         for round in 1..10 {
             assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 8 * round));
@@ -644,7 +644,7 @@ mod tests {
 
     // Each 64 KiB of a message restart its time, and fewer bytes do not (SEC-06).
     #[tokio::test(start_paused = true)]
-    async fn a_message_has_the_limit_for_each_64_kib() {
+    async fn message_timeout_restarts_every_64_kib() {
         let (first, second) = (1, 2);
         let mut clock = MessageTimeout::new(LIMIT);
         assert!(!given_up(&mut clock, Some((first, 0)), 20).await);

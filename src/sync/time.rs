@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn is_started_until_stop_when_the_time_is_over() {
+    fn spin_stays_started_after_its_limit() {
         let mut spin = Spin::new(Duration::from_nanos(1));
         spin.start();
         while spin.is_spinning() {}
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_zero_and_one_without_end_never_spin() {
+    fn zero_and_endless_limits_never_spin() {
         for limit in [Duration::ZERO, Duration::MAX] {
             let mut spin = Spin::new(limit);
             spin.start();

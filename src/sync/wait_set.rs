@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_and_removed_wakers_are_dropped_without_the_lock() {
+    fn replaced_or_removed_wakers_drop_outside_lock() {
         let (set, dropped) = (Shared::default(), Arc::<AtomicUsize>::default());
         let key = set.lock().expect("no panic").register(());
         assert_eq!(poll(&set, key, reentrant(&set, &dropped)), Poll::Pending);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_task_is_woken_once_and_keeps_its_first_value() {
+    fn tasks_wake_once_and_keep_first_value() {
         let mut set = WaitSet::<u32>::default();
         let keys = [set.register(()), set.register(())];
         let mut cx = Context::from_waker(Waker::noop());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_not_collected_comes_back_from_remove() {
+    fn remove_returns_an_uncollected_value() {
         let mut set = WaitSet::<u32>::default();
         let (notified, late) = (set.register(()), set.register(()));
         set.notify_all(1, &mut Vec::new());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_left_while_it_waited_is_not_woken() {
+    fn removed_waiter_is_not_woken() {
         let mut set = WaitSet::<u32>::default();
         let key = set.register(());
         let mut cx = Context::from_waker(Waker::noop());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_woken_in_the_order_in_which_they_came() {
+    fn tasks_are_woken_in_registration_order() {
         let mut set = WaitSet::<u32>::default();
         let mut keys: Vec<_> = (0..5).map(|_| set.register(())).collect();
         for gone in [3, 0] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_is_notified_anew_once_its_value_is_taken() {
+    fn waiter_is_notified_again_after_take() {
         let mut waiter = Waiter::default();
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiter.notify(1).is_none(), "nobody polled");

@@ -86,7 +86,7 @@ mod tests {
 
     // Options of another vendor, and none, give the own vendor's without an option (CM-35).
     #[test]
-    fn only_options_of_the_own_vendor_are_agreed_on() {
+    fn only_options_of_same_vendor_are_agreed() {
         let own = Ece { vendor: 0x2c9, options: 7 };
         assert_eq!(own.agreed(Some(Ece { vendor: 0x2c9, options: 5 })), Ece { vendor: 0x2c9, options: 5 });
         assert_eq!(own.agreed(Some(Ece { vendor: 0x1425, options: 5 })), Ece { vendor: 0x2c9, options: 0 });

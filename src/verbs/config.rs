@@ -312,7 +312,7 @@ mod tests {
 
     // HW-15: the kind costs a call into the driver.
     #[test]
-    fn the_kind_is_asked_for_where_a_list_has_one() {
+    fn device_kind_is_queried_only_when_listed() {
         for text in ["", "mlx5_0", "^mlx5_0", "^*"] {
             DeviceFilter::new(text).permits("siw0", 1, || panic!("asked for the kind"));
         }

@@ -244,7 +244,7 @@ mod tests {
 
     // A driver may report more bytes than the memory of a receive has.
     #[test]
-    fn no_more_bytes_are_received_than_there_is_room_for() {
+    fn received_bytes_are_capped_at_buffer_size() {
         let result = WcResult { bytes: 1 << 20, ..WcResult::SUCCESS };
         assert_eq!(result.received(&Payload::new()), 0);
     }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn rebuilt_siw_request_with_crc_and_peer_to_peer() {
+    fn siw_request_with_crc_and_peer_to_peer() {
         let bytes = raw(StartKind::Request, 0x5002, &[0x80, 0x01, 0xc0, 0x01]);
         let (frame, _) = StartFrame::decode(StartKind::Request, &bytes).unwrap();
         assert_eq!(flags(&frame), (false, true, false, true, 2));

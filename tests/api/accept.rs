@@ -60,7 +60,7 @@ async fn accept_sees_that_the_peer_left_before() {
 
 // LS-16: what fails before anything has happened gives the request back, with its status.
 #[tokio::test]
-async fn nd_large_private_data_the_request_survives_a_mistake() {
+async fn nd_large_private_data_failed_accept_keeps_request() {
     let adapter = adapter();
     let maximum = adapter.info().max_reply_data;
     let asked = requested(&adapter, v4(), ConnectParams::default()).await;
@@ -115,7 +115,7 @@ async fn reject_carries_data_of_any_length() {
 
 // A reject that is too long is not sent, so the request can still be answered (LS-17, PD-04).
 #[tokio::test]
-async fn reject_with_too_much_data_gives_the_request_back() {
+async fn oversized_reject_data_returns_the_request() {
     let adapter = adapter();
     let maximum = max_reject_data(&adapter);
     let asked = requested(&adapter, v4(), ConnectParams::default()).await;
@@ -164,7 +164,7 @@ async fn dropping_a_request_refuses_the_peer() {
 
 // ERR-10, LS-17: an application says no, even with the very words that the provider has for "not now".
 #[tokio::test]
-async fn an_application_that_says_no_is_not_mistaken_for_the_provider() {
+async fn application_reject_differs_from_a_provider_refusal() {
     const WORDS: &[u8] = b"tokio-rdma: the connection cannot be taken for now";
     let adapter = adapter();
     let mut data = WORDS.to_vec();
@@ -180,7 +180,7 @@ async fn an_application_that_says_no_is_not_mistaken_for_the_provider() {
 
 // LS-16, P16: the future of an accept is dropped, and the queue pair is free and whole.
 #[tokio::test]
-async fn dropping_an_accept_refuses_the_peer_and_frees_the_queue_pair() {
+async fn dropped_accept_refuses_peer_and_frees_queue_pair() {
     for ip in both() {
         let adapter = adapter();
         let open = half_open(&adapter, ip).await;

@@ -42,7 +42,7 @@ where
 
 // SEC-08, LS-25: the one of the guide and of `Listener`.
 #[tokio::test]
-async fn the_acceptor_serves_others_while_one_peer_is_silent() {
+async fn acceptor_serves_others_despite_a_silent_peer() {
     let loop_of_docs = include_str!("../../docs/snippets/accept_loop.rs");
     let guide = include_str!("../../docs/guide/src/negotiation.md");
     assert!(guide.contains(loop_of_docs), "the guide has another loop");
@@ -51,7 +51,7 @@ async fn the_acceptor_serves_others_while_one_peer_is_silent() {
 
 // SEC-08: the one of `Listener::request`.
 #[tokio::test]
-async fn a_loop_of_tasks_serves_others_while_one_peer_is_silent() {
+async fn request_loop_serves_others_despite_a_silent_peer() {
     assert_serves(request_loop::serve_requests).await;
 }
 

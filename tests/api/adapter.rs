@@ -20,7 +20,7 @@ use tokio_rdma::{
 
 // The ranges begin at what portable programs rely on and end at what the wire can carry (AD-01).
 #[tokio::test]
-async fn every_limit_is_one_that_a_program_can_live_with() {
+async fn limits_are_plausible_and_flags_are_consistent() {
     for adapter in all_adapters() {
         let info = adapter.info();
         assert_eq!((info.version, info.provider), (1, Device::under_test().provider().kind()));
@@ -67,7 +67,7 @@ async fn the_defaults_are_within_the_limits() {
 
 // A queue pair with every maximum at once is created, or the device lacks the memory for it (AD-01).
 #[tokio::test]
-async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
+async fn reported_queue_pair_limits_are_enforced() {
     let adapter = adapter();
     let AdapterInfo { max_queue_depth: depth, max_entries: entries, max_inline: inline, .. } = adapter.info();
     let foreign =
@@ -110,7 +110,7 @@ async fn the_limits_of_a_queue_pair_are_those_that_are_enforced() {
 // AD-01: what the flags promise or deny is asserted where it matters: `common::deviation`, and the modules `atomic`, `window`
 // and `shared_receive_queue`.
 #[tokio::test]
-async fn a_read_has_as_many_entries_as_the_adapter_says() {
+async fn reported_limit_of_read_entries_is_enforced() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -142,7 +142,7 @@ async fn a_registration_above_the_limit_is_refused() {
 
 // Data of exactly the reported lengths arrives, and one more byte is refused (AD-01).
 #[tokio::test]
-async fn the_limits_of_private_data_are_those_that_travel() {
+async fn private_data_is_carried_up_to_reported_limits() {
     let adapter = adapter();
     let AdapterInfo { max_request_data: request, max_reply_data: reply, .. } = adapter.info();
     let pair = connected_with(
@@ -167,7 +167,7 @@ async fn the_limits_of_private_data_are_those_that_travel() {
 
 // Offers of `u32::MAX` on both sides end at the reported maximum (AD-01).
 #[tokio::test]
-async fn the_read_limits_are_those_that_more_is_capped_to() {
+async fn read_limits_are_capped_at_the_reported_maximum() {
     let adapter = adapter();
     let most = adapter.info().max_read_limits;
     let all = ReadLimits::new(u32::MAX, u32::MAX);
@@ -179,7 +179,7 @@ async fn the_read_limits_are_those_that_more_is_capped_to() {
 
 // With the flag a program may poll the last byte instead of waiting for a message (AD-02).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
+async fn in_order_dma_places_last_write_byte_last() {
     const LENGTH: usize = 256 * 1024;
     let adapter = adapter();
     if !adapter.info().in_order_dma {
@@ -215,7 +215,7 @@ async fn with_in_order_dma_the_last_byte_of_a_write_is_the_last_to_arrive() {
 // AD-04, CM-30: no provider has an adapter without loopback, so the flag is never clear. There is no multi-engine flag: neither
 // provider has engines.
 #[tokio::test]
-async fn every_adapter_has_the_loopback_flag_and_connects_to_itself() {
+async fn every_adapter_has_loopback_and_connects_to_itself() {
     let provider = Device::under_test().provider();
     for adapter in all_adapters() {
         let info = adapter.info();

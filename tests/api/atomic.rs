@@ -69,7 +69,7 @@ async fn original(op: Op<Buffer>, kind: OpKind) -> u64 {
 }
 
 #[tokio::test]
-async fn atomics_change_eight_bytes_and_tell_what_was_there() {
+async fn atomics_change_eight_bytes_and_return_the_original() {
     for (adapter, variant) in variants() {
         if !has_atomics(&adapter).await {
             return;
@@ -191,7 +191,7 @@ async fn atomics_and_reads_take_turns_within_the_limit() {
 
 // QP-23: the payload of a long answer is fetched when it is written, and the atomic behind it waits for that.
 #[tokio::test]
-async fn a_long_read_does_not_see_the_atomic_behind_it() {
+async fn long_read_does_not_see_a_later_atomic() {
     for (adapter, variant) in variants() {
         if !has_atomics(&adapter).await {
             return;

@@ -89,7 +89,7 @@ fn a_libclang_of_the_right_age_is_taken() {
 }
 
 #[test]
-fn a_link_is_as_old_as_what_it_leads_to() {
+fn libclang_version_comes_from_the_link_target() {
     let folder = Folder::new("link");
     let other = Folder::new("linked");
     other.file("libclang-17.so.17.0.6");

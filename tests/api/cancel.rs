@@ -58,7 +58,7 @@ async fn listener_cancel_ends_waits_in_order() {
 
 // The reply belongs to the cancelled connector: the peer is refused, and `complete` fails (CAN-01, CAN-06).
 #[tokio::test]
-async fn cancelling_a_connector_also_cancels_a_reply_that_is_not_completed() {
+async fn cancelling_a_connector_cancels_its_uncompleted_reply() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let (mine, theirs) = (queue_pair(&adapter), queue_pair(&adapter));
@@ -74,7 +74,7 @@ async fn cancelling_a_connector_also_cancels_a_reply_that_is_not_completed() {
 
 // `cancel` of either handle ends every wait with CANCELED, and messages still arrive (CAN-01, CAN-05).
 #[tokio::test]
-async fn cancelling_a_connection_ends_every_wait_and_not_the_connection() {
+async fn cancel_ends_every_wait_but_not_the_connection() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
@@ -128,7 +128,7 @@ async fn cancelled_waits_complete_in_order() {
 
 // Receives complete in the order of their posts, and so do sends that were pending (CAN-02).
 #[tokio::test]
-async fn posted_work_completes_in_the_order_in_which_it_was_posted() {
+async fn sends_and_receives_complete_in_posting_order() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     for round in 0..often(1000, 20) {
@@ -163,7 +163,7 @@ async fn posted_work_completes_in_the_order_in_which_it_was_posted() {
 
 // `flush` completes the receives in the order of their posts before it returns (CAN-02).
 #[tokio::test]
-async fn flushed_work_completes_in_the_order_in_which_it_was_posted() {
+async fn flushed_receives_complete_in_posting_order() {
     let adapter = adapter();
     for round in 0..often(1000, 20) {
         let queue_pair = queue_pair(&adapter);
@@ -217,7 +217,7 @@ async fn a_ready_call_wakes_nobody() {
 
 // After the end of the connection the first poll returns the result, so the waker is never called (CAN-07).
 #[tokio::test]
-async fn a_completion_that_is_there_already_is_collected_without_a_wake() {
+async fn calls_after_disconnect_complete_without_a_wake() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let log = Log::default();
@@ -236,7 +236,7 @@ async fn a_completion_that_is_there_already_is_collected_without_a_wake() {
 
 // Requests in the backlog do not delay the drop of the listener, and their peers are refused (CAN-12).
 #[tokio::test]
-async fn a_listener_with_requests_that_nobody_fetched_goes_at_once() {
+async fn dropping_a_listener_refuses_its_backlog() {
     const BACKLOG: usize = 20;
     let adapter = adapter();
     let listener = adapter.listener();
@@ -291,7 +291,7 @@ async fn a_drop_with_unread_data_is_immediate() {
 
 // CAN-14: the idiom of the documentation of `receive`. What is dropped instead takes its message along.
 #[tokio::test]
-async fn a_receive_that_was_waited_for_by_reference_keeps_its_message() {
+async fn receive_awaited_by_reference_keeps_its_message() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let receive = || passive.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");

@@ -44,7 +44,7 @@ fn software_providers_can_be_left_out() {
 
 // Interfaces that are down and link-local addresses are left out (PRV-03).
 #[test]
-fn the_addresses_are_those_of_interfaces_that_are_up() {
+fn only_addresses_of_up_interfaces_are_listed() {
     isolated(async || {
         assert_eq!(soft().addresses().expect("known"), [LOCALHOST, Ipv6Addr::LOCALHOST.into()]);
         ip("link add left type veth peer name right");
@@ -63,7 +63,7 @@ fn the_addresses_are_those_of_interfaces_that_are_up() {
 
 // A slice that is too short stays unchanged, and the error contains the number of addresses (PRV-03).
 #[test]
-fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
+fn short_address_slice_reports_count_and_stays_unchanged() {
     let all = soft().addresses().expect("known");
     let nobodys = address(NOBODYS);
     for short in [0, all.len() - 1] {
@@ -80,7 +80,7 @@ fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
 
 // An address that is added between two calls makes the size from the first one too small (PRV-03).
 #[test]
-fn the_size_may_change_between_two_calls_so_callers_loop() {
+fn copy_addresses_loop_finds_an_added_address() {
     isolated(async || {
         let mut place = Vec::new();
         let mut asked = 0;
@@ -102,7 +102,7 @@ fn the_size_may_change_between_two_calls_so_callers_loop() {
 
 // `resolve` returns the same id each time, and the adapter with this id lists the address (PRV-04).
 #[tokio::test]
-async fn every_listed_address_belongs_to_an_adapter_that_can_be_opened() {
+async fn every_listed_address_resolves_to_its_adapter() {
     let provider = soft();
     for address in provider.addresses().expect("known") {
         let id = provider.resolve(address).expect("listed");
@@ -115,7 +115,7 @@ async fn every_listed_address_belongs_to_an_adapter_that_can_be_opened() {
 
 // All of 127.0.0.0/8 is local on Linux, and an IPv4-mapped address stands for its IPv4 address (PRV-04).
 #[test]
-fn all_of_the_loopback_network_is_the_loopback_adapter() {
+fn whole_loopback_network_resolves_to_the_loopback_adapter() {
     let id = soft().resolve(LOCALHOST).expect("loopback");
     for text in ["127.3.2.1", "::ffff:127.0.0.1"] {
         assert_eq!(soft().resolve(address(text)).expect(text), id, "{text}");
@@ -136,7 +136,7 @@ async fn an_address_of_nobody_is_an_invalid_address() {
 
 // `Provider::open` takes any number as an `AdapterId`, so it has to check it (PRV-04).
 #[tokio::test]
-async fn an_id_of_no_adapter_is_an_invalid_parameter() {
+async fn unknown_adapter_id_is_an_invalid_parameter() {
     for id in [0, u64::MAX] {
         let error = soft().open(AdapterId(id)).expect_err("no such adapter");
         assert!(matches!(error, OpenError::InvalidAdapter(_)), "{error:?}");
@@ -162,7 +162,7 @@ fn loopback_is_reached_from_loopback() {
 
 // Of two interfaces the one with a route to the peer's network determines the local address (PRV-05).
 #[test]
-fn a_peer_is_reached_from_the_address_of_its_network() {
+fn local_address_follows_the_route_to_the_peer() {
     isolated(async || {
         ip("link add left type veth peer name right");
         ip("address add 10.9.0.1/24 dev left");
@@ -220,7 +220,7 @@ fn an_address_is_usable_or_not() {
 
 // The answer follows the interface: down, up, and without the address (PRV-06).
 #[test]
-fn an_address_of_an_interface_that_is_down_is_not_usable() {
+fn address_of_a_down_interface_is_not_usable() {
     isolated(async || {
         ip("link add left type veth peer name right");
         ip("address add 10.9.0.1/24 dev left");

@@ -138,7 +138,7 @@ impl Side {
 // Random sends, writes, reads and atomics, some silent, fenced, inline or batched, complete in the order of their posts
 // (QP-17).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn results_come_in_the_order_of_the_posts_whatever_they_are() {
+async fn random_requests_complete_in_posting_order() {
     let seed = Dice::seed();
     for (adapter, variant) in variants() {
         if lacks_buffer_sinks(&adapter) {

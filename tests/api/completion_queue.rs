@@ -51,7 +51,7 @@ fn polled(queue: &CompletionQueue, most: usize) -> Vec<WorkCompletion> {
 }
 
 #[tokio::test]
-async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
+async fn results_are_polled_in_order_before_futures_resolve() {
     let adapter = adapter();
     let results = queue(&adapter, 64);
     let pair = received_into(&adapter, &results, 77).await;
@@ -97,7 +97,7 @@ async fn results_are_polled_in_order_and_then_their_futures_are_ready() {
 
 // CQ-10: neither one too early nor one too late, whether the results come before the wait or after it.
 #[tokio::test]
-async fn a_wait_for_many_ends_with_the_last_of_them() {
+async fn wait_for_many_ends_with_the_last_result() {
     const COUNT: usize = 10;
     let adapter = adapter();
     let results = queue(&adapter, COUNT + 1);
@@ -144,7 +144,7 @@ fn post_more(adapter: &Adapter, queue_pair: &QueuePair, count: usize) {
 
 // CAN-02, CQ-12: ndcq's first test: notifications of one queue end together, in the order in which they were asked for.
 #[tokio::test]
-async fn ndcq_notifications_end_in_the_order_in_which_they_were_asked_for() {
+async fn ndcq_notifications_complete_in_request_order() {
     let adapter = adapter();
     let results = queue(&adapter, 64);
     let pair = received_into(&adapter, &results, 0).await;
@@ -170,7 +170,7 @@ async fn ndcq_notifications_end_in_the_order_in_which_they_were_asked_for() {
 // CAN-01, CAN-02, CQ-12: ndcq's second test. A notification is cancelled by its drop, one by one: the others stay, and end
 // in their order.
 #[tokio::test]
-async fn ndcq_cancelled_notifications_leave_the_others_in_their_order() {
+async fn ndcq_cancel_keeps_the_order_of_remaining_notifications() {
     let adapter = adapter();
     let results = queue(&adapter, 64);
     let pair = received_into(&adapter, &results, 0).await;
@@ -203,7 +203,7 @@ async fn ndcq_cancelled_notifications_leave_the_others_in_their_order() {
 
 // CAN-02, CQ-12: ndcq's third test: what is cancelled on one object leaves another alone, a queue that ends as well.
 #[tokio::test]
-async fn ndcq_a_cancel_on_one_object_leaves_another_alone() {
+async fn ndcq_cancel_on_one_object_spares_another() {
     let adapter = adapter();
     let queues = [queue(&adapter, 8), queue(&adapter, 8)];
     let (listener, _) = listening(&adapter);
@@ -387,7 +387,7 @@ async fn two_queues_do_not_affect_each_other() {
 }
 
 #[tokio::test]
-async fn notifications_are_met_together_by_what_is_good_enough_for_one() {
+async fn result_that_meets_one_notification_releases_all() {
     let adapter = adapter();
     let results = queue(&adapter, 64);
     let pair = received_into(&adapter, &results, 0).await;
@@ -422,7 +422,7 @@ async fn notifications_are_met_together_by_what_is_good_enough_for_one() {
 }
 
 #[tokio::test]
-async fn a_solicited_event_is_for_who_waits_for_those() {
+async fn solicited_notification_waits_for_a_solicited_send() {
     let adapter = adapter();
     let results = queue(&adapter, 64);
     let pair = received_into(&adapter, &results, 0).await;
@@ -635,7 +635,7 @@ async fn its_arguments_are_checked_and_numbered() {
 }
 
 #[tokio::test]
-async fn many_queue_pairs_share_one_and_the_flush_of_one_leaves_the_others() {
+async fn flush_spares_other_queue_pairs_sharing_the_queue() {
     const PAIRS: u64 = 5;
     let adapter = adapter();
     let results = queue(&adapter, 256);
@@ -686,7 +686,7 @@ async fn one_task_waits_for_many_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spinning_queue_finds_its_results_and_sleeps_when_there_are_none() {
+async fn spinning_queue_finds_results_and_sleeps_when_idle() {
     let adapter = adapter();
     let config = CompletionQueueConfig::default().spin(Duration::from_micros(200));
     let results = adapter.completion_queue(config).expect("a completion queue");
@@ -711,7 +711,7 @@ async fn a_spinning_queue_finds_its_results_and_sleeps_when_there_are_none() {
 }
 
 #[tokio::test]
-async fn a_queue_pair_that_goes_leaves_its_results_behind() {
+async fn results_outlive_a_dropped_queue_pair() {
     let adapter = adapter();
     let results = queue(&adapter, 16);
     let config = QueuePairConfig::default().completions(&results).context(3);
@@ -726,7 +726,7 @@ async fn a_queue_pair_that_goes_leaves_its_results_behind() {
 }
 
 #[tokio::test]
-async fn results_that_nobody_can_poll_any_more_reach_their_futures() {
+async fn results_of_a_dropped_queue_reach_their_futures() {
     let adapter = adapter();
     let results = queue(&adapter, 16);
     let queue_pair =
@@ -739,7 +739,7 @@ async fn results_that_nobody_can_poll_any_more_reach_their_futures() {
 }
 
 #[tokio::test]
-async fn a_queue_that_has_overrun_takes_no_further_queue_pair_into_use() {
+async fn connect_fails_after_completion_queue_overrun() {
     let adapter = adapter();
     let results = queue(&adapter, 1);
     let config = QueuePairConfig::default().completions(&results);

@@ -45,7 +45,7 @@ async fn the_peer_sees_the_address_that_was_bound() {
 }
 
 #[tokio::test]
-async fn port_zero_is_an_ephemeral_port_of_any_address() {
+async fn port_zero_binds_an_ephemeral_port() {
     let adapter = adapter();
     for ip in [v4(), Ipv4Addr::UNSPECIFIED.into(), v6(), Ipv6Addr::UNSPECIFIED.into()] {
         let asked = SocketAddr::new(ip, 0);
@@ -95,7 +95,7 @@ async fn an_address_of_nobody_here_is_not_bound() {
 
 // CM-06: NdDualConnection and NdDualListen, in as far as they are about binding.
 #[tokio::test]
-async fn nd_dual_listen_a_second_bind_is_already_associated() {
+async fn nd_dual_listen_second_bind_is_already_associated() {
     let adapter = adapter();
     let (connector, listener) = (adapter.connector(), adapter.listener());
     connector.bind((v4(), 0).into()).expect("bound");
@@ -121,7 +121,7 @@ async fn nd_dual_listen_a_second_bind_is_already_associated() {
 }
 
 #[tokio::test]
-async fn a_connect_without_a_bind_takes_an_ephemeral_port() {
+async fn connect_without_bind_takes_an_ephemeral_port() {
     for ip in both() {
         let adapter = adapter();
         let open = half_open(&adapter, ip).await;
@@ -135,7 +135,7 @@ async fn a_connect_without_a_bind_takes_an_ephemeral_port() {
 }
 
 #[tokio::test]
-async fn private_data_and_read_limits_cross_both_ways_and_messages_follow() {
+async fn private_data_and_read_limits_cross_both_ways() {
     for ip in both() {
         let adapter = adapter();
         let (listener, address) = listening_at(&adapter, ip);
@@ -237,7 +237,7 @@ async fn a_local_port_carries_one_connection() {
 }
 
 #[tokio::test]
-async fn a_traffic_class_is_taken_or_refused_at_once() {
+async fn only_a_traffic_class_without_ecn_bits_connects() {
     for ip in both() {
         let adapter = adapter();
         let (_listener, address) = listening_at(&adapter, ip);
@@ -295,7 +295,7 @@ async fn multipath_connects_or_is_refused_at_once() {
 
 // CM-14: what dat_ep_dup_connect does is one line here: the peer's address of the first connection, and its terms.
 #[tokio::test]
-async fn a_second_connection_to_the_peer_of_the_first() {
+async fn second_connection_to_the_same_peer_succeeds() {
     for ip in both() {
         let adapter = adapter();
         let (listener, address) = listening_at(&adapter, ip);
@@ -496,7 +496,7 @@ async fn connect_once(adapter: Adapter, address: SocketAddr) -> Result<Duration,
 // CM-32, CM-36: as ndconn and cmtime do, one after the other and many at once; none fails. How long an answer may
 // take at most, `flood` measures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connects_succeed_one_by_one_and_many_at_once() {
+async fn sequential_and_concurrent_connects_all_succeed() {
     let connects = often(1000, 50);
     let adapter = adapter();
     for (ip, at_once) in [(v4(), 1), (v4(), 32), (v6(), 32)] {

@@ -42,7 +42,7 @@ async fn nobody_listens() {
 
 // CM-16: NdConnReject, the passive half.
 #[tokio::test]
-async fn nd_conn_reject_by_the_passive_side_comes_with_data() {
+async fn nd_conn_reject_by_passive_side_carries_data() {
     for ip in both() {
         let adapter = adapter();
         let asked = requested(&adapter, ip, ConnectParams::default()).await;
@@ -87,7 +87,7 @@ async fn a_peer_that_never_answers_times_out() {
 
 // The queue pair is free: the next peer takes it at once, whether or not the one before has noticed (CM-21).
 #[tokio::test]
-async fn a_queue_pair_that_was_given_up_on_is_connected_at_once() {
+async fn queue_pair_is_reusable_after_a_connect_timeout() {
     let adapter = adapter();
     let (_silent, nobody) = silent(v4());
     let (listener, address) = listening(&adapter);
@@ -140,7 +140,7 @@ async fn a_timeout_around_the_future_cancels() {
 }
 
 #[tokio::test]
-async fn dropping_connect_refuses_the_peer_and_frees_the_queue_pair() {
+async fn dropped_connect_refuses_peer_and_frees_queue_pair() {
     for ip in both() {
         let adapter = adapter();
         let asked = requested(&adapter, ip, ConnectParams::default()).await;
@@ -264,7 +264,7 @@ async fn a_retryable_failure_is_followed_by_success() {
 
 // CM-19: what the device had flushed of the attempt that failed does not end the connection that follows.
 #[tokio::test]
-async fn a_failure_is_over_when_the_next_attempt_begins() {
+async fn failed_attempt_does_not_end_the_next_connection() {
     // A provider may wait this long to learn why something was flushed.
     const LATE: Duration = Duration::from_secs(2);
     let adapter = adapter();
@@ -283,7 +283,7 @@ async fn a_failure_is_over_when_the_next_attempt_begins() {
 
 // CM-22: NdDualConnection.
 #[tokio::test]
-async fn nd_dual_connection_a_second_connect_is_already_active() {
+async fn nd_dual_connection_second_connect_is_already_active() {
     for ip in both() {
         let adapter = adapter();
         let asked = requested(&adapter, ip, ConnectParams::default()).await;
@@ -361,7 +361,7 @@ async fn a_queue_pair_of_another_adapter_is_refused() {
 
 // CM-24, X1: NdConnReject, the active half.
 #[tokio::test]
-async fn nd_conn_reject_by_the_active_side_after_connect() {
+async fn nd_conn_reject_by_active_side_after_connect() {
     for ip in both() {
         let adapter = adapter();
         let open = half_open(&adapter, ip).await;
@@ -400,7 +400,7 @@ async fn the_active_reject_carries_what_the_adapter_says() {
 
 // CM-24: what the wire has no place for is refused, and the reply is still there.
 #[tokio::test]
-async fn the_active_reject_takes_no_more_data_than_that() {
+async fn oversized_active_reject_data_returns_the_reply() {
     for ip in both() {
         let adapter = adapter();
         let most = adapter.info().max_active_reject_data;

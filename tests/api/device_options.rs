@@ -19,7 +19,7 @@ fn connect_options() -> [ConnectParams; 4] {
 
 // CM-34: refused inline where there are none, and nothing has begun; taken where there are.
 #[tokio::test]
-async fn the_options_of_connect_are_had_or_refused_at_once() {
+async fn connect_options_work_or_are_refused_inline() {
     let adapter = adapter();
     for params in connect_options() {
         let (listener, address) = listening(&adapter);
@@ -49,7 +49,7 @@ async fn the_options_of_connect_are_had_or_refused_at_once() {
 
 // CM-34: the same of accept, which gives the request back.
 #[tokio::test]
-async fn the_options_of_accept_are_had_or_refused_at_once() {
+async fn accept_options_work_or_are_refused() {
     let adapter = adapter();
     let params = AcceptParams::default;
     for params in [params().rnr_retry_count(2), params().rnr_timer(12), params().ack_timeout(18)] {
@@ -79,7 +79,7 @@ async fn the_options_of_accept_are_had_or_refused_at_once() {
 // CM-34, QP-20: without end, as by default, means that a message waits for its receive, where there is a "receiver not ready"; where there
 // is none, and on soft, it breaks the connection whatever was asked.
 #[tokio::test]
-async fn a_message_waits_for_its_receive_for_as_long_as_was_asked() {
+async fn rnr_retry_count_limits_the_wait_for_receive() {
     let adapter = adapter();
     if Device::under_test().is_soft() {
         // The option is refused there, see above, and the message breaks the connection: see `queue_pair`.

@@ -145,7 +145,7 @@ async fn everything_outstanding_is_flushed_at_both_ends() {
 // DIS-01, DIS-06: requests of every kind are outstanding when an end disconnects. When that is done so are they: each either
 // in time, or CANCELED with its buffer as it was. What never had its turn is CANCELED.
 #[tokio::test]
-async fn a_disconnect_leaves_no_request_of_its_own_outstanding() {
+async fn disconnect_leaves_no_request_outstanding() {
     const SIZE: usize = 1 << 20;
     const EACH: usize = 12;
     let adapter = adapter();
@@ -227,7 +227,7 @@ impl Wake for Witness {
 
 // X3: which task runs first is the scheduler's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_is_known_when_the_first_request_is_canceled() {
+async fn disconnect_is_known_at_the_first_cancellation() {
     device::run_clock();
     let adapter = adapter();
     for _ in 0..often(100, 10) {
@@ -253,7 +253,7 @@ async fn the_end_is_known_when_the_first_request_is_canceled() {
 
 // X3: the same for a program that polls, which need not wait for anything else.
 #[tokio::test]
-async fn the_end_is_known_when_a_polled_request_is_canceled() {
+async fn disconnect_is_known_when_cancellation_is_polled() {
     let adapter = adapter();
     let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
     let passive = adapter.queue_pair(QueuePairConfig::default().receive_completions(&results));
@@ -546,7 +546,7 @@ async fn the_last_release_disconnects() {
 
 // The dropped `disconnect()` has begun the disconnect, which stays orderly when the handles are dropped (DIS-13).
 #[tokio::test]
-async fn a_disconnect_that_is_left_alone_is_still_in_order() {
+async fn dropped_disconnect_is_still_orderly() {
     let adapter = adapter();
     for round in 0..often(50, 10) {
         let Pair { active: End { queue_pair, connection }, passive } = connected(&adapter).await;
@@ -586,7 +586,7 @@ async fn assert_lost(adapter: &tokio_rdma::Adapter, end: &End, reason: Reason) {
 
 // ERR-08: the peer has not agreed to anything.
 #[tokio::test]
-async fn every_call_on_a_lost_connection_tells_the_loss() {
+async fn send_and_disconnect_report_a_lost_connection() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     assert!(active.connection.is_connected() && passive.connection.is_connected());
@@ -606,7 +606,7 @@ async fn every_call_on_a_lost_connection_tells_the_loss() {
 
 // ERR-08: what completed early and did not arrive is known at the latest from the disconnect.
 #[tokio::test]
-async fn a_message_that_nobody_took_is_not_lost_in_silence() {
+async fn loss_of_an_unreceived_message_is_reported() {
     let adapter = adapter();
     let Pair { active, passive } = connected_impatiently(&adapter).await;
     let sent = active.queue_pair.send(adapter.buffer(8).expect("memory")).expect("posted");
@@ -662,7 +662,7 @@ async fn the_reason_tells_who_ended_it_in_order() {
 
 // A flush is no orderly disconnect: this end reports `Lost` with CANCELED (DIS-15).
 #[tokio::test]
-async fn a_flush_of_a_connected_queue_pair_is_a_loss_of_local_making() {
+async fn flush_of_connected_queue_pair_is_local_loss() {
     let Pair { active, passive } = connected(&adapter()).await;
     active.queue_pair.flush();
     match within(active.connection.disconnected()).await {

@@ -149,7 +149,7 @@ async fn requests_finish_in_any_drop_order() {
 
 // A peer in the middle of a handshake is refused, whichever of the handles is dropped first (CAN-10).
 #[tokio::test]
-async fn a_handshake_may_be_dropped_in_any_order_too() {
+async fn handshake_handles_may_be_dropped_in_any_order() {
     let peers = adapter();
     for order in orders(4) {
         // Half way on the active side: the reply is not answered.
@@ -185,7 +185,7 @@ async fn a_handshake_may_be_dropped_in_any_order_too() {
 
 // A reply does not keep its queue pair alive: the peer is refused, and `complete` is cancelled (CAN-10).
 #[tokio::test]
-async fn a_queue_pair_that_goes_takes_the_handshake_with_it() {
+async fn dropping_a_queue_pair_ends_its_handshake() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let connector = adapter.connector();
@@ -255,7 +255,7 @@ async fn a_waker_may_drop_everything() {
 
 // The peer sees an orderly end when the task that received its message drops all handles (CAN-11).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_handles_a_completion_may_drop_everything() {
+async fn receiving_task_may_drop_all_handles() {
     let peers = adapter();
     for round in 0..often(100, 10) {
         let Whole { adapter, listener, connector, queue_pair, connection, receive, peer } =
@@ -300,7 +300,7 @@ async fn a_post_behind_a_dropped_connection_says_so() {
 
 // DIS-13: one value keeps both ends of the bargain, and drops both.
 #[tokio::test]
-async fn a_connection_keeps_its_queue_pair_if_it_is_told_to() {
+async fn kept_queue_pair_lives_with_its_connection() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let receive = passive.queue_pair.receive(room(&adapter, 8)).expect("posted");

@@ -77,7 +77,7 @@ async fn every_flag_is_that_of_the_guide() {
 
 // The numbers are those of the table in the guide (ERR-06).
 #[tokio::test]
-async fn room_for_private_data_is_that_of_the_guide() {
+async fn private_data_limits_match_the_guide() {
     let adapter = adapter();
     let (info, promised) = (adapter.info(), promised());
     for (name, value) in [

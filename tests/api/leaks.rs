@@ -218,8 +218,8 @@ async fn dropped_ends(adapter: &Adapter) {
 // Each future is dropped after 0, 1, 2 and more polls, and what the process holds returns to what it was before
 // (CAN-03, CAN-04).
 #[tokio::test]
-async fn futures_dropped_at_any_point_tell_the_peer_and_leak_nothing() {
-    if !alone(module_path!(), "futures_dropped_at_any_point_tell_the_peer_and_leak_nothing") {
+async fn dropped_futures_notify_the_peer_and_leak_nothing() {
+    if !alone(module_path!(), "dropped_futures_notify_the_peer_and_leak_nothing") {
         return;
     }
     // librdmacm keeps each device open that it has been asked for.

@@ -84,7 +84,7 @@ fn a_machine_without_a_device_has_no_fault() {
 
 // A library without functions stands for an old one (HW-12, HW-17).
 #[test]
-fn libraries_that_are_too_old_are_named_in_one_sentence() {
+fn outdated_libraries_are_named_in_one_sentence() {
     // Without functions. (Where it is libibverbs, the loader refuses librdmacm.)
     let folder = Folder::new("old");
     if folder.says().contains("cannot be loaded") {

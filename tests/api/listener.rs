@@ -40,7 +40,7 @@ fn number(request: &Request) -> u8 {
 }
 
 #[tokio::test]
-async fn a_request_reaches_the_address_that_is_listened_on() {
+async fn request_reaches_the_listening_address() {
     for ip in both() {
         let adapter = adapter();
         let listener = adapter.listener();
@@ -66,7 +66,7 @@ async fn a_request_reaches_the_address_that_is_listened_on() {
 
 // A listener that is only bound has no address either (LS-10).
 #[tokio::test]
-async fn a_listener_has_an_address_only_while_it_listens() {
+async fn listener_has_an_address_only_while_listening() {
     let adapter = adapter();
     let listener = adapter.listener();
     let not_listening = |listener: &tokio_rdma::Listener| {
@@ -127,7 +127,7 @@ async fn a_backlog_is_a_limit() {
 
 // LS-04: without a limit many may wait, and none is refused.
 #[tokio::test]
-async fn a_backlog_of_zero_or_more_than_there_can_be_takes_many() {
+async fn zero_or_excessive_backlog_takes_many_requests() {
     const MANY: usize = 20;
     for asked in [0, usize::MAX] {
         let adapter = adapter();
@@ -207,7 +207,7 @@ impl Wake for Told {
 
 // A request that was delivered to a dropped wait goes to the next call (LS-06).
 #[tokio::test]
-async fn a_dropped_wait_leaves_the_others_and_loses_no_request() {
+async fn dropped_wait_spares_others_and_loses_no_request() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let mut waits: Vec<_> = (0..3).map(|_| Box::pin(listener.request())).collect();
@@ -246,7 +246,7 @@ impl Drop for Owning {
 }
 
 #[tokio::test]
-async fn a_dropped_wait_drops_its_waker_without_a_lock() {
+async fn dropped_wait_releases_its_waker_outside_the_lock() {
     device::run_clock();
     let (listener, _) = listening(&adapter());
     let (done, outcome) = oneshot::channel();
@@ -264,7 +264,7 @@ async fn a_dropped_wait_drops_its_waker_without_a_lock() {
 
 // LS-06: CancelOverlappedRequests.
 #[tokio::test]
-async fn cancel_ends_every_wait_and_the_listener_goes_on() {
+async fn cancel_ends_every_wait_but_not_the_listener() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let mut waits: Vec<_> = (0..3).map(|_| Box::pin(listener.request())).collect();
@@ -282,7 +282,7 @@ async fn cancel_ends_every_wait_and_the_listener_goes_on() {
 
 // LS-07: NdConnListenClosing.
 #[tokio::test]
-async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
+async fn nd_conn_listen_closing_refuses_only_queued_requests() {
     let adapter = adapter();
     let listener = adapter.listener();
     listener.bind((v4(), 0).into()).expect("bound");
@@ -334,7 +334,7 @@ async fn nd_conn_listen_closing_refuses_what_is_queued_and_spares_the_rest() {
 
 // A request was delivered to a wait that is never polled again (LS-07, LS-06).
 #[tokio::test]
-async fn closing_refuses_a_request_that_was_delivered_to_a_dropped_wait() {
+async fn closing_refuses_a_request_of_a_dropped_wait() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let mut wait = Box::pin(listener.request());
@@ -352,7 +352,7 @@ async fn closing_refuses_a_request_that_was_delivered_to_a_dropped_wait() {
 
 // LS-08: unlike NDK, the port belongs to the listener alone.
 #[tokio::test]
-async fn the_port_is_free_at_once_while_accepted_connections_live() {
+async fn listener_port_is_free_despite_accepted_connections() {
     for ip in both() {
         let adapter = adapter();
         let (listener, address) = listening_at(&adapter, ip);

@@ -141,7 +141,7 @@ async fn memory_at_an_address_carries_data() {
 
 // `into_inner` waits for the requests that use the memory, also for one whose future was dropped (MR-09).
 #[tokio::test]
-async fn memory_comes_back_when_the_last_request_is_done() {
+async fn memory_is_returned_after_the_last_request() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let region = registered(&adapter, pattern(64)).await;
@@ -182,8 +182,8 @@ fn is_mapped(address: u64) -> bool {
 
 // MR-09: a connection is dropped in the middle, and with it all that is known of the memory.
 #[tokio::test]
-async fn memory_is_freed_when_the_last_request_is_done() {
-    if !alone(module_path!(), "memory_is_freed_when_the_last_request_is_done") {
+async fn memory_is_freed_after_the_last_request() {
+    if !alone(module_path!(), "memory_is_freed_after_the_last_request") {
         return;
     }
     let adapter = adapter();
@@ -242,7 +242,7 @@ async fn memory_that_is_not_registered_comes_back() {
 
 // MR-09, MR-04: the error of a region that cannot be deregistered has the region.
 #[tokio::test]
-async fn memory_that_a_window_is_bound_to_stays_in_its_region() {
+async fn bound_window_keeps_memory_in_its_region() {
     let adapter = adapter();
     if !adapter.info().memory_windows {
         return skipped("the adapter has no memory windows");

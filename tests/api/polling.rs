@@ -59,7 +59,7 @@ fn shared(adapter: &Adapter) -> Option<SharedReceiveQueue> {
 
 // CQ-01: a loop around `poll` needs nobody else, on a runtime whose only thread it has. So do waits in between.
 #[tokio::test]
-async fn a_loop_of_polls_receives_on_a_runtime_of_one_thread() {
+async fn poll_loop_receives_on_a_current_thread_runtime() {
     if !arrives_by_itself() {
         return;
     }
@@ -86,7 +86,7 @@ async fn a_loop_of_polls_receives_on_a_runtime_of_one_thread() {
 
 // CQ-01: so it is if the socket is full: a poll writes on, too.
 #[tokio::test]
-async fn a_loop_of_polls_moves_more_than_a_socket_holds() {
+async fn poll_loop_moves_more_than_a_socket_holds() {
     if !arrives_by_itself() {
         return;
     }
@@ -117,7 +117,7 @@ async fn a_loop_of_polls_moves_more_than_a_socket_holds() {
 
 // CQ-01: so it is if the queue is never empty, as a send is posted for each that has completed.
 #[tokio::test]
-async fn a_loop_of_polls_that_always_finds_a_send_receives() {
+async fn poll_loop_that_always_sends_still_receives() {
     if !arrives_by_itself() {
         return;
     }
@@ -151,7 +151,7 @@ async fn a_loop_of_polls_that_always_finds_a_send_receives() {
 
 // CQ-08: with more connections than one poll looks at, each has its turn, although the first ones always have something.
 #[tokio::test]
-async fn a_loop_of_polls_serves_more_connections_than_a_poll_looks_at() {
+async fn poll_loop_serves_all_of_many_connections() {
     if !arrives_by_itself() {
         return;
     }
@@ -220,7 +220,7 @@ async fn ended_connections_take_no_place_in_a_poll() {
 
 // SRQ-02: a message that waits for a receive goes on when one is posted, although its task does not run.
 #[tokio::test]
-async fn a_loop_of_polls_serves_a_message_that_waits_for_a_receive() {
+async fn poll_loop_serves_a_message_awaiting_a_receive() {
     if !arrives_by_itself() {
         return;
     }
@@ -256,7 +256,7 @@ async fn a_loop_of_polls_serves_a_message_that_waits_for_a_receive() {
 
 // CQ-01: polls of one thread and the tasks of others get in each other's way, and lose nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn polls_and_tasks_on_other_threads_share_the_sockets() {
+async fn polls_and_concurrent_tasks_lose_nothing() {
     let adapter = adapter();
     let count = often(2000, 100);
     let results = queue(&adapter, 2 * count);

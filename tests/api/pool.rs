@@ -27,7 +27,7 @@ fn counts(pool: &Pool) -> (usize, usize) {
 
 // A pool makes no more buffers than are in use (MR-10).
 #[tokio::test]
-async fn buffers_are_made_when_they_are_needed_and_used_again() {
+async fn pool_allocates_on_demand_and_reuses_buffers() {
     let pool = pool(&adapter(), 64, 2);
     assert_eq!((pool.buffer_length(), pool.maximum(), counts(&pool)), (64, 2, (0, 0)));
     let mut first = within(pool.get()).await.expect("memory");
@@ -106,7 +106,7 @@ async fn forgotten_requests_return_their_buffers() {
 }
 
 #[tokio::test]
-async fn a_buffer_of_a_pool_does_what_any_buffer_does() {
+async fn pool_buffer_works_like_any_buffer() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -139,7 +139,7 @@ async fn a_buffer_of_a_pool_does_what_any_buffer_does() {
 
 // Frozen bytes are not copied (MR-10).
 #[tokio::test]
-async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
+async fn frozen_bytes_share_the_buffer_until_last_drop() {
     let adapter = adapter();
     let pool = pool(&adapter, 16, 1);
     let mut buffer = within(pool.get()).await.expect("memory");
@@ -165,7 +165,7 @@ async fn frozen_bytes_are_the_memory_itself_until_the_last_clone_is_gone() {
 
 // A request sends frozen bytes out of the registered memory (MR-10).
 #[tokio::test]
-async fn bytes_of_the_pool_are_sent_as_they_are() {
+async fn pool_bytes_are_sent_without_a_copy() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -276,7 +276,7 @@ async fn frozen_bytes_are_written_by_nobody() {
 }
 
 #[tokio::test]
-async fn bytes_that_everybody_forgets_arrive_whole_and_come_back() {
+async fn bytes_of_dropped_sends_arrive_and_return() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let length = 1 << 16;

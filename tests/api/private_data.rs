@@ -22,7 +22,7 @@ fn sizes(maximum: usize) -> [usize; 5] {
 }
 
 #[tokio::test]
-async fn data_goes_with_the_request_and_comes_with_the_accept() {
+async fn request_and_reply_carry_data_of_any_length() {
     for ip in both() {
         let adapter = adapter();
         let info = adapter.info();
@@ -77,7 +77,7 @@ async fn data_comes_with_the_reject() {
 
 // PD-04: NdLargePrivateData, the active side.
 #[tokio::test]
-async fn nd_large_private_data_is_refused_and_the_connector_still_usable() {
+async fn nd_large_private_data_leaves_the_connector_usable() {
     for bound in [false, true] {
         let adapter = adapter();
         let maximum = adapter.info().max_request_data;
@@ -113,7 +113,7 @@ async fn nd_large_private_data_is_refused_and_the_connector_still_usable() {
 
 // PD-04: NdLargePrivateData, the passive side.
 #[tokio::test]
-async fn too_much_data_in_an_accept_or_a_reject_gives_the_request_back() {
+async fn oversized_accept_or_reject_data_returns_the_request() {
     let adapter = adapter();
     let maximum = adapter.info().max_reply_data;
     let asked = requested(&adapter, v4(), ConnectParams::default()).await;
@@ -140,7 +140,7 @@ async fn too_much_data_in_an_accept_or_a_reject_gives_the_request_back() {
 
 // A short buffer receives the first bytes, and the error has the whole length (PD-05).
 #[tokio::test]
-async fn a_short_buffer_is_filled_and_the_size_is_told() {
+async fn short_buffer_is_filled_and_size_is_reported() {
     let adapter = adapter();
     let params = ConnectParams::default().private_data(&b"ten bytes!"[..]);
     let asked = requested(&adapter, v4(), params).await;
@@ -186,7 +186,7 @@ async fn the_limits_that_are_reported_are_the_limits() {
     let retained = within(open.reply.reject(&too_long)).await.expect_err("too long");
     assert_eq!(retained.status(), Status::INVALID_BUFFER_SIZE);
     drop(retained);
-    // Those of the reply are tried by `data_goes_with_the_request_and_comes_with_the_accept` and the PD-04 tests.
+    // Those of the reply are tried by `request_and_reply_carry_data_of_any_length` and the PD-04 tests.
     assert_refused(&adapter, outcome(open.accepting)).await;
 }
 

@@ -80,7 +80,7 @@ async fn messages_arrive_gathered_and_scattered() {
 }
 
 #[tokio::test]
-async fn an_array_is_a_scatter_gather_list_and_comes_back_as_one() {
+async fn array_of_buffers_is_a_scatter_gather_list() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     // The two lists divide the message at different places (QP-02).
@@ -125,7 +125,7 @@ async fn requests_without_any_bytes_complete() {
 }
 
 #[tokio::test]
-async fn reads_and_writes_move_every_byte_to_its_place() {
+async fn reads_and_writes_place_every_byte_correctly() {
     for (adapter, variant) in variants() {
         if lacks_buffer_sinks(&adapter) {
             return;
@@ -287,7 +287,7 @@ async fn data_moves_over_both_families_of_addresses() {
 }
 
 #[tokio::test]
-async fn a_receive_posted_before_the_connection_gets_the_first_message() {
+async fn receive_posted_before_connect_gets_first_message() {
     let adapter = adapter();
     let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
     // QP-05: at both ends, before anything is connected.
@@ -348,7 +348,7 @@ async fn an_unconnected_queue_pair_takes_nothing_but_receives() {
 }
 
 #[tokio::test]
-async fn a_flush_of_an_unconnected_queue_pair_cancels_and_leaves_it_usable() {
+async fn flush_of_unconnected_queue_pair_leaves_it_usable() {
     let adapter = adapter();
     let passive = queue_pair(&adapter);
     // QP-16: NdReceiveFlushQP.
@@ -395,7 +395,7 @@ proptest! {
     // Sends, writes and reads of random lengths complete in the order of their posts, with read limits from 1 to 3
     // (QP-17).
     #[test]
-    fn the_requests_of_a_queue_complete_in_the_order_of_their_posting(
+    fn requests_complete_in_posting_order(
         plan in proptest::collection::vec((0_u8..3, prop_oneof![0_usize..64, 60_000_usize..200_000]), 1..60),
         limit in 1_u32..4,
     ) {
@@ -507,7 +507,7 @@ async fn a_write_beyond_the_region_breaks_the_connection() {
 }
 
 #[tokio::test]
-async fn a_message_longer_than_its_receive_breaks_the_connection() {
+async fn message_longer_than_its_receive_breaks_the_connection() {
     for (length, place, segments) in [(9, vec![8], "one"), (200_000, vec![60_000, 60_000], "several")] {
         let adapter = adapter();
         let pair = connected(&adapter).await;
@@ -534,7 +534,7 @@ async fn a_message_longer_than_its_receive_breaks_the_connection() {
 }
 
 #[tokio::test]
-async fn a_message_that_finds_no_receive_breaks_the_connection() {
+async fn message_without_a_receive_breaks_the_connection() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -675,7 +675,7 @@ async fn local_memory_without_the_right_is_refused_inline() {
 }
 
 #[tokio::test]
-async fn the_passive_side_may_be_the_first_to_send() {
+async fn passive_side_may_send_first() {
     for (adapter, _variant) in variants() {
         let (active, passive) = (queue_pair(&adapter), queue_pair(&adapter));
         let receive = active.receive(room(&adapter, 8)).expect("posted");
@@ -696,7 +696,7 @@ async fn the_passive_side_may_be_the_first_to_send() {
 }
 
 #[tokio::test]
-async fn depths_are_per_queue_pair_and_a_full_queue_recovers() {
+async fn receive_depth_is_enforced_and_full_queue_recovers() {
     let adapter = adapter();
     let small = QueuePairConfig::default().send_depth(2).receive_depth(2);
     let queue_pair = adapter.queue_pair(small).expect("a queue pair");

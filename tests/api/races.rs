@@ -113,7 +113,7 @@ async fn learns(accepted: Result<Connection, AcceptError>) {
 
 // `Aim` moves the cancel around the moment of success, and both sides agree on the outcome each time (CAN-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
+async fn connect_racing_its_cancel_has_one_outcome() {
     let adapter = adapter();
     let mut aim = Aim::new(10_000);
     for _ in 0..often(600, 30) {
@@ -162,7 +162,7 @@ async fn a_connect_and_its_cancel_end_one_way_or_the_other() {
 
 // A `complete` that is cancelled fails at the peer, too, and one that succeeds gives a connection that works (CAN-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_complete_and_its_cancel_end_one_way_or_the_other() {
+async fn complete_racing_its_cancel_has_one_outcome() {
     let adapter = adapter();
     let mut aim = Aim::new(1000);
     for _ in 0..often(1500, 40) {

@@ -125,7 +125,7 @@ async fn a_connector_has_limits_between_connect_and_complete() {
 // NEG-06: more reads than may be in flight are posted at once; they wait for their turn, and each brings its own bytes. What
 // is on the wire at a time shows in `wire::foreign_peers`.
 #[tokio::test]
-async fn sixty_four_reads_take_turns_within_a_limit_of_one() {
+async fn sixty_four_reads_succeed_with_limit_of_one() {
     const READS: usize = 64;
     const LENGTH: usize = 4096;
     let adapter = adapter();
@@ -158,7 +158,7 @@ async fn sixty_four_reads_take_turns_within_a_limit_of_one() {
 
 // NEG-05: the passive side wants to read and is not offered any.
 #[tokio::test]
-async fn the_passive_side_refuses_limits_that_it_does_not_like() {
+async fn passive_side_can_reject_offered_read_limits() {
     let adapter = adapter();
     let params = ConnectParams::default().read_limits(ReadLimits::new(0, 8));
     let asked = requested(&adapter, v4(), params).await;
@@ -172,7 +172,7 @@ async fn the_passive_side_refuses_limits_that_it_does_not_like() {
 
 // NEG-05: the active side asked for reads and got none.
 #[tokio::test]
-async fn the_active_side_refuses_limits_that_it_does_not_like() {
+async fn active_side_can_reject_accepted_read_limits() {
     let adapter = adapter();
     let accept = AcceptParams::default().read_limits(ReadLimits::NONE);
     let open = half_open_with(&adapter, v4(), ConnectParams::default(), accept).await;

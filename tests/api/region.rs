@@ -28,7 +28,7 @@ fn combinations() -> Vec<Access> {
 }
 
 #[tokio::test]
-async fn a_region_is_zeroed_and_as_long_as_asked() {
+async fn new_region_is_zeroed_with_the_requested_length() {
     let adapter = adapter();
     for length in [1, 2, 4095, 4096, 4097, 1 << 20] {
         // New memory contains zeros, so a peer cannot read an earlier use of it (MR-01).
@@ -62,7 +62,7 @@ async fn keys_are_not_given_twice() {
 }
 
 #[tokio::test]
-async fn regions_are_copied_in_and_out_within_their_bounds() {
+async fn region_copies_are_bounds_checked() {
     let adapter = adapter();
     let region = adapter.register(10, Access::empty()).await.expect("registered");
     region.write(3, b"four").expect("within");
@@ -102,7 +102,7 @@ async fn refused_registrations_have_their_status() {
 }
 
 #[tokio::test]
-async fn deregistering_takes_the_key_back_and_keeps_the_memory() {
+async fn deregistering_revokes_the_key_and_keeps_the_memory() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -320,7 +320,7 @@ async fn each_use_takes_its_right_and_no_other() {
 
 // A region is read by copying, also into memory that is not initialised (MR-01).
 #[tokio::test]
-async fn a_region_is_read_into_what_is_not_initialised() {
+async fn region_is_read_into_uninitialised_memory() {
     let region = adapter().register(64, Access::LOCAL_WRITE).await.expect("registered");
     let bytes: Vec<u8> = (0..64).collect();
     region.write(0, &bytes).expect("in bounds");

@@ -29,7 +29,7 @@ async fn active_with(adapter: &Adapter, config: QueuePairConfig) -> Pair {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_used_on_when_there_is_room() {
+async fn full_send_queue_is_usable_after_completions() {
     for (adapter, variant) in variants() {
         if lacks_buffer_sinks(&adapter) {
             return;
@@ -65,7 +65,7 @@ async fn a_full_queue_is_used_on_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
+async fn excess_entries_and_inline_bytes_are_refused() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -101,7 +101,7 @@ async fn too_many_entries_and_too_many_bytes_are_refused_inline() {
 // QP-08: more bytes than the adapter transfers at once, in each kind of request that transfers any; a list counts as a
 // whole. A receive may be longer than any message.
 #[tokio::test]
-async fn more_bytes_than_a_transfer_may_have_are_refused_inline() {
+async fn request_beyond_max_transfer_is_refused_inline() {
     let adapter = adapter();
     let (most, entries) = (adapter.info().max_transfer, adapter.info().max_entries);
     // A part of the memory that is named again and again; a device pins it.
@@ -176,7 +176,7 @@ async fn silent_successes_leave_no_result_and_failures_do() {
 }
 
 #[tokio::test]
-async fn a_fenced_request_sees_what_was_read_before_it() {
+async fn fenced_request_sees_earlier_reads() {
     const SIZE: usize = 1 << 20;
     // The bytes that a read writes last, which would be sent at once without a fence.
     const TAIL: usize = 64;
@@ -250,7 +250,7 @@ async fn inline_bytes_are_copied_by_the_call() {
 }
 
 #[tokio::test]
-async fn options_that_a_request_does_not_take_are_refused() {
+async fn unsupported_request_options_are_refused() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -360,7 +360,7 @@ async fn a_flush_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn as_many_receives_are_taken_as_the_queue_is_deep() {
+async fn receives_fill_the_maximum_receive_depth() {
     let adapter = adapter();
     let depth = adapter.info().max_queue_depth.min(if device::is_emulated() { 2000 } else { usize::MAX });
     let config = QueuePairConfig::default().receive_depth(depth).receive_entries(1);
@@ -427,7 +427,7 @@ async fn as_many_queue_pairs_as_there_can_be() {
 
 // QP-22: NdLargeQPDepth, for the other queue: as many requests as it is deep are outstanding at once, and none is lost.
 #[tokio::test]
-async fn as_many_sends_are_taken_as_the_queue_is_deep() {
+async fn writes_fill_the_maximum_send_depth() {
     let adapter = adapter();
     let depth = adapter.info().max_queue_depth.min(if device::is_emulated() { 1000 } else { usize::MAX });
     let pair = active_with(&adapter, QueuePairConfig::default().send_depth(depth).send_entries(1)).await;

@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
 
 // Waits and requests that other runtimes poll end with the runtime of the adapter (CAN-04, CAN-15).
 #[test]
-fn a_connection_and_its_work_end_with_the_runtime() {
+fn connection_and_requests_end_with_the_runtime() {
     let (home, other) = (runtime(), runtime());
     let (pair, receive) = home.block_on(async {
         let adapter = adapter();
@@ -49,7 +49,7 @@ fn a_connection_and_its_work_end_with_the_runtime() {
 
 // A wait for a request is cancelled, also if the runtime has never run a task of the adapter (CAN-04, CAN-15).
 #[test]
-fn the_wait_for_a_request_ends_with_the_runtime() {
+fn request_wait_ends_with_the_runtime() {
     // The second has run no task of the adapter: what it is given here is ready at once.
     let idle = Builder::new_current_thread().enable_all().build().expect("a runtime");
     for home in [runtime(), idle] {
@@ -67,7 +67,7 @@ fn the_wait_for_a_request_ends_with_the_runtime() {
 
 // CAN-04, CAN-15: the task of an acceptor is of the runtime that has created it, and the listener is of the adapter's.
 #[test]
-fn a_listener_ends_with_the_runtime_of_its_acceptor() {
+fn listener_ends_with_the_runtime_of_its_acceptor() {
     let (home, guest) = (runtime(), runtime());
     let (adapter, listener, address) = home.block_on(async {
         let adapter = adapter();
@@ -94,7 +94,7 @@ fn a_listener_ends_with_the_runtime_of_its_acceptor() {
 
 // An accept, a reply and a connect without an answer end when another runtime polls them (CAN-03, CAN-04, CAN-15).
 #[test]
-fn both_sides_of_a_handshake_end_when_their_runtime_does() {
+fn both_handshake_sides_end_with_their_runtime() {
     let (home, other) = (runtime(), runtime());
     let (adapter, listener, address) = home.block_on(async {
         let adapter = adapter();
@@ -232,7 +232,7 @@ fn an_adapter_names_the_end_of_its_runtime() {
 
 // Any runtime or none may poll the futures, and the connection ends with the runtime of the adapter (CAN-13).
 #[test]
-fn a_connection_belongs_to_the_runtime_of_its_adapter_whoever_polls() {
+fn connection_belongs_to_the_runtime_of_its_adapter() {
     let (home, guest, other) = (runtime(), runtime(), runtime());
     let adapter = home.block_on(async { adapter() });
     let (listener, address) = listening(&adapter);

@@ -49,7 +49,7 @@ fn a_limit_needs_timers_wherever_the_adapter_runs() {
 }
 
 #[test]
-fn without_a_runtime_the_error_is_of_the_same_kind() {
+fn missing_runtime_is_reported_as_unsupported() {
     let error = Adapter::open(LOCALHOST).expect_err("nobody would run its tasks");
     assert!(matches!(&error, OpenError::Unsupported(what) if what.contains("no tokio runtime")), "{error}");
 }

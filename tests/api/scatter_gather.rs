@@ -59,7 +59,7 @@ async fn a_message_is_scattered_over_slices_of_regions() {
 
 // Each part uses its range of the buffer, and the rest of the buffer stays as it was (QP-02).
 #[tokio::test]
-async fn parts_of_buffers_make_lists_and_come_back_in_their_places() {
+async fn lists_of_buffer_parts_use_only_their_ranges() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let part = |text: &[u8], range| bytes(&adapter, text).part(range);
@@ -106,7 +106,7 @@ async fn a_list_may_hold_all_kinds() {
 
 // A list with one invalid entry is refused as a whole, and the connection is not affected (QP-02, MR-03).
 #[tokio::test]
-async fn one_bad_entry_spoils_a_list_and_all_come_back() {
+async fn one_bad_entry_refuses_the_whole_list() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let readable = region(&adapter, b"readable", Access::REMOTE_READ).await;

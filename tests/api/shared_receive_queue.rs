@@ -92,7 +92,7 @@ async fn every_queue_pair_takes_from_the_same_receives() {
 }
 
 #[tokio::test]
-async fn limits_are_checked_and_a_full_queue_gives_the_buffer_back() {
+async fn limits_are_checked_and_full_queue_returns_buffer() {
     let adapter = adapter();
     let Some(_) = shared(&adapter, SharedReceiveConfig::default()) else { return };
     let (most, entries) = (adapter.info().max_shared_depth, adapter.info().max_entries);
@@ -180,7 +180,7 @@ async fn a_message_waits_until_there_is_a_receive() {
 }
 
 #[tokio::test]
-async fn receives_outlive_the_queue_pairs_that_did_not_take_them() {
+async fn untaken_receives_outlive_a_queue_pair() {
     for (adapter, variant) in variants() {
         let Some(queue) = shared(&adapter, SharedReceiveConfig::default()) else { return };
         let (first, second) = (served_by(&adapter, &queue).await, served_by(&adapter, &queue).await);

@@ -176,7 +176,7 @@ fn errors_of_the_system_have_a_status() {
 
 // An error without an errno has only its kind, and no error may become a numeric success (ERR-02, ERR-03).
 #[test]
-fn errors_without_a_number_have_the_status_of_their_kind() {
+fn io_errors_without_errno_map_by_kind() {
     #[rustfmt::skip]
     let table = [
         (K::ConnectionRefused, Status::CONNECTION_REFUSED), (K::NetworkUnreachable, Status::NETWORK_UNREACHABLE),
@@ -205,7 +205,7 @@ fn errors_without_a_number_have_the_status_of_their_kind() {
 
 // CM-19, CM-20: the four of the document and what has not begun (X2) leave the connector, all else burns it.
 #[test]
-fn a_connect_error_tells_whether_the_connector_is_as_it_was() {
+fn connect_error_reports_whether_connector_is_usable() {
     let reason = || Reason::PeerClosed;
     let to = NOBODY;
     for error in [

@@ -54,7 +54,7 @@ fn a_rejection_shows_what_the_peer_said() {
 
 // The private data of the peer is in the text of the error, also as an `io::Error` (ERR-09).
 #[tokio::test]
-async fn a_rejection_over_the_wire_shows_what_the_peer_said() {
+async fn received_rejection_shows_private_data() {
     let adapter = adapter();
     let asked = common::cm::requested(&adapter, v4(), ConnectParams::default()).await;
     within(asked.request.reject(b"bad token")).await.expect("rejected");
@@ -193,7 +193,7 @@ fn an_io_error_has_the_whole_text() {
 
 // A plain TCP server is called one, with what it answered, which cannot forge a line (ERR-09).
 #[tokio::test]
-async fn a_plain_tcp_server_is_named_with_its_answer() {
+async fn plain_tcp_server_is_named_with_its_answer() {
     let (listener, address) = Raw::listener().await;
     let adapter = adapter();
     let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
@@ -213,7 +213,7 @@ async fn a_plain_tcp_server_is_named_with_its_answer() {
 
 // The texts contain the parameter or the address, its value and its limit (ERR-09).
 #[tokio::test]
-async fn errors_name_the_object_the_value_and_the_limit() {
+async fn errors_name_the_object_value_and_limit() {
     let adapter = adapter();
     let most = adapter.info().max_queue_depth;
     let error = adapter.queue_pair(QueuePairConfig::default().send_depth(most + 1)).expect_err("too deep");
@@ -275,7 +275,7 @@ async fn errors_name_the_object_the_value_and_the_limit() {
 
 // The texts contain the address of the peer and the limit of the time (ERR-09).
 #[tokio::test]
-async fn the_errors_of_a_handshake_and_its_end_name_the_peer_and_the_limit() {
+async fn handshake_and_disconnect_errors_name_peer_and_limit() {
     let adapter = adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(50)));
     let passive = queue_pair(&adapter);
     let (listener, address) = listening(&adapter);
@@ -316,7 +316,7 @@ fn values_have_the_texts_of_the_standard_library() {
 
 // The format is fixed, because it travels between machines, and fifteen bytes are refused (MR-12).
 #[test]
-fn a_remote_region_is_sixteen_bytes_in_network_order() {
+fn remote_region_is_sixteen_bytes_in_network_order() {
     let region = RemoteRegion::new(0x0102_0304_0506_0708, RemoteKey(0x090a_0b0c), 0x0d0e_0f10);
     let bytes: [u8; 16] = std::array::from_fn(|place| place as u8 + 1);
     assert_eq!((region.to_bytes(), RemoteRegion::from_bytes(bytes)), (bytes, region));
@@ -327,7 +327,7 @@ fn a_remote_region_is_sixteen_bytes_in_network_order() {
 
 // Addresses as programs have them.
 #[tokio::test]
-async fn an_adapter_is_opened_by_any_form_of_its_address() {
+async fn adapter_opens_by_any_form_of_address() {
     use tokio_rdma::{Adapter, Provider};
     let ip = std::net::Ipv4Addr::LOCALHOST;
     let soft = Provider::soft().expect("compiled in");
@@ -356,7 +356,7 @@ async fn an_adapter_is_opened_by_any_form_of_its_address() {
 
 // Causes that may be gone at the next attempt differ from permanent ones (ERR-10).
 #[test]
-fn a_loop_that_tries_again_knows_when_to_stop() {
+fn is_retryable_separates_transient_from_permanent_errors() {
     let peer = at();
     let refused = |reason| ConnectError::Refused { peer, reason };
     for error in [

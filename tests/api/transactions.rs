@@ -194,7 +194,7 @@ async fn server(mut end: End, rounds: usize, mut dice: Dice, finished: Arc<Barri
 
 // SEC-17: dapltest's T: threads, each with queue pairs, each with rounds of Send, Write and Read both ways.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_threads_with_many_queue_pairs_send_write_and_read() {
+async fn many_queue_pairs_send_write_and_read_concurrently() {
     const THREADS: usize = 4;
     let pairs = if is_emulated() { 2 } else { 4 };
     let rounds = often(40, 4);
@@ -265,7 +265,7 @@ async fn joined_by_all(
 
 // SEC-17: ndmpic: four ranks, each connected with every other, all of them sending to all at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn four_ranks_talk_to_each_other_all_at_once() {
+async fn four_ranks_exchange_messages_concurrently() {
     const RANKS: usize = 4;
     let rounds = often(200, 10);
     let adapters: Vec<_> = (0..RANKS).map(|_| adapter()).collect();

@@ -195,7 +195,7 @@ async fn assert_refused_access(
 }
 
 #[tokio::test]
-async fn a_peer_does_not_get_beyond_what_is_bound_and_granted() {
+async fn window_limits_peer_access_to_range_and_rights() {
     for (adapter, variant) in variants() {
         if !has_windows(&adapter) {
             return;
@@ -235,7 +235,7 @@ async fn a_peer_does_not_get_beyond_what_is_bound_and_granted() {
 }
 
 #[tokio::test]
-async fn a_window_cannot_give_what_its_region_has_not() {
+async fn window_cannot_grant_rights_its_region_lacks() {
     let adapter = adapter();
     if !has_windows(&adapter) {
         return;
@@ -297,7 +297,7 @@ async fn an_invalidated_window_is_out_of_reach() {
 }
 
 #[tokio::test]
-async fn a_send_takes_the_window_of_the_peer_back() {
+async fn send_invalidates_the_window_of_the_peer() {
     for (adapter, variant) in variants() {
         let pair = connected(&adapter).await;
         let (owner, peer) = (&pair.active.queue_pair, &pair.passive.queue_pair);
@@ -332,7 +332,7 @@ async fn a_send_takes_the_window_of_the_peer_back() {
 }
 
 #[tokio::test]
-async fn a_window_is_for_the_peer_of_its_own_queue_pair() {
+async fn window_key_works_only_for_its_peer() {
     for (adapter, variant) in variants() {
         if !has_windows(&adapter) {
             return;
@@ -355,7 +355,7 @@ async fn a_window_is_for_the_peer_of_its_own_queue_pair() {
 }
 
 #[tokio::test]
-async fn a_region_stays_while_a_window_is_bound_to_it() {
+async fn region_with_a_bound_window_stays_registered() {
     let adapter = adapter();
     if !has_windows(&adapter) {
         return;
@@ -379,7 +379,7 @@ async fn a_region_stays_while_a_window_is_bound_to_it() {
 // HW-06: each of sixteen binds a part of its own, at the same time as the others. The peer of each reaches that part by the key, reads and
 // writes it, and no peer reaches another part.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_of_many_queue_pairs_has_a_window_of_one_region() {
+async fn many_queue_pairs_have_windows_of_one_region() {
     const MANY: usize = 16;
     const PART: usize = 64;
     let adapter = adapter();
@@ -428,7 +428,7 @@ async fn each_of_many_queue_pairs_has_a_window_of_one_region() {
 
 // Two tasks bind windows of one region through two queue pairs, and no bind fails (HW-06).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_of_one_region_are_bound_from_many_queue_pairs_at_once() {
+async fn two_queue_pairs_bind_one_region_concurrently() {
     let adapter = adapter();
     if !has_windows(&adapter) {
         return;

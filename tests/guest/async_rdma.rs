@@ -19,7 +19,7 @@ const SAID: [&str; 4] = [
 ];
 
 #[test]
-fn queue_pairs_of_async_rdma_meet_and_send_both_ways() {
+fn async_rdma_queue_pairs_send_both_ways() {
     if !is_guest() {
         return;
     }

@@ -116,16 +116,16 @@ fn private_data_of_siw_as_it_is() {
 }
 
 #[test]
-fn private_data_of_siw_in_peer_to_peer_mode() {
+fn private_data_of_peer_to_peer_siw() {
     private_data(Siw::PeerToPeer);
 }
 
 #[test]
-fn frames_right_behind_the_reply_of_siw_as_it_is() {
+fn frames_behind_reply_of_stock_siw() {
     frames_right_behind_the_reply(Siw::Stock);
 }
 
 #[test]
-fn frames_right_behind_the_reply_of_siw_in_peer_to_peer_mode() {
+fn frames_behind_reply_of_peer_to_peer_siw() {
     frames_right_behind_the_reply(Siw::PeerToPeer);
 }

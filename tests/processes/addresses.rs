@@ -172,7 +172,7 @@ fn streams_follow_temporary_addresses() {
 
 // AD-05: TCP connections survive a VPN that connects again.
 #[test]
-fn an_address_that_comes_back_in_time_ends_nothing() {
+fn address_that_returns_in_time_ends_nothing() {
     with_two_interfaces(async || {
         let first = removal(&witness());
         let (left, right) = adapters();
@@ -231,7 +231,7 @@ fn an_adapter_without_addresses_reaches_no_network() {
 
 // An interface without an address is a device that was removed, after a time (AD-05).
 #[test]
-fn an_adapter_without_addresses_is_removed_after_the_timeout() {
+fn adapter_without_addresses_is_removed_after_timeout() {
     with_two_interfaces(async || {
         let left = soft_at(LEFT[0], SoftConfig::default().address_timeout(Duration::from_secs(60)));
         pause();
@@ -252,7 +252,7 @@ fn an_adapter_without_addresses_is_removed_after_the_timeout() {
 
 // AD-05: without an interface there is nothing to wait for.
 #[test]
-fn an_adapter_is_removed_with_its_interface_at_once() {
+fn removed_interface_removes_adapter_at_once() {
     with_two_interfaces(async || {
         let left = soft_at(LEFT[0], SoftConfig::default().address_timeout(Duration::MAX));
         let removal = removal(&left);

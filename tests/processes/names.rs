@@ -80,7 +80,7 @@ fn a_listener_ends_with_its_adapter() {
 
 // IO-11: as a listener of TCP, on a machine that has no address yet.
 #[test]
-fn a_listener_is_bound_before_there_is_an_address() {
+fn listener_is_bound_before_any_address_exists() {
     isolated(async || {
         ip("address flush dev lo");
         for asked in ["0.0.0.0", "::"] {
@@ -134,7 +134,7 @@ fn a_listener_serves_addresses_that_no_interface_lists() {
 
 // IO-11: addresses that are added to an interface that is served already, and to one that was not there.
 #[test]
-fn a_listener_at_every_address_serves_addresses_that_are_added() {
+fn unspecified_listener_serves_added_addresses() {
     with_two_interfaces(async || {
         let listener = RdmaListener::bind("[::]:0").await.expect("bound");
         let port = listener.local_addr().expect("bound").port();

@@ -172,7 +172,7 @@ fn packets(counter: &str) -> u64 {
 }
 
 #[test]
-fn the_traffic_class_is_in_every_packet_of_the_active_side() {
+fn traffic_class_is_in_every_active_packet() {
     let met = Arc::new(Barrier::new(2));
     let other = met.clone();
     let meet = async |barrier: &Barrier| {
@@ -325,7 +325,7 @@ fn two_hosts_talk_over_ipv4_and_ipv6() {
 }
 
 #[test]
-fn listening_on_any_address_means_those_of_one_adapter() {
+fn unspecified_address_listens_on_one_adapter_only() {
     with_two_interfaces(async || {
         ip("address add 10.77.1.1/24 dev left");
         let (left, right) =
@@ -375,7 +375,7 @@ fn listening_on_any_address_means_those_of_one_adapter() {
 }
 
 #[test]
-fn addresses_are_found_on_their_adapters_and_peers_by_their_routes() {
+fn adapters_are_resolved_by_address_and_route() {
     with_two_interfaces(async || {
         ip("link add spare type veth peer name other");
         ip("address add 10.78.0.1/24 dev spare");
@@ -423,7 +423,7 @@ fn addresses_are_found_on_their_adapters_and_peers_by_their_routes() {
 }
 
 #[test]
-fn failed_attempts_and_finished_connections_give_their_ports_back() {
+fn failed_attempts_and_ended_connections_free_ports() {
     with_two_interfaces(async || {
         // One port only: whatever keeps it fails the next step.
         let config = SoftConfig::default().ephemeral_ports(50_001..=50_001);
@@ -492,7 +492,7 @@ fn a_bound_connector_keeps_its_address() {
 
 // A connector does not share its port, and binds it before the runtime drops the tasks of the listener (LS-08).
 #[test]
-fn a_connector_binds_the_port_of_a_dropped_listener() {
+fn connector_binds_port_of_dropped_listener() {
     isolated(async || {
         for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
             let adapter = soft_at(address, SoftConfig::default());

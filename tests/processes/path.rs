@@ -123,7 +123,7 @@ fn a_large_send_behind_a_read_notices_silence() {
 
 // SEC-04: a message waits for a receive, so this end reads nothing, and the kernel alone can tell that the peer's host is gone.
 #[test]
-fn silence_is_noticed_while_a_message_waits_for_a_receive() {
+fn silence_is_noticed_while_message_awaits_receive() {
     isolated(async || {
         let adapter = adapter_with(impatient());
         let queue = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(1)).expect("a queue");

@@ -323,7 +323,7 @@ async fn completing_after_the_peer_was_killed_says_aborted() {
 }
 
 #[tokio::test]
-async fn an_accept_whose_peer_is_killed_before_it_completes_says_aborted() {
+async fn accept_is_aborted_when_peer_is_killed() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let mut peer = Peer::start_towards("ask", Some(address));
@@ -345,7 +345,7 @@ async fn an_accept_whose_peer_is_killed_before_it_completes_says_aborted() {
 }
 
 #[tokio::test]
-async fn a_request_whose_peer_was_killed_cannot_be_answered() {
+async fn request_of_killed_peer_cannot_be_answered() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     for accept in [true, false] {
@@ -365,7 +365,7 @@ async fn a_request_whose_peer_was_killed_cannot_be_answered() {
 }
 
 #[tokio::test]
-async fn a_disconnect_ends_when_the_peer_is_killed_instead_of_answering() {
+async fn unanswered_disconnect_ends_when_peer_is_killed() {
     // Nothing but the news can end it.
     let mut live = live(SoftConfig::default().disconnect_timeout(Duration::from_secs(3600))).await;
     live.peer.freeze();
@@ -410,7 +410,7 @@ async fn a_frozen_peer_is_noticed_by_its_silence() {
 }
 
 #[tokio::test]
-async fn a_frozen_peer_is_noticed_by_a_write_that_does_not_end() {
+async fn frozen_peer_is_noticed_by_pending_write() {
     let live = live(impatient()).await;
     live.peer.freeze();
     let receive = live.receive();
@@ -428,7 +428,7 @@ async fn a_frozen_peer_is_noticed_by_a_write_that_does_not_end() {
 }
 
 #[tokio::test]
-async fn a_peer_that_thaws_in_time_is_not_lost() {
+async fn peer_thawed_in_time_is_not_lost() {
     let live = live(SoftConfig::default()).await;
     live.peer.freeze();
     let (read, write) = (live.read(), live.write(LARGE));
@@ -440,7 +440,7 @@ async fn a_peer_that_thaws_in_time_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_disconnect_that_a_frozen_peer_does_not_answer_times_out() {
+async fn disconnect_unanswered_by_frozen_peer_times_out() {
     let live = live(SoftConfig::default().disconnect_timeout(Duration::from_secs(1))).await;
     live.peer.freeze();
     let pending = [live.read(), live.read(), live.receive()];
@@ -475,7 +475,7 @@ async fn a_connect_to_a_frozen_listener_times_out() {
 }
 
 #[tokio::test]
-async fn an_accept_waits_for_a_peer_that_is_frozen_before_it_completes() {
+async fn accept_waits_for_frozen_peer_to_complete() {
     let second = Duration::from_secs(1);
     let config = SoftConfig::default().path_timeout(Some(second)).request_timeout(second);
     let adapter = adapter_with(config.disconnect_timeout(second));

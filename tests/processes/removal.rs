@@ -174,7 +174,7 @@ fn everything_pending_ends_when_the_interface_is_deleted() {
 }
 
 #[test]
-fn an_adapter_lives_as_long_as_one_of_its_addresses() {
+fn adapter_lives_until_its_last_address_goes() {
     with_two_interfaces(async || {
         let (left, right) = (left(), right());
         let pair = connected_across(&left, &right, RIGHT[1]).await;
@@ -190,7 +190,7 @@ fn an_adapter_lives_as_long_as_one_of_its_addresses() {
 }
 
 #[test]
-fn only_cleanup_works_on_an_adapter_that_was_removed() {
+fn removed_adapter_allows_only_cleanup() {
     with_two_interfaces(async || {
         let (left, right) = (left(), right());
         let id = left.info().id;
@@ -294,7 +294,7 @@ fn only_cleanup_works_on_an_adapter_that_was_removed() {
 }
 
 #[test]
-fn an_address_that_comes_back_is_a_new_adapter_with_free_ports() {
+fn returning_address_is_new_adapter_with_free_ports() {
     with_two_interfaces(async || {
         let config = || config().ephemeral_ports(50_001..=50_002);
         let right = right();

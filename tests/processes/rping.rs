@@ -39,7 +39,7 @@ fn the_lines_are_those_of_the_original() {
 }
 
 #[test]
-fn texts_of_all_sizes_pass_with_and_without_checksums() {
+fn pings_of_all_sizes_pass_with_optional_crc() {
     for (size, flags) in [(26, ""), (27, "--crc"), (4096, ""), (60_000, "--crc"), (65_535, "--provider soft")]
     {
         // The letters begin anew after 58 texts.

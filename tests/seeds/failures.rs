@@ -11,7 +11,7 @@
 //! | the port of `pAddress` is ignored (X36) | it is the listener's; port 0 is no address | row `AddressInvalid` |
 //! | the local port is an argument | it is that of Bind | `bind_address_is_where_the_connection_comes_from` |
 //! | `Protocol` | there is no such number | |
-//! | the endpoint has the read limits (X36) | the parameters of the call have them | `get_read_limits_are_the_peers_swapped_and_capped` |
+//! | the endpoint has the read limits (X36) | the parameters of the call have them | `get_read_limits_are_swapped_and_capped` |
 //! | releasing the endpoint aborts (X24) | the future owns a handle of it | `connect_remarks_dropping_the_connector_abandons_nothing` |
 //! | ND_CANCELED if the endpoint is removed (X23) | `Connector::cancel` has the status | row `Canceled` |
 //!

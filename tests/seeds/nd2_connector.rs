@@ -24,7 +24,7 @@ use tokio_rdma::{AcceptParams, ConnectParams, DisconnectReason, ReadLimits, Stat
 
 // NEG-01, NEG-05
 #[tokio::test]
-async fn remarks_limits_go_there_and_back_and_the_queue_pair_gets_them() {
+async fn remarks_read_limits_are_negotiated_and_applied() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -147,7 +147,7 @@ async fn connect_queue_pair_of_another_adapter() {
 
 // NEG-01: zero for either direction, and what it then means to read.
 #[tokio::test]
-async fn connect_inbound_and_outbound_read_limit_may_be_zero() {
+async fn connect_read_limits_may_be_zero() {
     for (params, active_reads, passive_reads) in [
         (limits(0, 1), Ok(Status::SUCCESS), Err(PostErrorKind::NoReads)),
         (limits(1, 0), Err(PostErrorKind::NoReads), Ok(Status::SUCCESS)),
@@ -167,7 +167,7 @@ async fn connect_inbound_and_outbound_read_limit_may_be_zero() {
 
 // PD-01, PD-06
 #[tokio::test]
-async fn connect_private_data_of_every_length_reaches_the_peer() {
+async fn connect_private_data_of_every_length_arrives() {
     let adapter = adapter();
     let most = adapter.info().max_request_data;
     for length in [0, 1, most] {
@@ -208,7 +208,7 @@ async fn connect_nd_invalid_buffer_size() {
 // The future owns a handle of the queue pair, so the queue pair cannot be removed under Connect (X23). A flush of it, or a
 // cancel, has the same status (CAN-01).
 #[tokio::test]
-async fn connect_nd_canceled_by_a_flush_or_a_cancel() {
+async fn connect_nd_canceled_by_flush_or_cancel() {
     for flush in [false, true] {
         let adapter = adapter();
         let (_holder, address) = silent(v4());
@@ -255,7 +255,7 @@ async fn connect_nd_connection_active() {
 
 // CM-15, CM-19
 #[tokio::test]
-async fn connect_nd_connection_refused_without_listener_may_be_retried() {
+async fn connect_nd_connection_refused_without_listener_allows_retry() {
     let adapter = adapter();
     let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
     for ip in both() {
@@ -270,7 +270,7 @@ async fn connect_nd_connection_refused_without_listener_may_be_retried() {
 
 // LS-04, CM-19
 #[tokio::test]
-async fn connect_nd_connection_refused_by_the_backlog_may_be_retried() {
+async fn connect_nd_connection_refused_by_backlog_allows_retry() {
     let adapter = adapter();
     let listener = adapter.listener();
     listener.bind((v4(), 0).into()).expect("bound");
@@ -296,7 +296,7 @@ async fn connect_nd_connection_refused_by_the_backlog_may_be_retried() {
 // The connector may try again (CM-16, CM-19), but the same request would be rejected again, so that `is_retryable` is false
 // (X13).
 #[tokio::test]
-async fn connect_nd_connection_refused_by_the_peer_may_be_retried() {
+async fn connect_nd_connection_refused_by_peer_allows_retry() {
     let adapter = adapter();
     let Asked { connector, queue_pair, connecting, request, .. } =
         asked(&adapter, ConnectParams::default()).await;
@@ -337,7 +337,7 @@ async fn connect_destination_that_can_be_nobody() {
 
 // NEG-02
 #[tokio::test]
-async fn connect_notes_limits_beyond_the_adapter_are_lowered_silently() {
+async fn connect_notes_excessive_limits_are_lowered_silently() {
     let adapter = adapter();
     let most = adapter.info().max_read_limits;
     let asked = asked(&adapter, limits(u32::MAX, u32::MAX)).await;
@@ -346,7 +346,7 @@ async fn connect_notes_limits_beyond_the_adapter_are_lowered_silently() {
 
 // The peer need not have asked for a request: the backlog keeps it.
 #[tokio::test]
-async fn connect_remarks_a_request_may_come_before_it_is_asked_for() {
+async fn connect_remarks_backlog_keeps_an_early_request() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let connector = Arc::new(adapter.connector());
@@ -359,7 +359,7 @@ async fn connect_remarks_a_request_may_come_before_it_is_asked_for() {
 
 // CM-21
 #[tokio::test]
-async fn connect_remarks_a_failure_leaves_the_queue_pair_as_it_was() {
+async fn connect_remarks_failure_leaves_queue_pair_unchanged() {
     let adapter = adapter();
     let active = queue_pair(&adapter);
     let mut receive = active.receive(adapter.buffer(16).expect("a buffer")).expect("posted");
@@ -425,7 +425,7 @@ async fn connect_remarks_dropping_the_connector_abandons_nothing() {
 
 // DIS-06
 #[tokio::test]
-async fn connect_remarks_either_side_disconnects_and_both_are_flushed() {
+async fn connect_remarks_disconnect_of_either_side_flushes_both() {
     for active_leaves in [true, false] {
         let adapter = adapter();
         let pair = connected(&adapter).await;

@@ -30,7 +30,7 @@ fn provider() -> Provider {
 
 // PRV-03. Each of them can be resolved and opened.
 #[tokio::test]
-async fn query_address_list_nd_success_has_every_address_of_every_adapter() {
+async fn query_address_list_nd_success_lists_every_address() {
     let provider = provider();
     let addresses = provider.addresses().expect("listed");
     for ip in both() {
@@ -45,7 +45,7 @@ async fn query_address_list_nd_success_has_every_address_of_every_adapter() {
 
 // PRV-03
 #[test]
-fn query_address_list_nd_buffer_overflow_has_the_size_and_leaves_the_buffer() {
+fn query_address_list_nd_buffer_overflow_reports_size() {
     let provider = provider();
     let known = provider.addresses().expect("listed");
     let mark = IpAddr::V4(Ipv4Addr::BROADCAST);
@@ -70,7 +70,7 @@ fn query_address_list_size_of_a_larger_buffer() {
 
 // PRV-03: no buffer first, then one of the size that was told, for as long as that changes between the calls.
 #[test]
-fn query_address_list_remarks_ask_for_the_size_then_fill_in_a_loop() {
+fn query_address_list_remarks_size_then_fill() {
     let provider = provider();
     let mut buffer = Vec::new();
     let mut asked = 0;
@@ -93,7 +93,7 @@ fn query_address_list_remarks_ask_for_the_size_then_fill_in_a_loop() {
 
 // PRV-04
 #[test]
-fn resolve_address_nd_success_is_the_same_id_for_all_addresses_of_an_adapter() {
+fn resolve_address_nd_success_one_id_per_adapter() {
     let provider = provider();
     let [v4, v6] = both().map(|ip| provider.resolve(ip).expect("resolved"));
     assert_eq!(v4, v6);
@@ -136,7 +136,7 @@ async fn resolve_address_remarks_regions_are_shared_between_addresses() {
 
 // One completion queue has the results of connections on all addresses of its adapter.
 #[tokio::test]
-async fn resolve_address_remarks_completion_queues_are_shared_between_addresses() {
+async fn resolve_address_remarks_completion_queues_are_shared() {
     let adapter = adapter();
     let results = adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
     let mut ends = Vec::new();

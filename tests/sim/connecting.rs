@@ -230,7 +230,7 @@ fn a_refusal_during_a_cut_arrives_afterwards() {
 // The path timeout counts from the last sign of the peer, and not from the request: half of the request arrives, and was
 // acknowledged 4 s before the first look.
 #[test]
-fn a_request_that_is_cut_in_half_arrives_within_the_path_timeout() {
+fn partition_within_path_timeout_delays_a_request() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         // The request takes 5 s.

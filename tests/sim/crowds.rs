@@ -250,7 +250,7 @@ where
 
 // SEC-08: the loop of the guide and of `Listener`, and that of `Listener::request`.
 #[test]
-fn the_loops_of_the_docs_serve_others_while_one_peer_is_silent() {
+fn documented_loops_serve_others_beside_silent_peer() {
     assert_serves(accept_loop::serve);
     assert_serves(request_loop::serve_requests);
 }

@@ -41,7 +41,7 @@ async fn workload(network: &Network) -> (u64, Duration) {
 // SIM-01: the hash is over every segment with its bytes and its time. The numbers that the process counts on, and the
 // threads of other tests, do not reach it.
 #[test]
-fn a_seed_repeats_its_run_and_another_does_not() {
+fn equal_seeds_repeat_and_different_seeds_differ() {
     let runs = |seed| {
         let found = std::sync::Mutex::new(Vec::new());
         sim::check([seed, seed], async |network: Network| {
@@ -124,8 +124,8 @@ fn a_test_may_have_a_shorter_limit() {
 struct Planted(#[source] std::io::Error);
 
 #[test]
-fn an_error_is_printed_with_text_cause_and_place() {
-    if !alone(module_path!(), "an_error_is_printed_with_text_cause_and_place") {
+fn error_report_has_text_cause_and_location() {
+    if !alone(module_path!(), "error_report_has_text_cause_and_location") {
         return;
     }
     // The hook is for the whole process.

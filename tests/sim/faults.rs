@@ -29,7 +29,7 @@ fn is_path_timeout(reason: &DisconnectReason) -> bool {
 
 // Both ends notice the silence within the path timeout, and the pending receive is flushed (SIM-03, DIS-11, SEC-04).
 #[test]
-fn a_partition_is_a_loss_at_the_path_timeout() {
+fn partition_is_a_loss_at_path_timeout() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         uneven(&network, &server, &client);
@@ -52,7 +52,7 @@ fn a_partition_is_a_loss_at_the_path_timeout() {
 
 // SEC-04: the path breaks between the TCP connection and the request. A connect has no other limit than that of the path.
 #[test]
-fn a_request_that_does_not_arrive_is_given_up() {
+fn undelivered_request_times_out() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let foreign = server.tcp_listener(PORT).expect("listening");
@@ -124,7 +124,7 @@ fn a_partition_is_a_loss_without_reads_too() {
 
 // One end receives nothing, and the other one no answers, so both are lost (SIM-03).
 #[test]
-fn a_partition_of_one_direction_is_a_loss_for_both() {
+fn one_way_partition_is_loss_for_both() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (theirs, ours) = connected(&server, &client).await;
@@ -141,7 +141,7 @@ fn a_partition_of_one_direction_is_a_loss_for_both() {
 
 // SIM-03: TCP sends again what was lost.
 #[test]
-fn a_partition_that_ends_in_time_is_a_delay() {
+fn healed_partition_is_a_delay() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         uneven(&network, &server, &client);
@@ -241,7 +241,7 @@ fn a_crash_is_noticed_at_the_path_timeout() {
 
 // SEC-03 SEC-04: the server reads nothing, because a message waits for a receive. Only TCP can tell it that the client is gone.
 #[test]
-fn a_crash_is_noticed_while_a_message_waits_for_a_receive() {
+fn crash_is_noticed_while_message_awaits_receive() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (_receives, theirs, _ours) = starved(&server, &client).await;
@@ -261,7 +261,7 @@ fn a_crash_is_noticed_while_a_message_waits_for_a_receive() {
 
 // The host that comes back has no connection, and answers its peer's data with a reset (SIM-03).
 #[test]
-fn a_host_that_comes_back_with_its_address_is_another() {
+fn restarted_host_resets_old_connections() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (theirs, ours) = connected(&server, &client).await;
@@ -281,7 +281,7 @@ fn a_host_that_comes_back_with_its_address_is_another() {
 
 // SIM-03: the programs of the peer stop for less than the path timeout, and then read what has come.
 #[test]
-fn a_freeze_within_the_path_timeout_is_a_delay() {
+fn freeze_within_path_timeout_is_a_delay() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (theirs, ours) = connected(&server, &client).await;
@@ -335,7 +335,7 @@ fn a_box_that_forgets_idle_connections_is_reminded() {
 
 // The host without the interface reports DEVICE_REMOVED, its peer a path timeout, and the host recovers (SIM-03).
 #[test]
-fn an_interface_that_goes_away_takes_its_adapter_along() {
+fn removed_interface_removes_its_adapter() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (theirs, ours) = connected(&server, &client).await;

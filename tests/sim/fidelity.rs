@@ -41,7 +41,7 @@ fn a_frozen_host_gives_nobody_up() {
 
 // SIM-03: a host that was frozen for longer than its peer waits finds out when it thaws.
 #[test]
-fn a_host_that_was_given_up_finds_out_when_it_thaws() {
+fn thawed_host_finds_its_connection_lost() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (theirs, ours) = connected(&server, &client).await;

@@ -71,7 +71,7 @@ fn messages_arrive_as_they_were_sent() {
 
 // IO-15: back-pressure. A peer that does not read stops who writes, and nobody else.
 #[test]
-fn a_peer_that_does_not_read_stops_who_writes() {
+fn back_pressure_stops_only_the_writer() {
     sim::check(0..10, async |network: Network| {
         let (server, client) = hosts(&network);
         let config = StreamConfig::default().receive_buffer(2048);

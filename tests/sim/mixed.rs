@@ -150,7 +150,7 @@ async fn life(network: &Network, (theirs, ours): (End, End)) {
 // SEC-17: each request ends in time with a listed status; messages come in order, each once; bytes are where they belong and nowhere
 // else; what completed before an orderly end arrives.
 #[test]
-fn whatever_happens_every_request_ends_and_no_byte_is_out_of_place() {
+fn every_request_ends_with_bytes_in_place() {
     sim::check(0..200, async |network: Network| {
         let (server, client) = hosts(&network);
         let latency = Duration::ZERO..=Duration::from_millis(network.random(0..=100));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 // SIM-08: each survivor is explained, and what is explained is there.
 #[test]
-fn the_code_of_every_survivor_is_in_the_sources() {
+fn listed_mutant_survivors_match_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read =
         |file: &str| fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));

@@ -36,7 +36,7 @@ async fn plain(server: &Host, client: &Host) -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn a_stream_carries_bytes_and_ends_one_direction_at_a_time() {
+fn stream_carries_bytes_with_half_close() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         network.link(&server, &client).segments(1..=1460);
@@ -65,7 +65,7 @@ fn a_stream_carries_bytes_and_ends_one_direction_at_a_time() {
 }
 
 #[test]
-fn a_full_stream_takes_no_more_and_a_reset_ends_it() {
+fn full_stream_blocks_and_reset_ends_it() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         network.buffers(100, 100);
@@ -101,7 +101,7 @@ fn streams_that_do_not_come_about_say_why() {
 }
 
 #[test]
-fn a_connect_to_a_peer_that_accepts_and_says_nothing_ends_in_time() {
+fn connect_to_silent_peer_times_out() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let silent = server.tcp_listener(PORT).expect("listening");
@@ -124,7 +124,7 @@ fn a_connect_to_a_peer_that_accepts_and_says_nothing_ends_in_time() {
 
 // SEC-07: the time for a request is limited, however little of it has arrived.
 #[test]
-fn half_a_request_and_silence_is_hung_up_on() {
+fn partial_request_is_closed_at_request_timeout() {
     const LIMIT: Duration = Duration::from_secs(3);
     sim::check(0..REQUEST.len() as u64, async |network: Network| {
         let (server, client) = hosts(&network);
@@ -165,7 +165,7 @@ fn a_refused_peer_that_talks_on_hears_why() {
 
 // CM-21: a queue pair is free as soon as its accept has been taken back, whatever the peer does then.
 #[test]
-fn an_accept_that_is_taken_back_frees_its_queue_pair_at_once() {
+fn dropped_accept_frees_its_queue_pair() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (passive, active) = (adapter(&server), adapter(&client));
@@ -181,7 +181,7 @@ fn an_accept_that_is_taken_back_frees_its_queue_pair_at_once() {
 }
 
 #[test]
-fn a_reset_after_the_start_up_is_a_loss() {
+fn reset_after_startup_is_a_loss() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let foreign = server.tcp_listener(PORT).expect("listening");

@@ -80,7 +80,7 @@ fn a_peer_that_trickles_is_given_up() {
 
 // A post returns before all of a long message is with the kernel: the task of the connection goes on.
 #[test]
-fn a_post_of_much_returns_before_all_of_it_is_written() {
+fn large_post_returns_before_it_is_written() {
     const LENGTH: usize = 24 << 20;
     sim::check(0..1, async |network: Network| {
         let (server, client) = hosts(&network);
@@ -204,7 +204,7 @@ fn half_a_message_gives_its_receive_back() {
 
 // SEC-06: 64 KiB within the limit are enough, and the limit is too short for a second segment.
 #[test]
-fn a_slow_message_in_a_shared_receive_goes_on() {
+fn slow_message_in_shared_receive_continues() {
     sim::check(0..5, async |network: Network| {
         let (server, client) = hosts(&network);
         let config = SoftConfig::default().path_timeout(None).message_timeout(Some(20 * SECOND));
@@ -223,7 +223,7 @@ fn a_slow_message_in_a_shared_receive_goes_on() {
 
 // SRQ-02: a receive is for the connections that are left.
 #[test]
-fn a_connection_that_is_over_waits_for_no_receive() {
+fn ended_connection_takes_no_shared_receive() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (passive, active) = (adapter(&server), adapter(&client));
@@ -245,7 +245,7 @@ fn a_connection_that_is_over_waits_for_no_receive() {
 // SRQ-02 SEC-02: the peer gives up waiting for an answer while its message waits for a receive. Nobody can say that
 // the message has arrived.
 #[test]
-fn a_message_without_a_receive_is_lost_with_its_connection() {
+fn connection_with_unreceived_message_is_lost() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (_receives, theirs, ours) = starved(&server, &client).await;
@@ -258,7 +258,7 @@ fn a_message_without_a_receive_is_lost_with_its_connection() {
 
 // SRQ-02 SEC-02: the peer has given up, but the receive is there when this end looks.
 #[test]
-fn a_late_receive_gets_its_message_before_the_loss() {
+fn late_receive_gets_message_before_disconnect() {
     sim::check(SEEDS, async |network: Network| {
         let (server, client) = hosts(&network);
         let (receives, theirs, ours) = starved(&server, &client).await;

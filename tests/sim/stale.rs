@@ -182,7 +182,7 @@ fn buffers_that_have_come_back() {
 
 // MR-04, MW-04: what is bound for the peer ends with the connection, however that ends, and holds the region no longer.
 #[test]
-fn a_window_is_bound_until_the_end_of_its_connection() {
+fn window_is_bound_until_connection_ends() {
     sim::check(0..20, async |network: Network| {
         let (server, client) = hosts(&network);
         let (owner, peer) = connected(&server, &client).await;

@@ -103,7 +103,7 @@ fn every_byte_arrives_across_cuts() {
 
 // The reader gets the bytes that came before the partition, and the error behind them (IO-02).
 #[test]
-fn bytes_before_a_loss_are_read_before_its_error() {
+fn bytes_before_loss_precede_its_error() {
     sim::check(0..20, async |network: Network| {
         let (server, client) = hosts(&network);
         let (mut theirs, mut ours) = streams(&server, &client).await;
@@ -143,7 +143,7 @@ async fn fill(network: &Network, stream: &mut RdmaStream) -> usize {
 
 // IO-01: reads and writes that are polled for a time and dropped, vectored writes and flushes, in any order.
 #[test]
-fn any_order_of_polls_and_drops_conserves_the_bytes() {
+fn random_polls_and_drops_conserve_bytes() {
     const LENGTH: usize = 50_000;
     sim::check(0..30, async |network: Network| {
         let (server, client) = hosts(&network);
@@ -209,7 +209,7 @@ fn each_direction_ends_for_itself() {
 // IO-03: the peer has read everything and is gone, and the way back from it is cut for longer than its disconnect waits. Its
 // answer, and the end of its stream, still come. Without them nothing is certain.
 #[test]
-fn a_shutdown_outlives_the_peer_that_has_read_everything() {
+fn shutdown_outlives_peer_that_read_everything() {
     sim::check(0..50, async |network: Network| {
         let (server, client) = hosts(&network);
         // Bytes that are on their way when the cut comes have not arrived.
@@ -322,7 +322,7 @@ fn a_connect_has_a_limit_for_all_addresses() {
 
 // IO-09: nothing is read or written when the peer crashes, is frozen, or cut off.
 #[test]
-fn a_dead_peer_of_an_idle_stream_is_noticed() {
+fn dead_peer_of_idle_stream_is_noticed() {
     sim::check(0..30, async |network: Network| {
         let (server, client) = hosts(&network);
         let (_theirs, ours) = streams(&server, &client).await;
@@ -397,7 +397,7 @@ async fn ended_listener(network: &Network) -> RdmaListener {
 }
 
 #[test]
-fn a_loop_that_continues_after_the_end_is_idle() {
+fn accept_loop_after_listener_end_is_idle() {
     sim::check(0..1, async |network: Network| {
         let listener = ended_listener(&network).await;
         listener.accept().await.expect_err("the adapter was removed");
@@ -416,7 +416,7 @@ fn a_loop_that_continues_after_the_end_is_idle() {
 }
 
 #[test]
-fn the_end_of_a_listener_ends_every_pending_accept() {
+fn listener_end_ends_every_pending_accept() {
     sim::check(0..1, async |network: Network| {
         let (server, _) = hosts(&network);
         let address = (server.address(), PORT).into();

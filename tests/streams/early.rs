@@ -166,7 +166,7 @@ async fn nothing_is_read_behind_the_end() {
 
 // The task that `block_on` runs is no task of the scheduler's, which polls it in turns of its own.
 #[tokio::test]
-async fn a_read_of_the_main_task_does_not_wait_either() {
+async fn main_task_reads_without_a_message() {
     let Ends { mut raw, mut stream, ring: (key, address), .. } = Ends::new().await;
     let mut bytes = vec![0; LARGE];
     let writing = tokio::spawn(async move {
@@ -267,7 +267,7 @@ async fn a_message_is_read_however_its_frames_come() {
 
 // A frame with another key is none of those that are expected.
 #[tokio::test]
-async fn a_key_that_is_wrong_ends_a_message_of_the_usual_kind() {
+async fn expected_frame_with_wrong_key_ends_connection() {
     let mut ends = Ends::new().await;
     let (wire, expected) = ends.frames(LARGE, &MESSAGE, None);
     ends.reads((&wire, &[]), &expected).await;

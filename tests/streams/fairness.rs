@@ -94,7 +94,7 @@ async fn a_stream_that_is_always_ready_yields() {
 
 // Reads at the end of file and writes of nothing never wait, and other tasks still have their turns (SEC-01, IO-01).
 #[tokio::test]
-async fn the_halves_of_a_stream_that_are_always_ready_yield() {
+async fn ready_stream_halves_yield_to_other_tasks() {
     let (mut stream, _peer) = half_closed().await;
     let (reader, writer) = stream.split();
     nothing_is_fair("borrowed halves", reader, writer).await;

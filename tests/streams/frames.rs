@@ -67,7 +67,7 @@ async fn a_message_that_is_too_long_is_refused() {
 
 // IO-15: back-pressure. A peer that does not read stops who writes, and nobody else.
 #[tokio::test]
-async fn a_peer_that_does_not_read_stops_who_writes() {
+async fn back_pressure_stops_only_the_writer() {
     const RING: usize = 4096;
     let config = StreamConfig::default().send_buffer(RING).receive_buffer(RING);
     let [mut writer, mut sleeper] = ends_with(&adapter(), &config, [LONGEST; 2]).await;
@@ -143,7 +143,7 @@ async fn either_half_can_be_dropped() {
 
 // IO-15: drop of either end. What had come is read first, and a message that is cut in two is no message.
 #[tokio::test]
-async fn a_drop_ends_in_good_order_or_says_how_it_broke() {
+async fn dropped_stream_ends_cleanly_or_reports_truncation() {
     for cut in [false, true] {
         let [mut one, mut other] = ends_with(&adapter(), &StreamConfig::default(), [LONGEST; 2]).await;
         for number in 0..30 {

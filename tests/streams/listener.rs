@@ -23,19 +23,19 @@ async fn again_and_again(adapter: &Adapter) {
 
 // One address is bound again and again, also while a connection waits to be accepted (LS-08).
 #[tokio::test]
-async fn a_listener_that_is_dropped_frees_its_port_at_once() {
+async fn dropped_listener_frees_port_at_once() {
     again_and_again(&adapter()).await;
 }
 
 // The listener is dropped on another thread than the tasks that serve it run on (LS-08).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_is_dropped_frees_its_port_at_once_on_any_thread() {
+async fn dropped_listener_frees_port_on_any_thread() {
     // The tasks of the listener run on the workers, this on a thread of its own.
     again_and_again(&adapter()).await;
 }
 
 #[tokio::test]
-async fn an_accept_that_is_not_polled_holds_up_nobody() {
+async fn unpolled_accept_does_not_delay_others() {
     let (adapter, config) = (adapter(), StreamConfig::default());
     let listener = listening(&adapter, &config);
     let connect = async || {

@@ -48,7 +48,7 @@ async fn works(
 }
 
 #[tokio::test]
-async fn a_name_leads_to_whichever_of_its_addresses_listens() {
+async fn name_connects_to_its_listening_address() {
     // A name with two addresses on most machines. No device has them: it is the soft provider that leads there.
     for ip in ["127.0.0.1", "::1"] {
         let listener = RdmaListener::bind((ip, 0)).await.expect("bound");
@@ -62,7 +62,7 @@ async fn a_name_leads_to_whichever_of_its_addresses_listens() {
 }
 
 #[tokio::test]
-async fn a_peer_is_reached_over_the_device_that_leads_there() {
+async fn peer_is_reached_through_its_device() {
     let adapter = adapter();
     let listener = listening(&adapter, &StreamConfig::default());
     let address = listener.local_addr().expect("an address");
@@ -77,7 +77,7 @@ async fn a_peer_is_reached_over_the_device_that_leads_there() {
 }
 
 #[tokio::test]
-async fn an_address_that_refuses_gives_way_to_the_next() {
+async fn refusing_address_gives_way_to_next() {
     let listener = listening(&adapter(), &StreamConfig::default());
     let addresses = [nobody(v4()), nobody(v6()), listener.local_addr().expect("an address")];
     let stream = works(connector().connect(&addresses[..]), &listener).await;
@@ -85,7 +85,7 @@ async fn an_address_that_refuses_gives_way_to_the_next() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_silent_gives_way_to_the_next_and_is_given_up() {
+async fn silent_address_gives_way_and_is_abandoned() {
     let listener = listening(&adapter(), &StreamConfig::default());
     let (silence, address) = silent(v4());
     let addresses = [address, listener.local_addr().expect("an address")];
@@ -147,7 +147,7 @@ async fn unknown_names_are_an_error() {
 
 // IO-12: the errors of `connect` and `bind` have the type and the kind of tokio's.
 #[tokio::test]
-async fn a_program_that_passes_the_errors_on_needs_no_change() {
+async fn errors_match_tokio_in_type_and_kind() {
     async fn connect(address: SocketAddr) -> io::Result<RdmaStream> {
         match timeout(Duration::from_secs(20), RdmaStream::connect(address)).await {
             Ok(outcome) => outcome,
@@ -238,7 +238,7 @@ async fn the_unspecified_address_is_every_address() {
 }
 
 #[tokio::test]
-async fn every_provider_that_is_there_can_be_asked_for() {
+async fn every_available_provider_can_be_chosen() {
     for provider in Provider::all() {
         let own: Vec<_> = provider
             .addresses()

@@ -273,7 +273,7 @@ async fn a_stream_answers_a_peer_that_says_nothing() {
 }
 
 #[tokio::test]
-async fn a_message_that_cannot_be_meant_breaks_the_stream_and_nothing_else() {
+async fn invalid_message_breaks_the_stream() {
     for (message, expected) in [
         (0, ProtocolError::Message(0)),
         (1 << 29 | 5, ProtocolError::Message(1 << 29 | 5)),
@@ -315,7 +315,7 @@ async fn a_message_of_another_length_breaks_the_stream() {
 }
 
 #[tokio::test]
-async fn memory_that_is_offered_too_often_breaks_the_stream() {
+async fn excess_targets_break_the_stream() {
     let (peer, mut stream) = Peer::active(&StreamConfig::default()).await;
     let memory = entry(part(peer.region.remote(), RING as u32, HALF as u32));
     for place in [16, 0] {
@@ -372,7 +372,7 @@ async fn messages_are_not_short() {
 }
 
 #[tokio::test]
-async fn memory_is_used_when_all_of_its_entry_is_written() {
+async fn target_is_used_only_when_fully_written() {
     let (mut peer, mut stream) = Peer::active(&StreamConfig::default()).await;
     peer.message(KEEPALIVE).await;
     // A message about credits may come while an entry is being written.
@@ -430,7 +430,7 @@ async fn a_server_that_lies_is_found_out_too() {
 
 // IO-05: a program in C that exits has its connection closed by the kernel, and has said nothing.
 #[tokio::test]
-async fn a_program_that_exits_without_closing_is_an_end_of_file() {
+async fn exit_without_close_is_end_of_file() {
     let (peer, mut stream) = Peer::active(&StreamConfig::default()).await;
     peer.tell(b"abc", part(peer.data, 0, 3), 3).await;
     let mut word = [0; 3];
@@ -443,7 +443,7 @@ async fn a_program_that_exits_without_closing_is_an_end_of_file() {
 }
 
 #[tokio::test]
-async fn a_stream_that_vanishes_without_its_end_is_an_error() {
+async fn disconnect_without_stream_end_is_error() {
     let (left, mut right) = common::stream::streams(&adapter()).await;
     let mut byte = [0];
     let mut waiting = Box::pin(right.read(&mut byte));

@@ -59,7 +59,7 @@ async fn the_limit_is_a_setting() {
 
 // IO-07: one limit for all addresses, and the result of each attempt.
 #[tokio::test(start_paused = true)]
-async fn the_limit_is_for_all_addresses_of_a_name() {
+async fn connect_limit_covers_all_addresses() {
     let (_listeners, addresses): (Vec<_>, Vec<_>) =
         [mute().await, mute().await, mute().await].into_iter().unzip();
     let start = tokio::time::Instant::now();

@@ -163,7 +163,7 @@ async fn written_bytes_arrive_over_a_slow_path() {
 
 // IO-09: nothing is under way, and nobody writes.
 #[tokio::test]
-async fn a_dead_peer_of_an_idle_stream_is_noticed() {
+async fn dead_peer_of_idle_stream_is_noticed() {
     const PATH_TIMEOUT: Duration = Duration::from_secs(4);
     let (mut left, mut right, path) = ends(PATH_TIMEOUT).await;
     within(left.write_all(b"alive")).await.expect("written");

@@ -189,7 +189,7 @@ async fn received_bytes_are_read_after_the_end() {
 
 // A program that writes first, such as TLS or HTTP/2, reads the last words of a peer that has gone (IO-02).
 #[tokio::test]
-async fn a_write_after_the_peers_close_hides_no_data() {
+async fn write_after_peer_close_hides_no_data() {
     for shuts_down in [false, true] {
         let (mut left, mut right) = streams(&adapter()).await;
         within(left.write_all(b"alert")).await.expect("written");
@@ -212,7 +212,7 @@ async fn a_write_after_the_peers_close_hides_no_data() {
 
 // The end of file has been read: nothing can be hidden, and no write is taken (IO-02).
 #[tokio::test]
-async fn no_write_is_taken_behind_the_end_of_file() {
+async fn write_after_end_of_file_fails() {
     let (left, mut right) = streams(&adapter()).await;
     let ended = right.connection().clone();
     drop(left);
@@ -223,7 +223,7 @@ async fn no_write_is_taken_behind_the_end_of_file() {
 
 // IO-02: data before the error of a loss.
 #[tokio::test]
-async fn a_loss_is_an_error_that_says_why_after_what_had_arrived() {
+async fn loss_error_with_reason_follows_arrived_data() {
     let (mut left, mut right) = streams(&adapter()).await;
     left.write_all(b"so far").await.expect("written");
     let mut begun = [0; 3];
@@ -280,7 +280,7 @@ async fn a_writer_waits_for_the_reader() {
 
 // IO-01: any order of polls and drops conserves the bytes.
 #[tokio::test]
-async fn nothing_is_lost_to_reads_and_writes_that_are_given_up() {
+async fn cancelled_reads_and_writes_lose_nothing() {
     let seed = Dice::seed();
     let (mut left, mut right) = streams_with(&adapter(), &small(), &small()).await;
     let length = often(200_000, 50_000);
@@ -346,7 +346,7 @@ async fn the_halves_may_meet_again() {
 }
 
 #[tokio::test]
-async fn a_reader_and_a_writer_wait_in_two_tasks() {
+async fn reader_and_writer_wait_in_separate_tasks() {
     let (left, right) = streams_with(&adapter(), &small(), &small()).await;
     let (mut reader, mut writer) = left.into_split();
     // One waits for bytes, the other for room.
@@ -506,7 +506,7 @@ async fn settings_have_limits() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_dropped_waits_no_longer_than_it_may() {
+async fn dropped_stream_waits_at_most_close_timeout() {
     let config = small().close_timeout(Duration::from_millis(20));
     let (mut left, right) = streams_with(&adapter(), &config, &small()).await;
     // The peer reads nothing, so there is no room for more; and a write is under way.

@@ -128,7 +128,7 @@ async fn a_lack_of_descriptors_pauses_accepting() {
 
 // A plain TCP client is logged at `info`, and not each of many; what it sent cannot forge a line (IO-10).
 #[tokio::test]
-async fn a_plain_tcp_client_is_logged_once_in_a_while() {
+async fn plain_tcp_client_log_is_rate_limited() {
     let log = Log::default();
     let _guard = log.listen();
     let (_listener, address) = listening(&adapter());

@@ -181,7 +181,7 @@ async fn every_step_of_the_passive_side_is_told() {
 }
 
 #[tokio::test]
-async fn whatever_is_told_of_a_connection_names_its_peer_and_phase() {
+async fn connection_events_carry_peer_and_phase() {
     let log = Log::default();
     let _guard = log.listen();
     let pair = connected(&adapter()).await;
@@ -240,7 +240,7 @@ async fn a_failure_is_told_with_its_status() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_told_with_what_it_cost() {
+async fn lost_connection_is_logged_with_its_status() {
     let log = Log::default();
     let _guard = log.listen();
     let pair = connected(&adapter()).await;
@@ -421,7 +421,7 @@ async fn no_events_below_the_level() {
 }
 
 #[test]
-fn a_program_that_does_not_ask_sees_nothing_on_stderr() {
+fn program_without_subscriber_writes_nothing_to_stderr() {
     // The example rejects an offer of so few reads, and its peer waits for another.
     if device::skips(Device::FakeIwarp, "an accept is a connection at once") {
         return;

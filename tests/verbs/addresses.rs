@@ -134,8 +134,8 @@ async fn an_address_that_goes_is_an_error() {
 
 // HW-10: another device has taken the address over. It is no more of this adapter.
 #[tokio::test]
-async fn an_address_that_moves_to_another_device_is_of_that_device() {
-    if !alone(module_path!(), "an_address_that_moves_to_another_device_is_of_that_device") {
+async fn moved_address_belongs_to_new_device() {
+    if !alone(module_path!(), "moved_address_belongs_to_new_device") {
         return;
     }
     let Some(_) = fake("reset") else { return };

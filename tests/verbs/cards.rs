@@ -22,8 +22,8 @@ use tokio_rdma::{
 // HW-02: an adapter has two ports, and an address in a partition: each connection uses what its own address is of. A packet with
 // another P_Key than that of its path is lost in the subnet.
 #[tokio::test]
-async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
-    if !alone(module_path!(), "each_connection_uses_the_port_and_the_partition_of_its_address") {
+async fn connection_uses_port_and_partition_of_address() {
+    if !alone(module_path!(), "connection_uses_port_and_partition_of_address") {
         return;
     }
     for place in ["1 1", "2 0", "2 1"] {
@@ -39,8 +39,8 @@ async fn each_connection_uses_the_port_and_the_partition_of_its_address() {
 // HW-02: the subnet manager writes the P_Key table anew when a partition comes or goes. A connection has the index that its P_Key has
 // then, and a queue pair can be made whatever has become of the first one.
 #[tokio::test]
-async fn a_connection_finds_its_partition_where_it_has_moved() {
-    if !alone(module_path!(), "a_connection_finds_its_partition_where_it_has_moved") {
+async fn connection_follows_its_moved_partition() {
+    if !alone(module_path!(), "connection_follows_its_moved_partition") {
         return;
     }
     let Some(_) = fake("place ::1 1 1") else { return };
@@ -74,8 +74,8 @@ async fn a_connection_finds_its_partition_where_it_has_moved() {
 // CM-35: the ends of a connection use the options of their vendor that both have, as those of librdmacm's own queue pairs. Each end has some
 // that the other has not. With an end of another vendor, or without options, there are none.
 #[tokio::test]
-async fn both_ends_use_the_options_of_their_vendor_that_both_have() {
-    if !alone(module_path!(), "both_ends_use_the_options_of_their_vendor_that_both_have") {
+async fn both_ends_use_common_vendor_options() {
+    if !alone(module_path!(), "both_ends_use_common_vendor_options") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -152,8 +152,8 @@ async fn end_in_the_middle(adapter: &Adapter, pair: Pair, cause: Cause) {
 
 // HW-03: the receive of a message that is cut off comes back when its connection ends, and its place is free.
 #[tokio::test]
-async fn shared_receives_come_back_after_every_kind_of_end() {
-    if !alone(module_path!(), "shared_receives_come_back_after_every_kind_of_end") {
+async fn shared_receives_return_after_every_end() {
+    if !alone(module_path!(), "shared_receives_return_after_every_end") {
         return;
     }
     // The message is under way at once.
@@ -179,8 +179,8 @@ async fn shared_receives_come_back_after_every_kind_of_end() {
 
 // HW-03: a driver that does not say when the last receive has come back is not waited for without end.
 #[tokio::test]
-async fn the_last_receive_is_not_waited_for_without_end() {
-    if !alone(module_path!(), "the_last_receive_is_not_waited_for_without_end") {
+async fn wait_for_last_receive_is_bounded() {
+    if !alone(module_path!(), "wait_for_last_receive_is_bounded") {
         return;
     }
     // The message is under way at once.
@@ -257,8 +257,8 @@ async fn completions_of_shared_receives_have_room_once() {
 
 // HW-04: a driver that is being unbound refuses every command before it destroys the objects of the device, which writes on.
 #[tokio::test]
-async fn memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld() {
-    if !alone(module_path!(), "memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld") {
+async fn memory_of_undestroyable_queue_pair_is_withheld() {
+    if !alone(module_path!(), "memory_of_undestroyable_queue_pair_is_withheld") {
         return;
     }
     let Some(_) = fake("forgive") else { return };
@@ -298,8 +298,8 @@ async fn memory_of_a_queue_pair_that_cannot_be_destroyed_is_withheld() {
 // HW-01, CM-34: as documented and as requested, each of the side that it was said by or said to. Without an end to the tries a receiver that is not ready for a moment does not stop its
 // peer for 655 ms.
 #[tokio::test]
-async fn retries_and_pauses_are_those_that_were_asked_for() {
-    if !alone(module_path!(), "retries_and_pauses_are_those_that_were_asked_for") {
+async fn retries_and_timers_follow_the_parameters() {
+    if !alone(module_path!(), "retries_and_timers_follow_the_parameters") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -347,8 +347,8 @@ async fn retries_and_pauses_are_those_that_were_asked_for() {
 
 // IO-08: each end of a stream repeats as often as its peer has asked for, pauses its peer and waits for it as its own options say.
 #[tokio::test]
-async fn options_of_a_stream_are_those_of_its_queue_pairs() {
-    if !alone(module_path!(), "options_of_a_stream_are_those_of_its_queue_pairs") {
+async fn stream_options_reach_its_queue_pairs() {
+    if !alone(module_path!(), "stream_options_reach_its_queue_pairs") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -374,8 +374,8 @@ async fn options_of_a_stream_are_those_of_its_queue_pairs() {
 // IO-11: for RoCE an address is in the GID table some time after the kernel has announced it. Until then another provider
 // serves it.
 #[tokio::test]
-async fn an_address_that_the_device_takes_late_is_served_by_it() {
-    if !alone(module_path!(), "an_address_that_the_device_takes_late_is_served_by_it") {
+async fn address_taken_late_is_served_by_device() {
+    if !alone(module_path!(), "address_taken_late_is_served_by_device") {
         return;
     }
     let Some(_) = fake(&format!("displace {}", v4())) else { return };
@@ -387,8 +387,8 @@ async fn an_address_that_the_device_takes_late_is_served_by_it() {
 
 // IO-11: a machine without a device gets one.
 #[tokio::test]
-async fn an_address_of_a_device_that_comes_late_is_served_by_it() {
-    if !alone(module_path!(), "an_address_of_a_device_that_comes_late_is_served_by_it") {
+async fn device_added_late_serves_its_address() {
+    if !alone(module_path!(), "device_added_late_serves_its_address") {
         return;
     }
     let Some(_) = fake(&format!("refuse rdma_create_event_channel {}", libc::ENODEV)) else { return };

@@ -31,7 +31,7 @@ fn the_catalogue_has_devices_before_the_soft_provider() {
 
 // PRV-03: the addresses are those that lead to a device, and every one of them opens it.
 #[tokio::test]
-async fn every_listed_address_belongs_to_a_device_that_can_be_opened() {
+async fn every_listed_address_opens_its_device() {
     if driver().is_none() {
         return;
     }
@@ -50,7 +50,7 @@ async fn every_listed_address_belongs_to_a_device_that_can_be_opened() {
 
 // A slice that is too short stays unchanged, and the error contains the number of addresses (PRV-03).
 #[test]
-fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
+fn short_address_slice_reports_count_and_stays_unchanged() {
     if driver().is_none() {
         return;
     }
@@ -68,7 +68,7 @@ fn size_then_fill_says_how_many_there_are_and_changes_nothing() {
 
 // PRV-04: the address decides who serves it, unless the caller does.
 #[tokio::test]
-async fn opening_by_address_takes_the_device_and_soft_where_there_is_none() {
+async fn opening_by_address_prefers_device_to_soft() {
     if driver().is_none() {
         return;
     }
@@ -112,7 +112,7 @@ fn opening_needs_a_runtime_and_says_so() {
 
 // The route of the peer leads from the address of the device, and no route is NETWORK_UNREACHABLE (PRV-05).
 #[test]
-fn a_peer_is_reached_from_the_address_of_its_network() {
+fn local_address_follows_the_route_to_the_peer() {
     if driver().is_none() {
         return;
     }
@@ -139,7 +139,7 @@ fn an_address_is_usable_or_not() {
 
 // PRV-07: and nothing of it is left in the device.
 #[tokio::test]
-async fn after_everything_is_dropped_all_can_be_opened_again() {
+async fn everything_reopens_after_being_dropped() {
     if driver().is_none() {
         return;
     }

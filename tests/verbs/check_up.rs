@@ -38,8 +38,8 @@ async fn a_device_that_works_is_chosen() {
 
 // HW-17: a device that rdma_cm chooses and that cannot connect to itself, at whichever call it fails.
 #[tokio::test]
-async fn a_rival_that_cannot_connect_to_itself_is_named() {
-    if !alone(module_path!(), "a_rival_that_cannot_connect_to_itself_is_named") {
+async fn rival_that_cannot_reach_itself_is_named() {
+    if !alone(module_path!(), "rival_that_cannot_reach_itself_is_named") {
         return;
     }
     for call in ["rdma_resolve_route", "rdma_connect", "rdma_accept", "ibv_modify_qp"] {

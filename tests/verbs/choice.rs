@@ -171,8 +171,8 @@ async fn the_environment_excludes_a_device() {
 // HW-15, HW-17: beside a device that works, rdma_cm chooses one that cannot connect to itself. The check-up says what to
 // type, and typing it helps.
 #[tokio::test]
-async fn a_rival_beside_a_device_that_works_is_named() {
-    if !alone(module_path!(), "a_rival_beside_a_device_that_works_is_named") {
+async fn rival_beside_working_device_is_named() {
+    if !alone(module_path!(), "rival_beside_working_device_is_named") {
         return;
     }
     let Some(()) = two_devices() else { return };
@@ -191,8 +191,8 @@ async fn a_rival_beside_a_device_that_works_is_named() {
 
 // HW-15: the same machine after that.
 #[tokio::test]
-async fn a_rival_that_is_excluded_is_in_nobodys_way() {
-    if !alone_with(module_path!(), "a_rival_that_is_excluded_is_in_nobodys_way", &[WITHOUT_THE_SECOND]) {
+async fn excluded_rival_does_not_interfere() {
+    if !alone_with(module_path!(), "excluded_rival_does_not_interfere", &[WITHOUT_THE_SECOND]) {
         return;
     }
     let Some(()) = two_devices() else { return };

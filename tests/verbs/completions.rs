@@ -65,8 +65,8 @@ async fn a_failing_poll_delivers_the_completions_before_it() {
 
 // HW-16: a poll may end where the completion queue was resized. A connection that ends then has all messages that have arrived.
 #[tokio::test]
-async fn a_resized_queue_hides_no_message_from_the_end() {
-    if !alone(module_path!(), "a_resized_queue_hides_no_message_from_the_end") {
+async fn queue_resize_hides_no_message_at_end() {
+    if !alone(module_path!(), "queue_resize_hides_no_message_at_end") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -133,8 +133,8 @@ async fn a_solicited_request_asks_for_a_solicited_event() {
 
 // SEC-11: a device that says nothing of an error flushes the receives before the peer leaves, and that is no orderly end.
 #[tokio::test]
-async fn a_queue_pair_that_has_failed_is_not_left_by_its_peer() {
-    if !alone(module_path!(), "a_queue_pair_that_has_failed_is_not_left_by_its_peer") {
+async fn failed_queue_pair_reports_loss_not_disconnect() {
+    if !alone(module_path!(), "failed_queue_pair_reports_loss_not_disconnect") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -235,8 +235,8 @@ async fn a_refused_doorbell_ends_the_connection() {
 
 // SEC-11: whatever the device has said by the time that a disconnect is handled is the cause, also where the disconnect was reported first.
 #[tokio::test]
-async fn what_the_device_has_said_comes_before_a_disconnect() {
-    if !alone(module_path!(), "what_the_device_has_said_comes_before_a_disconnect") {
+async fn device_errors_take_precedence_before_disconnect() {
+    if !alone(module_path!(), "device_errors_take_precedence_before_disconnect") {
         return;
     }
     const DISCONNECTED: u32 = CmEvent::DISCONNECTED.code();

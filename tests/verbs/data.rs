@@ -77,7 +77,7 @@ async fn a_window_that_is_bound_is_bound_anew() {
 }
 
 #[tokio::test]
-async fn a_window_moves_to_another_queue_pair_and_goes_with_it() {
+async fn window_moves_and_ends_with_queue_pair() {
     if driver().is_none() || !has_windows(&adapter()) {
         return;
     }

@@ -140,8 +140,8 @@ async fn an_early_answer_ends_with_its_attempt() {
 // QP-05, LS-16: while a queue pair is renewed after an attempt, it keeps as many receives as it has places. An answer that has failed
 // with the attempt takes none of them.
 #[tokio::test]
-async fn a_failed_early_answer_takes_no_place_of_a_receive() {
-    if !alone(module_path!(), "a_failed_early_answer_takes_no_place_of_a_receive") {
+async fn failed_early_answer_takes_no_receive_place() {
+    if !alone(module_path!(), "failed_early_answer_takes_no_receive_place") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };

@@ -86,8 +86,8 @@ async fn an_overrun_ends_the_connections_of_its_queue() {
 
 // HW-16: the receives of a shared queue that are posted after the overrun complete where something looks for them.
 #[tokio::test]
-async fn a_shared_receive_queue_outlives_the_overrun_of_its_completions() {
-    if !alone(module_path!(), "a_shared_receive_queue_outlives_the_overrun_of_its_completions") {
+async fn shared_receive_queue_survives_completion_overrun() {
+    if !alone(module_path!(), "shared_receive_queue_survives_completion_overrun") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -119,8 +119,8 @@ async fn a_shared_receive_queue_outlives_the_overrun_of_its_completions() {
 
 // HW-16: a shared receive queue that the device has lost ends its connections, and its receives come back.
 #[tokio::test]
-async fn a_lost_shared_receive_queue_gives_its_receives_back() {
-    if !alone(module_path!(), "a_lost_shared_receive_queue_gives_its_receives_back") {
+async fn lost_shared_receive_queue_returns_its_receives() {
+    if !alone(module_path!(), "lost_shared_receive_queue_returns_its_receives") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -304,9 +304,9 @@ async fn exchange_shared_later(adapter: &Adapter, pair: &Pair) {
 // HW-16: a device fails while there is traffic. No command of it succeeds any more, so that its queue pairs cannot be destroyed, and it
 // writes on. All requests end, and what they give back is memory that it does not write to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_fails_writes_to_nothing_that_was_given_back() {
+async fn failed_device_writes_no_returned_memory() {
     const PAIRS: usize = 16;
-    if !alone(module_path!(), "a_device_that_fails_writes_to_nothing_that_was_given_back") {
+    if !alone(module_path!(), "failed_device_writes_no_returned_memory") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };

@@ -102,7 +102,7 @@ async fn a_peer_that_is_killed_is_seen() {
 
 // The process is stopped: its kernel goes on, and no program answers (HW-13, DIS-14).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disconnect_that_a_frozen_peer_does_not_answer_ends_in_time() {
+async fn disconnect_from_frozen_peer_ends_in_time() {
     if driver().is_none() {
         return;
     }
@@ -169,7 +169,7 @@ async fn peers_that_no_route_leads_to_are_unreachable() {
 
 // LS-03: listening on any address means those of one device.
 #[tokio::test]
-async fn listening_on_any_address_means_those_of_one_device() {
+async fn unspecified_address_listens_on_one_device_only() {
     let Some(driver) = driver() else { return };
     let link = {
         let _turn = one_at_a_time();
@@ -239,7 +239,7 @@ async fn talk(
 // Each end notices the loss by what it cannot send. An end that sends nothing does not without a path timeout, except
 // on `siw`, which notices the state of its interface (DIS-11, HW-16).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_that_breaks_is_seen_by_whoever_uses_it() {
+async fn broken_path_is_noticed_by_its_users() {
     let Some(driver) = driver() else { return };
     let link = {
         let _turn = one_at_a_time();
@@ -353,7 +353,7 @@ async fn iwarp_accepts_retry_counts() {
 // One side asks for no repeats at all, the other for endless ones; the test shows to which side each count applies
 // (CM-34, HW-01).
 #[tokio::test]
-async fn the_count_of_one_side_is_for_the_sends_of_the_other() {
+async fn rnr_retry_count_applies_to_peer_sends() {
     if !is_rxe("iWARP has TCP repeat what is lost") {
         return;
     }
@@ -375,7 +375,7 @@ async fn the_count_of_one_side_is_for_the_sends_of_the_other() {
 
 // HW-01: the pause before a repeat is that of the side that has no receive, whichever that is.
 #[tokio::test]
-async fn the_pause_of_one_side_is_for_the_sends_of_the_other() {
+async fn rnr_timer_applies_to_peer_sends() {
     /// The codes of 0.01 ms and of 491.52 ms, and a time that only one pause of the latter takes. The kernel counts in ticks.
     const SHORT: u8 = 1;
     const LONG: u8 = 31;
@@ -526,7 +526,7 @@ async fn lock_more_than_allowed() {
 }
 
 #[tokio::test]
-async fn the_limit_on_locked_memory_is_said_to_be_that() {
+async fn locked_memory_limit_is_reported() {
     if driver().is_none() {
         return;
     }

@@ -303,8 +303,8 @@ async fn posts_that_the_driver_refuses_name_the_reason() {
 
 // HW-04: the device may write to the receives of a queue that it has not destroyed.
 #[tokio::test]
-async fn memory_of_a_shared_queue_that_cannot_be_destroyed_is_withheld() {
-    if !alone(module_path!(), "memory_of_a_shared_queue_that_cannot_be_destroyed_is_withheld") {
+async fn memory_of_undestroyable_shared_queue_is_withheld() {
+    if !alone(module_path!(), "memory_of_undestroyable_shared_queue_is_withheld") {
         return;
     }
     let Some(_) = fake("forgive") else { return };

@@ -66,8 +66,8 @@ fn calls(adapter: &Adapter) -> &'static [&'static str] {
 
 // HW-04, CAN-04: what the device may still write to belongs to nobody else, and comes back once the device has let it go.
 #[tokio::test]
-async fn memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair() {
-    if !alone(module_path!(), "memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair") {
+async fn memory_returns_after_last_holder_destroys_queue_pair() {
+    if !alone(module_path!(), "memory_returns_after_last_holder_destroys_queue_pair") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -100,8 +100,8 @@ async fn memory_comes_back_when_the_last_holder_has_destroyed_the_queue_pair() {
 
 // CM-18: the time limit of a connect counts while its queue pair is being renewed, which waits for that thread.
 #[tokio::test]
-async fn a_connect_ends_in_time_while_its_queue_pair_is_renewed() {
-    if !alone(module_path!(), "a_connect_ends_in_time_while_its_queue_pair_is_renewed") {
+async fn connect_times_out_during_queue_pair_renewal() {
+    if !alone(module_path!(), "connect_times_out_during_queue_pair_renewal") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -161,8 +161,8 @@ async fn a_cancel_ends_waiting_and_begun_connects() {
 
 // CAN-01, A13: a cancel ends a connect whose queue pair is being renewed, before the machine knows of it.
 #[tokio::test]
-async fn a_connect_is_canceled_while_its_queue_pair_is_renewed() {
-    if !alone(module_path!(), "a_connect_is_canceled_while_its_queue_pair_is_renewed") {
+async fn connect_is_canceled_during_queue_pair_renewal() {
+    if !alone(module_path!(), "connect_is_canceled_during_queue_pair_renewal") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -216,8 +216,8 @@ async fn a_panicking_subscriber_loses_no_cancel() {
 
 // HW-04: the last holder, which is that thread, cannot destroy it.
 #[tokio::test]
-async fn memory_that_the_last_holder_cannot_take_back_is_withheld() {
-    if !alone(module_path!(), "memory_that_the_last_holder_cannot_take_back_is_withheld") {
+async fn memory_is_withheld_if_last_destroy_fails() {
+    if !alone(module_path!(), "memory_is_withheld_if_last_destroy_fails") {
         return;
     }
     let Some(_) = fake("forgive") else { return };
@@ -249,8 +249,8 @@ async fn memory_that_the_last_holder_cannot_take_back_is_withheld() {
 // CAN-04, CM-21: a queue pair of which the device has given every request back is renewed, whoever has it: at once, or when the
 // last of them comes.
 #[tokio::test]
-async fn a_queue_pair_without_requests_waits_for_no_holder() {
-    if !alone(module_path!(), "a_queue_pair_without_requests_waits_for_no_holder") {
+async fn queue_pair_without_requests_waits_for_no_holder() {
+    if !alone(module_path!(), "queue_pair_without_requests_waits_for_no_holder") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -287,8 +287,8 @@ async fn a_queue_pair_without_requests_waits_for_no_holder() {
 // CM-35, CAN-04: a library expects one call at a time that changes a queue pair. The end of one that is being given the options of its
 // vendor is left to the thread that gives them, and one that has ended is given none.
 #[tokio::test]
-async fn an_end_and_the_options_of_a_vendor_follow_each_other() {
-    if !alone(module_path!(), "an_end_and_the_options_of_a_vendor_follow_each_other") {
+async fn flush_and_vendor_options_are_serialized() {
+    if !alone(module_path!(), "flush_and_vendor_options_are_serialized") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -334,8 +334,8 @@ impl Wake for Panics {
 // CAN-04, HW-04: the end of a queue pair that follows its last completion is not lost if a waker panics before: the memory of its requests
 // comes back with the last thread that has the queue pair.
 #[tokio::test]
-async fn a_panicking_waker_loses_no_end_of_a_queue_pair() {
-    if !alone(module_path!(), "a_panicking_waker_loses_no_end_of_a_queue_pair") {
+async fn panicking_waker_loses_no_queue_pair_end() {
+    if !alone(module_path!(), "panicking_waker_loses_no_queue_pair_end") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };

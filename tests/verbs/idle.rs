@@ -106,8 +106,8 @@ async fn is_noticed(port: u8, adapter: &Adapter, hit: [Pair; 2], others: &[(Adap
 // SEC-04, HW-16: a connection between two ports of which one is down. Those of the other port, and those of an adapter that
 // notices nothing, go on.
 #[tokio::test]
-async fn a_port_that_is_down_is_noticed_at_both_ends() {
-    if !alone(module_path!(), "a_port_that_is_down_is_noticed_at_both_ends") {
+async fn port_down_is_noticed_at_both_ends() {
+    if !alone(module_path!(), "port_down_is_noticed_at_both_ends") {
         return;
     }
     let Some(()) = second_port() else { return };
@@ -122,8 +122,8 @@ async fn a_port_that_is_down_is_noticed_at_both_ends() {
 
 // SEC-04: the port of this side is down.
 #[tokio::test]
-async fn a_port_of_this_side_that_is_down_is_noticed() {
-    if !alone(module_path!(), "a_port_of_this_side_that_is_down_is_noticed") {
+async fn local_port_down_is_noticed() {
+    if !alone(module_path!(), "local_port_down_is_noticed") {
         return;
     }
     let Some(()) = second_port() else { return };
@@ -174,8 +174,8 @@ async fn write_to(from: &mut RdmaStream, to: &mut RdmaStream) {
 
 // IO-09: neither end writes. A stream of an adapter that notices nothing goes on when the port is up again.
 #[tokio::test]
-async fn a_dead_peer_of_an_idle_stream_is_noticed() {
-    if !alone(module_path!(), "a_dead_peer_of_an_idle_stream_is_noticed") {
+async fn dead_peer_of_idle_stream_is_noticed() {
+    if !alone(module_path!(), "dead_peer_of_idle_stream_is_noticed") {
         return;
     }
     let Some(_) = fake("reset") else { return };

@@ -35,8 +35,8 @@ async fn agreed(adapter: &Adapter) -> ReadLimits {
 
 // A card reports the limits as its own side sees them, and only `siw` as the peer does (HW-09).
 #[tokio::test]
-async fn read_limits_are_those_of_the_side_that_is_told() {
-    if !alone(module_path!(), "read_limits_are_those_of_the_side_that_is_told") || !is_iwarp_card() {
+async fn read_limits_are_reported_from_own_side() {
+    if !alone(module_path!(), "read_limits_are_reported_from_own_side") || !is_iwarp_card() {
         return;
     }
     assert_eq!(agreed(&adapter()).await, ReadLimits::new(3, 5));
@@ -56,8 +56,8 @@ async fn quirks_of_siw_are_for_its_vendor() {
 }
 
 #[tokio::test]
-async fn a_card_that_is_open_stays_what_it_is() {
-    if !alone(module_path!(), "a_card_that_is_open_stays_what_it_is") || !is_iwarp_card() {
+async fn open_card_keeps_kind_and_vendor() {
+    if !alone(module_path!(), "open_card_keeps_kind_and_vendor") || !is_iwarp_card() {
         return;
     }
     let _adapter = adapter();
@@ -103,8 +103,8 @@ async fn an_error_resets_the_connection() {
 
 // HW-03: the receive of a message that is cut off comes back when its connection ends, and its place is free.
 #[tokio::test]
-async fn a_shared_receive_that_is_cut_off_comes_back() {
-    if !alone(module_path!(), "a_shared_receive_that_is_cut_off_comes_back") || !is_iwarp_card() {
+async fn cut_off_shared_receive_is_returned() {
+    if !alone(module_path!(), "cut_off_shared_receive_is_returned") || !is_iwarp_card() {
         return;
     }
     // The message is under way at once.

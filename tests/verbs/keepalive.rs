@@ -38,7 +38,7 @@ fn cut(driver: &str, link: &Link) {
 
 // SEC-04, SEC-11: both ends are idle, and neither has posted anything but a receive. One of them is as deep as it can be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_peer_that_is_cut_off_is_noticed() {
+async fn cut_off_idle_peer_is_noticed() {
     let Some(driver) = driver() else { return };
     let link = {
         let _turn = one_at_a_time();
@@ -65,7 +65,7 @@ async fn an_idle_peer_that_is_cut_off_is_noticed() {
 // SEC-04, SEC-11: a process that is stopped has a device that answers for it, so it is not dead. Once it has crashed, its kernel
 // ends its connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_is_stopped_is_noticed_when_it_has_crashed() {
+async fn stopped_process_is_noticed_after_crash() {
     if driver().is_none() {
         return;
     }

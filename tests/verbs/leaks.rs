@@ -125,7 +125,7 @@ fn every_future_may_be_dropped_at_every_await() {
 
 // The runtime of the adapter does not run while the objects are destroyed, so their events stay queued (CAN-12).
 #[test]
-fn events_that_nobody_has_taken_do_not_hold_up_anybody() {
+fn untaken_events_do_not_block_destruction() {
     leaves_nothing(async |_| {
         tokio::task::spawn_blocking(destroy_under_queued_events).await.expect("no panic");
     });
@@ -179,7 +179,7 @@ fn is_connecting(peer: SocketAddr) -> bool {
 
 // A connect that is dropped waits neither for a peer that does not answer nor for a host that does not exist (CAN-03).
 #[test]
-fn a_connect_that_is_given_up_holds_nobody_up() {
+fn dropped_connect_delays_no_other_connection() {
     let Some(driver) = driver() else { return };
     // The kernel's connect is not waited for, but the end of this test is: it takes seven seconds.
     std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "2").expect("root in the guest");

@@ -75,8 +75,8 @@ async fn the_reported_depth_can_be_had() {
 
 // HW-14: a device that keeps its word is asked once.
 #[tokio::test]
-async fn a_depth_that_can_be_had_is_asked_for_once() {
-    if !alone(module_path!(), "a_depth_that_can_be_had_is_asked_for_once") {
+async fn supported_depth_is_probed_once() {
+    if !alone(module_path!(), "supported_depth_is_probed_once") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -90,8 +90,8 @@ async fn a_depth_that_can_be_had_is_asked_for_once() {
 
 // HW-14: more entries or inline bytes leave room for fewer requests. The error says for how many, and so many can be had.
 #[tokio::test]
-async fn the_error_of_longer_requests_names_a_depth_that_can_be_had() {
-    if !alone(module_path!(), "the_error_of_longer_requests_names_a_depth_that_can_be_had") {
+async fn depth_error_names_an_available_depth() {
+    if !alone(module_path!(), "depth_error_names_an_available_depth") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -230,8 +230,8 @@ async fn streams_all_lengths(adapter: &Adapter) {
 // HW-14: a driver may give a queue pair fewer inline bytes than it was asked for, without an error: 32 with hns, none with mana. What
 // the queue pair has is what is reported.
 #[tokio::test]
-async fn inline_bytes_are_as_many_as_the_driver_gives() {
-    if !alone(module_path!(), "inline_bytes_are_as_many_as_the_driver_gives") {
+async fn inline_limit_follows_the_driver() {
+    if !alone(module_path!(), "inline_limit_follows_the_driver") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -250,8 +250,8 @@ async fn inline_bytes_are_as_many_as_the_driver_gives() {
 
 // HW-14: a queue pair to which the driver gives fewer than the adapter has found is refused, so that none of its requests is later.
 #[tokio::test]
-async fn a_queue_pair_with_too_few_inline_bytes_is_refused() {
-    if !alone(module_path!(), "a_queue_pair_with_too_few_inline_bytes_is_refused") {
+async fn queue_pair_below_inline_limit_is_refused() {
+    if !alone(module_path!(), "queue_pair_below_inline_limit_is_refused") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -296,8 +296,8 @@ async fn a_card_that_ignores_inline_requests_has_none() {
 // SRQ-04: nearly no card can change the length of a shared receive queue. Then nothing is changed, not even the completion queues that
 // would have to grow first, and the error says that it is not supported, whatever the driver would say.
 #[tokio::test]
-async fn a_shared_queue_of_fixed_length_stays_as_it_is() {
-    if !alone(module_path!(), "a_shared_queue_of_fixed_length_stays_as_it_is") {
+async fn fixed_length_shared_queue_is_unchanged() {
+    if !alone(module_path!(), "fixed_length_shared_queue_is_unchanged") {
         return;
     }
     let Some(_) = fake("fixed shared") else { return };

@@ -41,7 +41,7 @@ fn registrations() -> usize {
 }
 
 #[test]
-fn memory_is_registered_and_given_back_on_other_threads() {
+fn registration_and_deregistration_run_on_other_threads() {
     if driver().is_none() {
         return;
     }
@@ -84,7 +84,7 @@ fn memory_is_registered_and_given_back_on_other_threads() {
 }
 
 #[test]
-fn much_memory_that_is_dropped_is_given_back_on_other_threads() {
+fn large_dropped_memory_is_deregistered_on_other_threads() {
     if driver().is_none() {
         return;
     }
@@ -108,7 +108,7 @@ fn much_memory_that_is_dropped_is_given_back_on_other_threads() {
 }
 
 #[test]
-fn without_a_runtime_memory_is_given_back_at_once() {
+fn memory_is_deregistered_without_a_runtime() {
     if driver().is_none() {
         return;
     }
@@ -132,7 +132,7 @@ fn without_a_runtime_memory_is_given_back_at_once() {
 }
 
 #[test]
-fn a_pool_keeps_what_it_has_registered_until_it_is_dropped() {
+fn pool_keeps_registrations_until_dropped() {
     if driver().is_none() {
         return;
     }
@@ -161,7 +161,7 @@ fn a_pool_keeps_what_it_has_registered_until_it_is_dropped() {
 }
 
 #[test]
-fn a_region_of_a_forgotten_request_stays_until_that_is_done() {
+fn region_of_dropped_request_stays_until_completion() {
     if driver().is_none() {
         return;
     }

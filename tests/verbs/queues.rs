@@ -66,8 +66,8 @@ fn contexts(completions: &[WorkCompletion]) -> Vec<u64> {
 // HW-08 CQ-07: a queue has a queue and a channel of the device, with the vector of its processor, for as long as it or a queue
 // pair of it lives.
 #[tokio::test]
-async fn each_queue_has_a_channel_and_a_vector_of_its_own() {
-    if !alone(module_path!(), "each_queue_has_a_channel_and_a_vector_of_its_own") {
+async fn each_queue_has_its_channel_and_vector() {
+    if !alone(module_path!(), "each_queue_has_its_channel_and_vector") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -175,8 +175,8 @@ async fn a_queue_grows_with_its_queue_pairs() {
 // HW-08: each side of a queue pair may complete elsewhere, one of them in futures; and queue pairs with shared receives where each
 // of them says.
 #[tokio::test]
-async fn each_queue_of_a_queue_pair_completes_where_it_is_told() {
-    if !alone(module_path!(), "each_queue_of_a_queue_pair_completes_where_it_is_told") {
+async fn queue_pair_sides_complete_where_configured() {
+    if !alone(module_path!(), "queue_pair_sides_complete_where_configured") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -237,8 +237,8 @@ async fn a_shared_receive_queue_lets_completion_queues_go() {
 
 // HW-08, CQ-13: a queue that the program polls all the time has no events, but for who waits.
 #[tokio::test]
-async fn a_queue_that_is_polled_has_events_only_for_who_waits() {
-    if !alone(module_path!(), "a_queue_that_is_polled_has_events_only_for_who_waits") {
+async fn polled_queue_has_events_only_for_waiters() {
+    if !alone(module_path!(), "polled_queue_has_events_only_for_waiters") {
         return;
     }
     let Some(_) = fake("reset") else { return };

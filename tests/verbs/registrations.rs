@@ -162,8 +162,8 @@ async fn a_dmabuf_that_cannot_be_registered_is_refused() {
 // MR-03: completions of some cards contain the bytes of a short message, and their libraries write these to the address of the receive:
 // to whatever this process has there, or to nothing. So memory of another device cannot be posted there, in any way.
 #[tokio::test]
-async fn memory_of_another_device_is_no_receive_of_a_card_that_copies() {
-    if !alone(module_path!(), "memory_of_another_device_is_no_receive_of_a_card_that_copies") {
+async fn copying_card_refuses_dmabuf_receives() {
+    if !alone(module_path!(), "copying_card_refuses_dmabuf_receives") {
         return;
     }
     let Some(_) = fake("dmabuf") else { return };

@@ -212,7 +212,7 @@ async fn everything_pending_ends_when_the_device_is_removed() {
 
 // HW-16: work requests that the peer does not answer, and a disconnect that is on its way, while the device goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_in_flight_ends_when_the_device_is_removed() {
+async fn work_in_flight_ends_on_device_removal() {
     let Some(driver) = driver() else { return };
     let link = Arc::new(Link::new(driver));
     let adapter = link.open();

@@ -82,8 +82,8 @@ async fn lost_connections_do_not_keep_others_waiting() {
 
 // HW-05: a driver may look for the hardware address of the peer for a second within such a call.
 #[tokio::test]
-async fn a_connection_that_is_made_does_not_keep_others_waiting() {
-    if !alone(module_path!(), "a_connection_that_is_made_does_not_keep_others_waiting") {
+async fn slow_connection_setup_does_not_delay_others() {
+    if !alone(module_path!(), "slow_connection_setup_does_not_delay_others") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -115,8 +115,8 @@ async fn a_connection_that_is_made_does_not_keep_others_waiting() {
 // HW-05, CAN-03, CM-18: librdmacm asks another service for the route, within the call. As many attempts wait for it as there are
 // threads, and more; those of other connections go on, and the attempts end when their callers want.
 #[tokio::test]
-async fn a_route_that_is_long_in_coming_keeps_no_other_waiting() {
-    if !alone(module_path!(), "a_route_that_is_long_in_coming_keeps_no_other_waiting") {
+async fn slow_route_does_not_delay_others() {
+    if !alone(module_path!(), "slow_route_does_not_delay_others") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -170,8 +170,8 @@ async fn a_route_that_is_long_in_coming_keeps_no_other_waiting() {
 
 // HW-05: over iWARP the kernel asks another service for a port, within the call. Whoever calls waits, and nobody else.
 #[tokio::test]
-async fn a_listener_that_is_slow_to_begin_keeps_no_event_waiting() {
-    if !alone(module_path!(), "a_listener_that_is_slow_to_begin_keeps_no_event_waiting") {
+async fn slow_listen_delays_no_other_event() {
+    if !alone(module_path!(), "slow_listen_delays_no_other_event") {
         return;
     }
     let Some(_reset) = fake_reset() else { return };
@@ -198,8 +198,8 @@ async fn a_listener_that_is_slow_to_begin_keeps_no_event_waiting() {
 
 // HW-05: the call for the second address of a listener keeps no request waiting at the first.
 #[test]
-fn a_listener_takes_requests_while_the_driver_begins_at_another_address() {
-    if !alone(module_path!(), "a_listener_takes_requests_while_the_driver_begins_at_another_address") {
+fn listener_takes_requests_while_second_address_starts() {
+    if !alone(module_path!(), "listener_takes_requests_while_second_address_starts") {
         return;
     }
     isolated(second_address_is_held);

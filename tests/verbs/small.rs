@@ -40,7 +40,7 @@ async fn message(adapter: &Adapter, queue_pair: &QueuePair, length: usize) -> Bu
 
 // QP-12: the device need not come for a few bytes. It does for more than the queue pair has inline.
 #[tokio::test]
-async fn few_bytes_are_copied_by_the_call_that_posts_them() {
+async fn bytes_within_inline_limit_are_copied_when_posted() {
     if fake("count qp").is_none() {
         return;
     }
@@ -59,7 +59,7 @@ async fn few_bytes_are_copied_by_the_call_that_posts_them() {
 
 // QP-10: what a read before a fence brings is what a request behind it sends.
 #[tokio::test]
-async fn few_bytes_behind_a_fence_are_those_of_the_read_before_it() {
+async fn fenced_send_carries_preceding_read_data() {
     if fake("count qp").is_none() {
         return;
     }
@@ -84,7 +84,7 @@ async fn few_bytes_behind_a_fence_are_those_of_the_read_before_it() {
 // QP-12: the bytes can be others when the call returns, also where the doorbell rings later, and be in more parts than there are
 // entries.
 #[tokio::test]
-async fn inline_bytes_are_copied_when_they_are_posted_however_late_the_doorbell_rings() {
+async fn inline_bytes_are_copied_before_the_doorbell() {
     if fake("count qp").is_none() {
         return;
     }

@@ -32,7 +32,7 @@ fn new_link() -> Option<Link> {
 
 // IO-09: both ends are idle, and neither is told of the end of the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_peer_of_an_idle_stream_is_noticed() {
+async fn dead_peer_of_idle_stream_is_noticed() {
     const PATH_TIMEOUT: Duration = Duration::from_secs(8);
     let Some(link) = new_link() else { return };
     let provider = VerbsConfig::default().path_timeout(Some(PATH_TIMEOUT));
@@ -62,7 +62,7 @@ async fn a_dead_peer_of_an_idle_stream_is_noticed() {
 
 // IO-11: addresses that are added to the interface of a device are served by the device, on the same port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_is_added_is_served_by_the_device() {
+async fn added_address_is_served_by_device() {
     let Some(link) = new_link() else { return };
     let IpAddr::V4(own) = link.address else { panic!("{:?}", link.address) };
     let [a, b, c, _] = own.octets();
@@ -163,7 +163,7 @@ async fn options_of_a_stream_are_in_its_request() {
 // IO-08: an accept says how often the peer's device repeats a message for which there is no receive, and agrees on read
 // limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn options_of_accepted_streams_reach_the_device_of_the_peer() {
+async fn accept_options_reach_the_peer_device() {
     /// More than the receives, which nobody polls.
     const SENDS: usize = 40;
     if !is_rxe("iWARP has TCP repeat what is lost") {

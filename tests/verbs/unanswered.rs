@@ -69,8 +69,8 @@ const SILENCES: &[(&str, &str)] = &[
 
 // HW-13, CM-12, CM-18, CM-19, CM-21: whatever it is that nobody answers.
 #[tokio::test]
-async fn a_connect_ends_in_the_time_of_its_caller() {
-    if !alone(module_path!(), "a_connect_ends_in_the_time_of_its_caller") {
+async fn unanswered_connect_ends_at_its_timeout() {
+    if !alone(module_path!(), "unanswered_connect_ends_at_its_timeout") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -181,8 +181,8 @@ enum Lost {
 // HW-13, X8: the connection manager has a limit for the last message. The active side learns of it when it completes, or by the end
 // of its connection.
 #[tokio::test]
-async fn an_accept_that_nobody_completes_ends_when_the_device_gives_up() {
-    if !alone(module_path!(), "an_accept_that_nobody_completes_ends_when_the_device_gives_up") {
+async fn uncompleted_accept_ends_when_device_gives_up() {
+    if !alone(module_path!(), "uncompleted_accept_ends_when_device_gives_up") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -385,8 +385,8 @@ async fn connections_that_are_dropped_in_silence_leave_nothing() {
 
 // HW-13: kernels from 6.0 on report a peer whose hardware address has changed as unreachable, to ids that are connected, too.
 #[tokio::test]
-async fn a_connected_peer_that_is_reported_unreachable_is_lost() {
-    if !alone(module_path!(), "a_connected_peer_that_is_reported_unreachable_is_lost") {
+async fn connected_peer_reported_unreachable_is_lost() {
+    if !alone(module_path!(), "connected_peer_reported_unreachable_is_lost") {
         return;
     }
     let Some(_) = fake("reset") else { return };

@@ -152,8 +152,8 @@ async fn is_as_good_as_before(
 
 // HW-13, CM-17, CM-19, CM-21: one queue pair goes through all of it. Errors that leave the connector usable do; the others do not.
 #[tokio::test]
-async fn every_answer_to_a_connect_is_told_for_what_it_means() {
-    if !alone(module_path!(), "every_answer_to_a_connect_is_told_for_what_it_means") {
+async fn every_connect_answer_maps_to_its_error() {
+    if !alone(module_path!(), "every_connect_answer_maps_to_its_error") {
         return;
     }
     let Some(_) = fake("reset") else { return };
@@ -197,8 +197,8 @@ async fn every_answer_to_a_connect_is_told_for_what_it_means() {
 // HW-13: the port that the driver finds taken was of our own choice, so the next one is as good. One that the caller has bound
 // is not replaced.
 #[tokio::test]
-async fn a_port_that_the_driver_finds_taken_is_replaced() {
-    if !alone(module_path!(), "a_port_that_the_driver_finds_taken_is_replaced") {
+async fn port_taken_at_driver_is_replaced() {
+    if !alone(module_path!(), "port_taken_at_driver_is_replaced") {
         return;
     }
     let Some(_) = fake("reset") else { return };

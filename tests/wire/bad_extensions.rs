@@ -112,7 +112,7 @@ async fn every_violation_ends_that_connection_with_its_terminate() {
 }
 
 #[tokio::test]
-async fn more_atomics_than_were_agreed_on_are_too_many() {
+async fn atomics_beyond_the_limit_terminate_connection() {
     /// More than any socket holds.
     const SIZE: u32 = 64 << 20;
     let adapter = adapter();
@@ -146,7 +146,7 @@ async fn more_atomics_than_were_agreed_on_are_too_many() {
 }
 
 #[tokio::test]
-async fn an_answer_to_an_atomic_must_be_the_one_that_was_asked_for() {
+async fn atomic_answer_must_match_its_request() {
     for crc in [false, true] {
         let adapter = adapter_with(SoftConfig::default().crc(crc));
         let there = RemoteRegion::new(0x1000, RemoteKey(7), 8);
@@ -172,7 +172,7 @@ async fn an_answer_to_an_atomic_must_be_the_one_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_peer_without_extensions_ends_the_connection_that_uses_them() {
+async fn peer_without_extensions_terminates_the_connection() {
     let adapter = adapter();
     let there = RemoteRegion::new(0x1000, RemoteKey(7), 8);
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
@@ -188,7 +188,7 @@ async fn a_peer_without_extensions_ends_the_connection_that_uses_them() {
 }
 
 #[tokio::test]
-async fn immediate_data_takes_a_receive_from_whoever_sends_it() {
+async fn immediate_data_consumes_a_receive() {
     for crc in [false, true] {
         let adapter = adapter_with(SoftConfig::default().crc(crc));
         let (end, mut peer, _) =
@@ -207,7 +207,7 @@ async fn immediate_data_takes_a_receive_from_whoever_sends_it() {
 }
 
 #[tokio::test]
-async fn a_peer_takes_back_nothing_but_its_own_windows() {
+async fn peer_invalidates_only_its_own_windows() {
     for crc in [false, true] {
         let adapter = adapter_with(SoftConfig::default().crc(crc));
         let other = connected(&adapter).await;
@@ -251,7 +251,7 @@ async fn a_peer_takes_back_nothing_but_its_own_windows() {
 }
 
 #[tokio::test]
-async fn a_peer_without_receives_is_judged_before_it_waits() {
+async fn violation_does_not_wait_for_receive() {
     for crc in [false, true] {
         let adapter = adapter_with(SoftConfig::default().crc(crc));
         let shared = adapter.shared_receive_queue(SharedReceiveConfig::default()).expect("a queue");

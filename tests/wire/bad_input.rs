@@ -126,7 +126,7 @@ async fn private_data_of_every_length_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_hung_up_on_and_nobody_waits_for_it() {
+async fn silent_peer_is_closed_without_delaying_others() {
     let adapter = adapter_with(SoftConfig::default().request_timeout(Duration::from_millis(300)));
     let bystander = Bystander::new(&adapter).await;
     let (listener, address) = listening(&adapter);
@@ -146,7 +146,7 @@ async fn a_peer_that_says_nothing_is_hung_up_on_and_nobody_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_flood_of_half_open_connections_delays_the_next_peer_and_no_more() {
+async fn half_open_flood_only_delays_next_peer() {
     let config = SoftConfig::default().half_open(2).request_timeout(Duration::from_millis(500));
     let adapter = adapter_with(config);
     let bystander = Bystander::new(&adapter).await;
@@ -168,7 +168,7 @@ async fn a_flood_of_half_open_connections_delays_the_next_peer_and_no_more() {
 }
 
 #[tokio::test]
-async fn half_open_places_are_given_to_the_next_when_their_holders_leave() {
+async fn freed_half_open_places_are_reused() {
     // The deadline is out of reach: only leaving makes room.
     let config = SoftConfig::default().half_open(2).request_timeout(patience() * 10);
     let adapter = adapter_with(config);
@@ -239,7 +239,7 @@ async fn invalid_replies_leave_the_connector_usable() {
 
 // RFC 6581 has a code for a reply without a ready-to-receive frame in common (SEC-14).
 #[tokio::test]
-async fn a_reply_that_asks_for_what_was_not_offered_gets_a_terminate() {
+async fn reply_choosing_unoffered_rtr_gets_terminate() {
     let adapter = adapter();
     let reply = Start::enhanced(4 | PEER_TO_PEER | RTR_SEND, 4).encode(REPLY_KEY);
     let (outcome, mut peer, ..) = raw::raw_replies(&adapter, &reply).await;
@@ -415,7 +415,7 @@ async fn a_frame_with_a_bad_checksum_places_nothing() {
 
 // A gap, another number and too many bytes have different codes, and fail the receive (SEC-14).
 #[tokio::test]
-async fn a_second_part_that_does_not_continue_the_message_is_a_violation() {
+async fn inconsistent_second_segment_is_a_violation() {
     let adapter = adapter();
     for (case, second, why) in [
         ("a gap", raw::untagged(raw::SEND, true, 0, 1, 5, b"x"), (1, 2, 4)),
@@ -436,7 +436,7 @@ async fn a_second_part_that_does_not_continue_the_message_is_a_violation() {
 
 // An answer has the sink, the offset and the length of its request, or the read fails (SEC-14).
 #[tokio::test]
-async fn answers_that_differ_from_what_was_asked_fail_the_read() {
+async fn mismatched_answer_fails_the_read() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let answer = |last, stag: u32, to, data: &[u8]| raw::tagged(raw::READ_RESPONSE, last, stag, to, data);
@@ -467,7 +467,7 @@ async fn answers_that_differ_from_what_was_asked_fail_the_read() {
 
 // SEC-14: the sink of each read has a name of its own, so that an answer to another one is noticed.
 #[tokio::test]
-async fn an_answer_that_names_the_sink_of_another_read_fails_both() {
+async fn answer_to_other_read_sink_fails_both() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(4, 4)).await;
     let remote = RemoteRegion::new(0, RemoteKey(7), 4);
@@ -534,7 +534,7 @@ async fn a_terminate_is_the_reason_of_the_loss() {
 
 // A Terminate from the active side rejects the reply, and the queue pair of the accept is free (SEC-14).
 #[tokio::test]
-async fn a_terminate_instead_of_the_first_frame_refuses_the_accept() {
+async fn terminate_instead_of_first_frame_refuses_accept() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     // With CRC siw leaves the checksum of such a Terminate empty.
@@ -600,7 +600,7 @@ async fn an_invalid_first_frame_aborts_the_accept() {
 
 // The active side may send its first frame only after the reply (SEC-14).
 #[tokio::test]
-async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
+async fn frame_before_our_reply_aborts_the_accept() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let (listener, address) = listening(&adapter);
@@ -621,7 +621,7 @@ async fn a_frame_between_the_request_and_our_reply_ends_the_attempt() {
 
 // Wherever the frame is cut, the receive is flushed and the memory stays as it was (SEC-14).
 #[tokio::test]
-async fn an_end_or_a_reset_within_a_frame_loses_the_connection() {
+async fn end_or_reset_within_frame_loses_connection() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let region = target(&adapter, Access::REMOTE_READ | Access::REMOTE_WRITE).await;
@@ -669,7 +669,7 @@ async fn an_end_or_a_reset_within_a_frame_loses_the_connection() {
 
 // The inbound limit is zero, so any Read Request is one too many (SEC-15).
 #[tokio::test]
-async fn reads_that_were_not_agreed_on_break_the_connection() {
+async fn unagreed_reads_break_the_connection() {
     let adapter = adapter();
     let bystander = Bystander::new(&adapter).await;
     let region = target(&adapter, Access::REMOTE_READ).await;
@@ -688,7 +688,7 @@ async fn reads_that_were_not_agreed_on_break_the_connection() {
 
 // The inbound limit is one, and the second request comes while the first is being answered (SEC-15).
 #[tokio::test]
-async fn more_reads_at_once_than_agreed_break_the_connection() {
+async fn reads_beyond_the_limit_break_the_connection() {
     let adapter = adapter();
     // Far more than sockets hold: the first answer cannot be over when the second request comes.
     let region = adapter.register(64 << 20, Access::REMOTE_READ).await.expect("registered");
@@ -703,7 +703,7 @@ async fn more_reads_at_once_than_agreed_break_the_connection() {
 }
 
 #[tokio::test]
-async fn a_peer_that_stops_reading_holds_up_nobody_but_itself() {
+async fn nonreading_peer_delays_only_itself() {
     let adapter = adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(300)));
     let bystander = Bystander::new(&adapter).await;
     let (end, peer, _) = raw::raw_accepts(&adapter, Start::enhanced(4, 4)).await;

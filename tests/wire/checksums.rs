@@ -39,7 +39,7 @@ fn found(region: &Region) -> Vec<u8> {
 
 // SEC-14: what came before a bad frame in the same read is placed, and nothing of the bad one or behind it.
 #[tokio::test]
-async fn of_many_frames_at_once_those_before_the_bad_one_are_placed() {
+async fn frames_before_a_bad_one_are_placed() {
     let adapter = adapter();
     for (sizes, bad) in [
         (vec![LARGE; 12], 11),
@@ -74,7 +74,7 @@ async fn of_many_frames_at_once_those_before_the_bad_one_are_placed() {
 
 // Two valid segments do not deliver a message whose third is invalid (SEC-14).
 #[tokio::test]
-async fn a_message_whose_last_segment_is_bad_is_not_received() {
+async fn message_with_bad_last_segment_is_discarded() {
     let adapter = adapter();
     let (end, mut peer) = checked(&adapter).await;
     let receive = end.queue_pair.receive(room(&adapter, 3 * MESSAGE)).expect("posted");
@@ -150,7 +150,7 @@ async fn frames_arrive_however_the_stream_is_cut() {
 
 // A checksum covers the bytes that are sent, even if the memory changes during the send.
 #[tokio::test]
-async fn memory_that_changes_while_it_is_sent_has_the_right_checksum() {
+async fn changing_memory_is_sent_with_right_checksum() {
     const LENGTH: usize = 4 * LARGE;
     let adapter = adapter();
     let region = adapter.register(LENGTH, Access::REMOTE_READ).await.expect("registered");

@@ -15,13 +15,13 @@ use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{AcceptParams, Access, Adapter, ConnectParams, ReadLimits, RemoteRegion};
 
 #[test]
-fn the_checksum_of_the_tests_is_the_standard_one() {
+fn test_checksum_is_standard_crc32c() {
     assert_eq!(raw::crc32c(b"123456789"), 0xe306_9283);
     assert_eq!(raw::fpdu(&[], true).len(), 8);
 }
 
 #[tokio::test]
-async fn no_more_reads_are_in_flight_than_the_peer_allows() {
+async fn reads_in_flight_respect_peer_limit() {
     let adapter = adapter();
     for limit in [1, 2, 5] {
         let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(limit, 16)).await;
@@ -159,7 +159,7 @@ async fn checksums_are_on_when_either_side_asks() {
 }
 
 #[tokio::test]
-async fn accept_waits_for_the_frame_of_readiness_that_was_chosen() {
+async fn accept_waits_for_chosen_rtr_frame() {
     let adapter = adapter();
     let (empty_write, empty_read) = (raw::write(0, 0, &[]), raw::read_request(1, (1, 0), 0, (0, 0)));
     // Each case has the offers in the two words, the choice that the reply must make, and the frame itself.
@@ -204,7 +204,7 @@ async fn accept_waits_for_the_frame_of_readiness_that_was_chosen() {
 }
 
 #[tokio::test]
-async fn complete_sends_the_frame_of_readiness_that_was_chosen() {
+async fn complete_sends_the_chosen_rtr_frame() {
     let adapter = adapter();
     let write = Start::enhanced(4 | PEER_TO_PEER, 4 | RTR_WRITE);
     let (_end, mut peer, _) = raw::raw_accepts(&adapter, write).await;
@@ -242,7 +242,7 @@ async fn a_message_glued_to_the_reply_is_received() {
 
 // ERR-10: the reject bit is the application's word. Without it the peer finds an end of the stream, and may try again.
 #[tokio::test]
-async fn a_request_that_nobody_decided_about_ends_without_a_reply() {
+async fn undecided_request_ends_without_reply() {
     let adapter = adapter();
     let listener = adapter.listener();
     listener.bind((v4(), 0).into()).expect("bound");
@@ -266,7 +266,7 @@ async fn a_request_that_nobody_decided_about_ends_without_a_reply() {
 }
 
 #[tokio::test]
-async fn a_reject_reaches_a_foreign_peer_as_a_reply_with_the_reject_bit() {
+async fn reject_is_reply_with_reject_bit() {
     let adapter = adapter();
     for start in [Start::plain(0), Start::plain(1), Start::enhanced(4, 4), Start::peer_to_peer(4, 4)] {
         let (listener, address) = listening(&adapter);
@@ -308,7 +308,7 @@ async fn a_disconnect_ends_the_stream_behind_all_data() {
 }
 
 #[tokio::test]
-async fn connecting_says_the_limits_and_data_that_were_asked_for() {
+async fn connect_request_carries_limits_and_data() {
     let adapter = adapter();
     let (listener, address) = Raw::listener().await;
     let queue_pair = queue_pair(&adapter);
@@ -358,7 +358,7 @@ async fn bytes_behind_a_large_frame_are_read() {
 
 // Large payload is not copied: what follows begins where that ends, padding included.
 #[tokio::test]
-async fn a_frame_behind_payload_of_any_length_is_whole() {
+async fn frame_after_any_payload_length_is_whole() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let remote = RemoteRegion::new(0, RemoteKey(7), 4000);

@@ -63,7 +63,7 @@ fn delivered(stream: &[u8]) -> (usize, bool) {
 
 // SEC-02: the peer reads nothing until the disconnect has given up.
 #[tokio::test]
-async fn completed_sends_arrive_after_a_disconnect_that_timed_out() {
+async fn completed_sends_arrive_after_timed_out_disconnect() {
     let adapter = adapter_with(SoftConfig::default().disconnect_timeout(Duration::from_millis(200)));
     let (end, mut peer, _) = raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let (completed, waiting) = fill(&adapter, &end).await;
@@ -143,7 +143,7 @@ async fn a_slow_reader_is_not_lost() {
 
 // SEC-04: a peer that owes an answer anyway is not asked for another one.
 #[tokio::test]
-async fn a_peer_that_owes_an_answer_is_not_asked() {
+async fn peer_owing_an_answer_is_not_probed() {
     let adapter = adapter_with(SoftConfig::default().path_timeout(Some(Duration::from_secs(2))));
     let (end, mut peer, _) = raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let somewhere = RemoteRegion::new(0, RemoteKey(7), 4);
@@ -171,7 +171,7 @@ fn with_queue(queue: &SharedReceiveQueue) -> QueuePairConfig {
 
 // SEC-03, SRQ-02: for a minute there is no receive, and the path timeout is two seconds at both ends.
 #[tokio::test]
-async fn a_message_that_waits_for_a_receive_keeps_its_connection() {
+async fn message_awaiting_receive_keeps_its_connection() {
     let adapter = adapter_with(SoftConfig::default().path_timeout(Some(Duration::from_secs(2))));
     let queue = shared(&adapter, 4);
     let mut waiting = Vec::new();
@@ -243,7 +243,7 @@ async fn half_a_message_gives_its_receive_back() {
 // SEC-06: so does half a message that a poll of a completion queue has read, of which the task of the connection learns nothing
 // by the socket.
 #[tokio::test]
-async fn half_a_message_that_a_poll_has_read_gives_its_receive_back() {
+async fn half_message_read_by_poll_times_out() {
     let adapter =
         adapter_with(SoftConfig::default().message_timeout(Some(Duration::from_secs(30))).path_timeout(None));
     let queue = shared(&adapter, 1);

@@ -18,7 +18,7 @@ fn is_empty_write(frame: &Frame) -> bool {
 }
 
 #[tokio::test]
-async fn a_responder_that_overlooks_the_first_frame_is_sent_another() {
+async fn responder_missing_first_frame_gets_another() {
     let adapter = quiet();
     for start in [Start::enhanced(4, 4), Start::peer_to_peer(4, 4), Start::plain(1)] {
         let (end, mut peer, _) = raw::raw_accepts(&adapter, start.clone()).await;
@@ -53,7 +53,7 @@ async fn a_responder_that_answers_is_not_disturbed() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_its_server_to_begin_is_served() {
+async fn client_awaiting_first_message_is_served() {
     let adapter = quiet();
     for start in [Start::enhanced(4, 4), Start::plain(1), Start::enhanced(4, 4).flag(raw::CRC)] {
         let (end, mut peer, _) = raw::raw_connects(&adapter, start.clone(), AcceptParams::default()).await;
@@ -99,7 +99,7 @@ async fn private_data_whose_length_has_wrapped_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_request_that_only_claims_to_have_wrapped_is_given_up_in_time() {
+async fn request_falsely_claiming_wrap_times_out() {
     let adapter = adapter_with(SoftConfig::default().request_timeout(Duration::from_millis(100)));
     let (listener, address) = listening(&adapter);
     let mut peer = Raw::dial(address).await;

@@ -167,7 +167,7 @@ totals: 1305
     }
 
     #[test]
-    fn a_hash_may_follow_the_name_of_an_end() {
+    fn end_name_may_carry_a_hash() {
         assert_eq!(Mark::of("instructions::ends::active_end").end, Some(0));
         assert_eq!(Mark::of("instructions::ends::passive_end::h0123456789abcdef").end, Some(1));
         assert_eq!(Mark::of("instructions::ends::runtime").end, None);

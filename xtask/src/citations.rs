@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_alone_in_lists_and_in_sentences() {
+    fn rows_are_found_in_lists_and_sentences() {
         assert_eq!(rows(" CM-19").0, ["CM-19"]);
         assert_eq!(rows(" CM-19, CM-20: why. X1, and (`PRV-03`)").0, ["CM-19", "CM-20", "PRV-03"]);
         assert_eq!(rows(" Race 7; CM-29: each side").0, ["CM-29"]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_belongs_to_the_function_around_it_or_the_next() {
+    fn comment_belongs_to_enclosing_or_next_function() {
         let text = "//! CM-01\n/// CM-02\n#[test]\nfn a() {\n  // CM-03\n  fn inner() { // CM-04\n  }\n}\n\
             // CM-05\nfn declared(x: [u8; 2]);\nfn b(x: [u8; 2]) -> u8 { 1 } // CM-06\n// CM-07\n";
         let want = ["2 CM-02 a", "5 CM-03 a", "6 CM-04 a", "9 CM-05 b", "11 CM-06 b", "12 CM-07 "];
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn test_modules_in_files_of_their_own_are_named() {
+    fn out_of_line_test_modules_are_listed() {
         let text = "mod a;\n#[cfg(test)]\nmod b;\n#[cfg(all(test, feature = \"x\"))]\n#[doc(hidden)]\npub(crate) mod c;\n\
             #[cfg(not(test))]\nmod d;\n#[cfg(test)]\nuse e;\nmod f;";
         assert_eq!(test_files(text).expect("Rust"), ["b", "c"]);

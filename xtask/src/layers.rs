@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_exempt_and_new_modules_are_not() {
+    fn only_the_root_needs_no_layer() {
         assert_eq!(wrong("src/lib.rs", "pub use crate::cm::Connector; pub mod io;"), "");
         assert!(wrong("src/novel.rs", "").contains("`novel` has no layer"));
     }

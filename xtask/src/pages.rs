@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_minimum_rust_version_is_that_of_the_manifest() {
+    fn minimum_rust_version_matches_manifest() {
         let files =
             [("README.md", "The minimum Rust version is 1.88."), ("src/lib.rs", "with Rust 1.88 or later")];
         assert_eq!(oldest_rust("rust-version = \"1.88\"", files), [""; 0]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chapter_is_in_the_summary_and_its_code_is_compiled() {
+    fn chapters_are_listed_and_their_code_compiled() {
         let page = |name: &str, text: &str| (format!("{CHAPTERS}/{name}.md"), text.to_owned());
         let pages = Pages::from([
             page("SUMMARY", "- [Data](data.md)\n- [Prose](prose.md)"),

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_listing_has_the_state_and_the_tests_of_every_row() {
+    fn listing_shows_state_and_tests_per_row() {
         let mut cited = Cited::new();
         let text = "// AD-01\nfn f() {}\n// AD-02, AD-01, AD-03\nfn g() {}";
         collect(&table(), "tests/x.rs", text, Scope::All, &mut cited);

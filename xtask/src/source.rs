@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_rust_is_named_by_its_line() {
+    fn invalid_rust_is_named_by_line() {
         assert_eq!(trees("a\n{ b").map_err(|(line, _)| line).err(), Some(2));
     }
 }

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_a_name_or_a_part_of_names() {
+    fn filter_is_exact_name_or_substring() {
         assert_eq!(names("").len(), STEPS.len());
         assert_eq!(names("--filter=doc"), ["doc"]);
         assert_eq!(names("--filter test"), ["tests", "doctests"]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_in_one_job_of_the_workflow() {
+    fn each_step_is_in_one_workflow_job() {
         let workflow =
             std::fs::read_to_string(crate::root().join(".github/workflows/ci.yml")).expect("the workflow");
         let lists =

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_decides_and_the_quartiles_say_how_surely() {
+    fn verdict_follows_median_and_quartiles() {
         let measured = Quartiles { low: 1.0, median: 1.1, high: 1.2 };
         assert_eq!(Goal::AtMost(1.2).verdict(measured), "met");
         assert_eq!(Goal::AtMost(1.1).verdict(measured), "met, within the spread");

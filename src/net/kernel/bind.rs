@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_taken_once_and_free_after_drop() {
+    fn port_is_exclusive_until_dropped() {
         in_namespace(|| {
             let local = address("127.0.0.1:7001");
             let first = bind(local, PortRange::EPHEMERAL).expect("first");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn time_wait_is_in_use_for_a_chosen_port_only() {
+    fn time_wait_blocks_only_a_chosen_port() {
         in_namespace(|| {
             let listener = TcpListener::bind("127.0.0.1:6000").expect("listener");
             let range = PortRange::new(7001, 7001).expect("range");

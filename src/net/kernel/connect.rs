@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_a_timeout_and_the_socket_survives() {
+    fn connect_timeout_keeps_the_socket_bound() {
         in_namespace_async(async {
             nft("table inet t { chain c { type filter hook input priority 0; tcp dport 6000 drop; }; }");
             let listener = tokio::net::TcpListener::bind("127.0.0.1:6000").await.expect("listener");

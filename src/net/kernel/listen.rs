@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn port_zero_skips_what_is_taken_on_any_address() {
+    fn port_zero_skips_ports_taken_in_either_family() {
         in_namespace(|| {
             let range = PortRange::new(7001, 7003).expect("range");
             let list = addresses(&["127.0.0.1", "::1"]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_needs_a_runtime_and_can_be_tried_again() {
+    fn listen_without_runtime_fails_and_is_retryable() {
         let mut bound = bind(&["127.0.0.1"], 0).expect("bound");
         assert!(matches!(bound.listen(), Err(BindError::Os { call: "listen", .. })));
         let listeners = block_on(async { bound.listen() }).expect("listening");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_can_start_again_while_its_connections_live() {
+    fn listener_rebinds_while_its_connections_live() {
         in_namespace_async(async {
             let mut bound = bind(&["127.0.0.1"], 7001).expect("bound");
             let listeners = bound.listen().expect("listening");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_of_the_range_and_of_the_seed() {
+    fn random_numbers_follow_range_and_seed() {
         let draw = |seed| {
             let mut rng = Rng(seed);
             (0..100).map(|_| rng.within(&(3..=5))).collect::<Vec<_>>()

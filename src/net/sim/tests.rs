@@ -42,7 +42,7 @@ async fn pair(world: &Arc<World>) -> (Stream, Stream, Listener) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_buffer_that_is_full_takes_no_more_until_the_peer_reads() {
+async fn full_buffer_stops_writer_until_peer_reads() {
     let world = World::new(1);
     world.set_buffers(1000, 500);
     let (mut reader, writer, _listener) = pair(&world).await;
@@ -70,7 +70,7 @@ async fn a_buffer_that_is_full_takes_no_more_until_the_peer_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_in_one_direction_at_a_time() {
+async fn stream_directions_end_separately() {
     let world = World::new(1);
     let (mut here, mut there, _listener) = pair(&world).await;
     here.write_all(b"last").await.expect("written");
@@ -87,7 +87,7 @@ async fn a_stream_ends_in_one_direction_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_close_resets_if_it_is_told_to_or_leaves_bytes_unread() {
+async fn close_resets_when_aborting_or_data_unread() {
     for aborts in [true, false] {
         let world = World::new(1);
         let (here, mut there, _listener) = pair(&world).await;
@@ -105,7 +105,7 @@ async fn a_close_resets_if_it_is_told_to_or_leaves_bytes_unread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_has_ended_is_read_to_its_end_though_a_reset_follows() {
+async fn ended_stream_is_read_fully_despite_reset() {
     let world = World::new(1);
     let (mut here, mut there, _listener) = pair(&world).await;
     there.write_all(b"unread").await.expect("written");
@@ -162,7 +162,7 @@ fn a_type_of_service_leaves_congestion_control_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backlog_that_is_full_lets_peers_ask_again() {
+async fn connect_is_retried_after_full_backlog() {
     let world = World::new(1);
     let [server, client] = hosts(&world);
     let (listener, address) = listen(&server);

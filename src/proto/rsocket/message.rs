@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_written_in_the_order_of_its_reader() {
+    fn target_uses_byte_order_of_reader() {
         assert_eq!(Span::from_native(TARGETS.to_bytes(BIG_ENDIAN)), TARGETS);
         assert_eq!(TARGETS.to_bytes(true)[..2], [1, 2]);
         assert_eq!(TARGETS.to_bytes(false)[..2], [8, 7]);

@@ -66,7 +66,7 @@ fn sides(own: Settings, other: Settings) -> [Side; 2] {
 
 // A word has the byte order of the host that writes it, also on a host of the other order.
 #[test]
-fn words_of_the_peer_are_in_the_order_that_its_hello_says() {
+fn peer_byte_order_follows_its_hello() {
     let own = settings(Carrier::Send, 64, 64, 16);
     for big_endian in [false, true] {
         let hello = Hello { big_endian, ..own.hello() };
@@ -260,7 +260,7 @@ fn pair(carrier: Carrier) -> [Side; 2] {
 }
 
 #[test]
-fn a_full_ring_stops_the_writer_until_half_is_free() {
+fn full_ring_blocks_writer_until_half_free() {
     let mut sides = pair(Carrier::Immediate);
     drain(&mut sides);
     let [writer, reader] = &mut sides;
@@ -284,7 +284,7 @@ fn a_full_ring_stops_the_writer_until_half_is_free() {
 }
 
 #[test]
-fn credits_run_out_before_memory_does_with_small_messages() {
+fn small_messages_exhaust_credits_before_memory() {
     for (carrier, kept) in [(Carrier::Immediate, 0), (Carrier::Send, 6)] {
         let mut sides = pair(carrier);
         drain(&mut sides);
@@ -475,7 +475,7 @@ fn an_empty_ring_is_used_from_its_start() {
 // One of many small messages is signaled, and each of few large ones: before the ring or the queue is full, and for all
 // before it.
 #[test]
-fn few_transfers_are_told_of_while_there_is_room_behind_them() {
+fn few_transfers_are_signaled_while_room_remains() {
     let told = |carrier, depth, length, count| {
         let settings = settings(carrier, 1 << 20, 1 << 17, depth);
         let [mut side, _] = sides(settings, settings);
@@ -492,7 +492,7 @@ fn few_transfers_are_told_of_while_there_is_room_behind_them() {
 // A close waits for the silent requests: the completion of a message covers them, or that of a request without one if
 // the peer is gone.
 #[test]
-fn the_end_of_a_stream_is_told_of_all_transfers() {
+fn close_waits_for_unsignaled_transfers() {
     let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
     side.write(64).expect("room");
     assert!(side.outstanding.is_empty(), "it is silent");
@@ -533,7 +533,7 @@ fn a_target_of_another_length_is_a_lie() {
 
 // IO-05: an end that may not begin sends once the peer has; and a program in C may leave without a message.
 #[test]
-fn an_end_waits_for_the_first_message_of_its_peer() {
+fn sending_waits_for_first_peer_message() {
     let settings = settings(Carrier::Send, 4096, 4096, 16);
     let mut machine = Machine::new(settings, settings.hello(), false);
     assert!(!machine.may_send() && machine.room(1) == 0 && machine.room(usize::MAX) == 0);

@@ -404,7 +404,7 @@ async fn run_to(end: &End, driver: &mut Driver<Log>, entry: &str, mut look: impl
 // Bytes that arrive while this end disconnects are discarded in turns, too (SEC-01). Zeros are the shortest
 // frames.
 #[tokio::test]
-async fn a_flood_at_the_end_is_discarded_in_turns() {
+async fn flood_during_disconnect_is_discarded_in_turns() {
     const LENGTH: usize = 128 * 1024;
     let (mut end, mut driver) = End::passive().await;
     if let Stream::Kernel(stream) = driver.socket.stream() {
@@ -512,7 +512,7 @@ async fn a_frame_that_stops_keeps_no_room() {
 
 // A thread is writing whenever the silent peer is to be asked (SEC-04).
 #[tokio::test]
-async fn a_peer_that_cannot_be_asked_is_given_up() {
+async fn silent_peer_is_lost_without_a_probe() {
     let config = SoftConfig::default().path_timeout(Some(Duration::from_secs(2)));
     let (mut end, driver) = End::passive_with(&config).await;
     end.peer.write_all(&rtr_frame(Rtr::Write, false)).await.expect("written");
@@ -531,7 +531,7 @@ async fn a_peer_that_cannot_be_asked_is_given_up() {
 
 // A peer that sends few bytes at a time causes as many system calls as one that sends many (SEC-01).
 #[tokio::test]
-async fn a_read_costs_its_system_call_and_its_bytes() {
+async fn read_cost_counts_system_call_and_bytes() {
     let (mut end, driver) = End::passive_with(&SoftConfig::default().crc(true)).await;
     let socket = driver.socket.clone();
     let length = 60_000_u16.to_be_bytes();

@@ -339,7 +339,7 @@ mod tests {
     // A message of a byte stream ends with the rest of its last frame, and with a Send of four bytes. The
     // payload of the next message must not go through the staging buffer for that.
     #[test]
-    fn the_end_of_a_large_message_does_not_announce_small_ones() {
+    fn large_message_tail_predicts_no_small_messages() {
         let mut ahead = ReadAhead::new(false);
         assert_eq!(ahead.headers(false), MANY, "nothing is known");
         for length in [65_520, 65_520, 4, 256, 4] {
@@ -368,7 +368,7 @@ mod tests {
     // With a shared receive queue, a peer decides how long a message waits, and all that was read behind it
     // (SEC-12).
     #[test]
-    fn little_is_read_behind_a_message_that_may_wait() {
+    fn read_ahead_is_small_with_shared_receives() {
         let mut ahead = ReadAhead::new(true);
         ahead.begin(mpa::fpdu_length(mpa::MAX_ULPDU));
         assert_eq!((ahead.whole_frames(), ahead.room()), (MANY, MANY));

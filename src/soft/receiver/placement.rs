@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_placed_or_back_in_the_stream() {
+    fn every_byte_is_placed_or_put_back() {
         let rest = Payload::from_iter([sink().whole()]);
         let first = Tagged { last: true, opcode: Opcode::Write, stag: 7, to: SEGMENT as u64 };
         let message = Plan { first, payload: SEGMENT, length: FRAMES * SEGMENT, sink: None, behind: GAP };

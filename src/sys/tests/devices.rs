@@ -79,14 +79,14 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device) {
 }
 
 #[test]
-fn a_queue_pair_flushes_and_leaves_nothing_on_each_device() {
+fn queue_pair_flushes_and_leaves_nothing() {
     guest::each(a_queue_pair_flushes);
 }
 
 /// Creates more queues than `siw` has page numbers for without trouble: it gives user space the place of a queue as a
 /// page number, of which one also means that there is none.
 #[test]
-fn siw_has_more_queue_pairs_than_the_driver_numbers_well() {
+fn siw_supports_queues_beyond_its_page_numbers() {
     let Some(guest) = Guest::enter() else { return };
     let context = Context::open(&guest.siw().name).unwrap();
     let side = Side::new(&context, 1);
@@ -146,7 +146,7 @@ fn a_port_that_goes_down_is_told() {
 /// Removes a device in use. The kernel waits until every program has closed the device, librdmacm's own opening
 /// included.
 #[test]
-fn a_device_can_be_removed_while_it_is_in_use() {
+fn device_is_removable_while_in_use() {
     let Some(_guest) = Guest::enter() else { return };
     let own = OwnDevice::new();
     let context = Context::open("rxe8").unwrap();

@@ -270,7 +270,7 @@ fn structures_numbers_and_functions_are_those_of_c() {
 // HW-18, CM-35: what is looked for at run time is what the headers declare, from rdma-core 34 and 31 on. In older headers the names
 // stand for nothing, and are declared here.
 #[test]
-fn functions_found_at_run_time_are_those_of_c() {
+fn runtime_functions_match_those_of_c() {
     let Some(flags) = compiler_flags() else { return };
     // As [`RegDmabufMr`](crate::sys::ffi::RegDmabufMr) and [`EceFunctions`](crate::sys::ffi::EceFunctions) have them.
     let functions = [

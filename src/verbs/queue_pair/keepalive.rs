@@ -166,7 +166,7 @@ mod tests {
 
     // A peer is probed after half of the path timeout, and given up after all of it (SEC-04).
     #[test]
-    fn a_peer_is_asked_after_half_and_given_up_after_all_of_the_time() {
+    fn silent_peer_is_probed_halfway_then_lost() {
         let mut silence = Silence::default();
         for _ in 0..TICKS / 2 {
             assert!(!silence.is_due());
@@ -195,7 +195,7 @@ mod tests {
 
     // SEC-04: what is ahead of the probe may wait for a receive.
     #[test]
-    fn a_probe_behind_other_requests_is_left_to_the_device() {
+    fn probe_behind_requests_is_left_to_device() {
         let mut silence =
             Silence { quiet: TICKS, probe: Some(Probe { ticks: TICKS, alone: false, next: 0 }) };
         assert!(!silence.tick());

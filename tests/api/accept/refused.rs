@@ -65,12 +65,12 @@ async fn connected_again_and_again<F: Future<Output = ()>>(
 
 // CM-24: the queue pair of a failed accept is as it was, at once, with its receives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_accept_that_the_peer_rejects_leaves_its_queue_pair_free() {
+async fn accept_with_rejected_reply_frees_its_queue_pair() {
     refused_again_and_again(|reply| async move { reply.reject(&[]).await.expect("rejected") }).await;
 }
 
 // The drop of a reply rejects it, and the queue pair of the failed accept keeps its receives (CM-24).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_accept_whose_peer_lets_go_leaves_its_queue_pair_free() {
+async fn accept_with_dropped_reply_frees_its_queue_pair() {
     refused_again_and_again(|reply| async move { drop(reply) }).await;
 }

@@ -21,7 +21,7 @@ async fn accept_sees_the_death_of_the_peer() {
 
 // The completion queue of a queue pair overruns while its accept is pending: no later call waits for the queue pair (CQ-05).
 #[tokio::test]
-async fn an_overrun_during_an_accept_leaves_no_call_waiting() {
+async fn completion_queue_overrun_fails_pending_and_later_accepts() {
     let adapter = adapter();
     let results = adapter.completion_queue(CompletionQueueConfig::default().depth(1)).expect("a queue");
     let config = QueuePairConfig::default().receive_completions(&results);

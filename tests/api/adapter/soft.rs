@@ -8,7 +8,7 @@ use tokio_rdma::{Adapter, AdapterInfo, ReadLimits};
 
 // The interface is one end of a veth pair, and a connection to its own address stays on the host (AD-04, CM-30).
 #[test]
-fn an_adapter_that_is_not_the_loopback_interface_connects_to_itself() {
+fn non_loopback_adapter_connects_to_itself() {
     isolated(async || {
         ip("link add left type veth peer name right");
         ip("address add 10.9.0.1/24 dev left");
@@ -31,7 +31,7 @@ fn section<'a>(text: &'a str, info: &AdapterInfo) -> Vec<(&'a str, &'a str)> {
 
 // A field of `AdapterInfo` that the tool leaves out fails the test, because `Debug` names every field (AD-08).
 #[tokio::test]
-async fn the_tool_prints_every_limit_and_flag_of_every_adapter() {
+async fn adapters_tool_prints_every_limit_and_flag() {
     let output = example("adapters", &[]);
     assert!(output.status.success(), "{output:?}");
     let text = stdout(&output);

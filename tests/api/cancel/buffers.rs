@@ -16,7 +16,7 @@ use tokio_rdma::{Access, Status};
 
 // Buffers of requests that fail inline come back unchanged, and nothing of them reaches the peer (CAN-08).
 #[tokio::test]
-async fn an_error_at_once_means_that_nothing_was_submitted() {
+async fn inline_error_means_nothing_was_submitted() {
     let adapter = adapter();
     let stranger = common::adapter();
     let Pair { active, passive } = connected(&adapter).await;
@@ -56,7 +56,7 @@ async fn an_error_at_once_means_that_nothing_was_submitted() {
 
 // A receive keeps its place in the queue when its future is dropped (CAN-09).
 #[tokio::test]
-async fn a_receive_whose_future_was_dropped_still_takes_its_message() {
+async fn dropped_receive_still_takes_its_message() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     for _ in 0..often(200, 10) {
@@ -103,7 +103,7 @@ async fn a_send_whose_future_was_dropped_arrives_whole() {
 
 // The answer to the dropped read does not fill the next one (CAN-09).
 #[tokio::test]
-async fn a_read_whose_future_was_dropped_leaves_the_next_one_its_answer() {
+async fn dropped_read_leaves_the_next_read_intact() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;

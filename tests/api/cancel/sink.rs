@@ -37,7 +37,7 @@ impl Wake for Inline {
 
 // CAN-09: a read that the end of the connection cuts short is given back only when nobody writes to it any more.
 #[tokio::test]
-async fn the_sink_of_a_read_that_was_cut_short_comes_back_itself() {
+async fn interrupted_read_returns_its_original_sink() {
     let adapter = adapter();
     let (end, mut peer, _) = raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let sink = room(&adapter, 64);

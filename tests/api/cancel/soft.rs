@@ -38,7 +38,7 @@ async fn cancelling_a_connector_ends_its_connect() {
 
 // Arrays, slices and parts come back with the bytes and ranges with which they were posted (CAN-09).
 #[tokio::test]
-async fn buffers_come_back_intact_when_their_requests_are_flushed() {
+async fn flushed_requests_return_their_buffers_intact() {
     let adapter = adapter();
     let (end, peer) = connected_to_raw(&adapter).await;
     let content = |i: usize| vec![i as u8; 1 + i * 100];
@@ -94,7 +94,7 @@ fn a_pending_disconnect_ends_with_the_runtime() {
 
 // The peers do not answer, so the end of the runtime alone completes the futures (CAN-03, CAN-04).
 #[test]
-fn both_sides_of_a_handshake_end_with_the_runtime() {
+fn both_handshake_sides_end_with_the_runtime() {
     let (home, other) = (runtime(), runtime());
     let (adapter, listener, address, raw) = home.block_on(async {
         let adapter = adapter();

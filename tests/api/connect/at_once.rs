@@ -10,7 +10,7 @@ use tokio_rdma::error::ConnectError;
 
 // CM-22: two connects at once on one connector: one of them has its queue pair, and the other's is free.
 #[tokio::test]
-async fn of_two_connects_at_once_one_leaves_its_queue_pair_alone() {
+async fn losing_concurrent_connect_leaves_its_queue_pair_free() {
     const ROUNDS: usize = 2000;
     let adapter = adapter();
     let (_listener, address) = Raw::listener().await;

@@ -43,7 +43,7 @@ async fn no_ephemeral_port_left() {
 
 // CM-03, CM-19: a connect that was refused gives the port back, to itself first of all.
 #[tokio::test]
-async fn the_only_port_serves_one_attempt_after_the_other() {
+async fn refused_connect_releases_the_only_ephemeral_port() {
     let free = nobody(v4()).port();
     let adapter = adapter_with(SoftConfig::default().ephemeral_ports(free..=free));
     let peer = common::adapter();

@@ -7,7 +7,7 @@ use tokio_rdma::error::ConnectError;
 
 // CM-19: whatever it was that answered, a bound connector that was refused is still bound.
 #[tokio::test]
-async fn a_reply_that_is_none_leaves_the_connector_bound() {
+async fn invalid_reply_leaves_the_connector_bound() {
     let adapter = adapter();
     let bad_rtr = Start::enhanced(4 | raw::PEER_TO_PEER | raw::RTR_SEND, 4).encode(REPLY_KEY);
     for reply in [b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), bad_rtr] {

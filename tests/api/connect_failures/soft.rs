@@ -15,7 +15,7 @@ async fn connect_error(connector: &Connector, queue_pair: &QueuePair, peer: Sock
 
 // CM-33: and from one that hung up.
 #[tokio::test]
-async fn a_peer_that_hangs_up_is_a_refusal_with_its_own_reason() {
+async fn closing_peer_refuses_connect_with_its_own_reason() {
     let adapter = adapter();
     let stranger = std::net::TcpListener::bind((v4(), 0)).expect("a port");
     let address = stranger.local_addr().expect("its address");

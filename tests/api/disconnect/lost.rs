@@ -30,7 +30,7 @@ fn read_of_nobody(end: &End, adapter: &tokio_rdma::Adapter) -> Op<Buffer> {
 
 // `disconnect` returns when the peer has closed its side as well, and every request has completed by then (DIS-01).
 #[tokio::test]
-async fn disconnect_waits_for_the_peer_and_gives_all_memory_back() {
+async fn disconnect_waits_for_peer_and_returns_all_buffers() {
     let adapter = adapter();
     let (end, mut peer) = connected_to_raw(&adapter).await;
     let receive = end.queue_pair.receive(adapter.buffer_from(&[9; 64]).expect("memory")).expect("posted");
@@ -77,7 +77,7 @@ async fn requests_left_by_the_peer_are_flushed() {
 
 // `disconnect` fails after the limit of the adapter on both sides, and the receives have completed by then (DIS-14).
 #[tokio::test]
-async fn a_disconnect_that_nobody_answers_is_over_all_the_same() {
+async fn unanswered_disconnect_times_out() {
     let adapter = impatient();
     for passive in [false, true] {
         let (end, peer) =
@@ -98,7 +98,7 @@ async fn a_disconnect_that_nobody_answers_is_over_all_the_same() {
 
 // The limit of `disconnect` holds while sends fill the socket of a peer that does not read (DIS-14).
 #[tokio::test]
-async fn a_peer_that_takes_nothing_does_not_hold_up_the_disconnect() {
+async fn disconnect_limit_holds_with_a_full_socket() {
     let adapter = impatient();
     let (end, peer) = connected_to_raw(&adapter).await;
     // More than both sockets hold, to a peer that does not read.
@@ -119,7 +119,7 @@ async fn a_peer_that_takes_nothing_does_not_hold_up_the_disconnect() {
 
 // A connection whose handles are dropped closes in the background, and is reset after the same limit (DIS-14).
 #[tokio::test]
-async fn a_released_connection_does_not_wait_for_ever_either() {
+async fn dropped_connection_is_reset_after_the_limit() {
     let (end, mut peer) = connected_to_raw(&impatient()).await;
     drop(end);
     // First the orderly end of stream, then, unanswered, the reset.
@@ -174,7 +174,7 @@ async fn the_reason_tells_what_broke_it() {
 
 // SEC-11: a write meets the reset while the reader is within a frame. The table of causes is the tests around this one.
 #[tokio::test]
-async fn the_first_cause_is_the_one_that_is_told() {
+async fn first_cause_of_a_loss_is_reported() {
     let adapter = adapter();
     for passive in [false, true] {
         let (end, mut peer) =
@@ -193,7 +193,7 @@ async fn the_first_cause_is_the_one_that_is_told() {
 
 // Both ends keep the layer, the type and the code of a Terminate, and which end sent it (DIS-15, SEC-11).
 #[tokio::test]
-async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
+async fn disconnect_reason_keeps_terminate_at_both_ends() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let nowhere = RemoteRegion::new(0, RemoteKey(0xdead_0001), 8);
@@ -212,7 +212,7 @@ async fn the_reason_keeps_what_a_terminate_said_at_both_ends() {
 
 // The message completed early, and the `disconnect` behind it reports its loss (ERR-08).
 #[tokio::test]
-async fn a_message_that_nobody_took_fails_the_disconnect_behind_it() {
+async fn unreceived_message_fails_the_later_disconnect() {
     let adapter = adapter();
     for _ in 0..20 {
         let Pair { active, passive } = connected(&adapter).await;

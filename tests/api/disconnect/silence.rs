@@ -12,7 +12,7 @@ const MORE_THAN_SOCKETS_HOLD: usize = 32 << 20;
 
 // DIS-11: silence is counted from the question, and a peer that could not be asked has not been silent.
 #[tokio::test]
-async fn a_peer_that_was_busy_reading_gets_time_to_answer() {
+async fn path_timeout_excludes_time_with_a_full_socket() {
     let adapter = adapter_with(SoftConfig::default().path_timeout(Some(Duration::from_secs(20))));
     let (end, mut peer, _) = raw_accepts(&adapter, Start::peer_to_peer(4, 4)).await;
     let receive = end.queue_pair.receive(room(&adapter, 8)).expect("posted");

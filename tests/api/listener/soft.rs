@@ -26,7 +26,7 @@ fn impatient() -> SoftConfig {
 
 // LS-13, CM-09: and no setting ends the wait (X8).
 #[tokio::test]
-async fn accept_is_pending_for_as_long_as_the_peer_does_not_complete() {
+async fn accept_is_pending_until_the_peer_completes() {
     let adapter = adapter_with(impatient());
     let (_clock, clock) = listening(&adapter);
     let open = half_open(&adapter, v4()).await;

@@ -37,7 +37,7 @@ async fn a_flush_cancels_a_connect() {
 
 // QP-16, ERR-04: the peer has accepted.
 #[tokio::test]
-async fn a_flush_cancels_a_connect_that_has_its_reply() {
+async fn flush_cancels_a_connect_after_its_reply() {
     let adapter = adapter();
     for ip in both() {
         let open = half_open(&adapter, ip).await;
@@ -76,7 +76,7 @@ async fn a_flush_cancels_an_accept() {
 
 // QP-16: the connection does not survive it. Nothing is left for a second flush, or for one of the other end.
 #[tokio::test]
-async fn a_flush_of_a_connected_queue_pair_ends_its_connection() {
+async fn flush_of_connected_queue_pair_ends_its_connection() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let receives = posted(&adapter, &pair.active.queue_pair);

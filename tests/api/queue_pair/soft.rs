@@ -16,7 +16,7 @@ use tokio_rdma::{
 const FULL: usize = 65_520;
 
 #[tokio::test]
-async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
+async fn flush_of_connected_queue_pair_cancels_everything() {
     let adapter = adapter();
     // A peer that answers no read, so that there is something outstanding in both queues.
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
@@ -39,7 +39,7 @@ async fn a_flush_of_a_connected_queue_pair_cancels_everything() {
 }
 
 #[tokio::test]
-async fn a_send_behind_an_unanswered_read_does_not_complete_before_it() {
+async fn send_does_not_complete_before_an_earlier_read() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
     let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
@@ -72,7 +72,7 @@ async fn passive_sends_wait_for_the_first_frame() {
 }
 
 #[tokio::test]
-async fn a_peer_that_vanishes_within_a_message_fails_what_is_outstanding() {
+async fn peer_loss_within_a_message_fails_outstanding_requests() {
     let adapter = adapter();
     let (end, mut peer, _): (_, Raw, _) = raw::raw_accepts(&adapter, Start::enhanced(8, 8)).await;
     let somewhere = RemoteRegion::new(0, tokio_rdma::types::RemoteKey(7), 4);
@@ -112,7 +112,7 @@ async fn spinning_changes_nothing_but_the_time() {
 }
 
 #[tokio::test]
-async fn an_answer_in_segments_of_any_size_arrives_whole() {
+async fn read_response_in_any_segment_sizes_arrives_whole() {
     const MARGIN: usize = 16;
     let adapter = adapter();
     // As many as fit, and segments of unusual lengths behind them: shorter, longer, padded.
@@ -185,7 +185,7 @@ async fn an_answer_in_segments_of_any_size_arrives_whole() {
 // If peers may read the sink, from the start or by a window that is bound during the read, a message in place of the
 // next segment writes nothing there. If no peer may read it, nothing of the message is left.
 #[tokio::test]
-async fn a_message_between_the_segments_of_an_answer_is_not_left_in_the_sink() {
+async fn interleaved_message_is_not_left_in_read_sink() {
     const HALF: usize = FULL / 2;
     let adapter = adapter();
     let cases = [

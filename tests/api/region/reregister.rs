@@ -23,7 +23,7 @@ fn content(region: &Region) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_region_is_registered_again_under_a_new_key() {
+async fn reregistered_region_has_a_new_key() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -76,7 +76,7 @@ async fn keys_of_one_region_are_never_the_same() {
 }
 
 #[tokio::test]
-async fn slices_wait_for_their_region_to_be_registered_again() {
+async fn slices_are_refused_until_their_region_is_reregistered() {
     let adapter = adapter();
     let Pair { active, passive } = connected(&adapter).await;
     let region = adapter.register(8, Access::LOCAL_WRITE).await.expect("registered");
@@ -167,7 +167,7 @@ async fn receive_into(region: &Region, pair: &Pair, message: Buffer) -> Option<R
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_region_changes_keys_under_the_requests_of_its_own_side() {
+async fn no_local_request_is_lost_while_keys_change() {
     let adapter = adapter();
     let region = adapter.register(1 << 12, Access::LOCAL_WRITE).await.expect("registered");
     let (changing, stop) = (region.clone(), Arc::new(AtomicBool::new(false)));
@@ -210,7 +210,7 @@ async fn a_region_changes_keys_under_the_requests_of_its_own_side() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_peer_that_writes_by_an_old_key_changes_nothing() {
+async fn write_with_an_old_key_changes_nothing() {
     let adapter = adapter();
     let region = adapter.register(1 << 12, Access::REMOTE_WRITE).await.expect("registered");
     for round in 1..often(40, 4) {
@@ -280,7 +280,7 @@ async fn read_sinks_are_what_the_adapter_says() {
 }
 
 #[tokio::test]
-async fn memory_of_other_devices_is_refused_where_nobody_can_reach_it() {
+async fn dmabuf_registration_reports_not_supported() {
     let adapter = adapter();
     let nothing = File::open("/dev/null").expect("it is always there");
     let most = adapter.info().max_registration;

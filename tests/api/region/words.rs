@@ -105,7 +105,7 @@ async fn the_address_of_a_number_is_aligned() {
 }
 
 #[tokio::test]
-async fn an_order_that_a_call_cannot_have_panics_as_in_std() {
+async fn invalid_atomic_ordering_panics_as_in_std() {
     let region = adapter().register(8, Access::REMOTE_READ).await.expect("registered");
     let panics = |call: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err();
     for (order, loads, stores) in [(Release, true, false), (Acquire, false, true), (AcqRel, true, true)] {
@@ -166,7 +166,7 @@ async fn atomics_of_owner_and_peer_lose_nothing() {
 
 // The flag is set if atomics of the adapter and of the processor exclude each other (AD-01).
 #[tokio::test]
-async fn atomics_are_announced_as_those_of_processors_where_they_are() {
+async fn global_atomics_flag_marks_processor_atomics() {
     let is_soft = Device::under_test().is_soft();
     // The device of `tests/fake` executes them by instructions of the processor.
     let are_global = is_soft || Device::under_test() == Device::Fake;

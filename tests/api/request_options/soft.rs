@@ -77,7 +77,7 @@ async fn sends_say_what_they_invalidate_and_solicit() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_batch_is_sent_before_its_doorbell() {
+async fn batch_sends_nothing_before_its_doorbell() {
     let adapter = adapter();
     let (end, mut peer, _) = raw::raw_accepts(&adapter, Start::peer_to_peer(8, 8)).await;
     let batch = end.queue_pair.batch();
@@ -135,7 +135,7 @@ async fn unbound(window: &MemoryWindow) {
 }
 
 #[tokio::test]
-async fn a_window_that_is_bound_anew_has_a_new_key() {
+async fn rebound_window_has_a_new_key() {
     for (adapter, variant) in variants() {
         let (pair, other) = (connected(&adapter).await, connected(&adapter).await);
         let access = Access::REMOTE_READ;

@@ -65,7 +65,7 @@ async fn a_full_queue_is_named_with_its_depth() {
 
 // The texts contain the number of entries, the depth and the limits of the queue (ERR-09).
 #[tokio::test]
-async fn a_full_shared_receive_queue_is_named_with_its_depth() {
+async fn full_shared_receive_queue_names_its_depth() {
     let adapter = adapter();
     let Ok(queue) = adapter.shared_receive_queue(SharedReceiveConfig::default().depth(2).entries(2)) else {
         return assert!(!device::Device::under_test().is_soft(), "soft has shared receive queues");
@@ -83,7 +83,7 @@ async fn a_full_shared_receive_queue_is_named_with_its_depth() {
 
 // The texts contain the value of the request and the limit that it exceeds (ERR-09).
 #[tokio::test]
-async fn a_request_beyond_a_limit_is_named_with_both() {
+async fn request_error_names_value_and_limit() {
     let adapter = adapter();
     if lacks_buffer_sinks(&adapter) {
         return;
@@ -177,7 +177,7 @@ async fn a_connection_without_reads_says_so() {
 
 // The texts contain the length and the length that is needed (ERR-09).
 #[tokio::test]
-async fn a_length_beyond_a_limit_is_named_with_both() {
+async fn length_error_names_length_and_limit() {
     let adapter = adapter();
     let region = adapter.register(8, Access::LOCAL_WRITE).await.expect("registered");
     assert_eq!(

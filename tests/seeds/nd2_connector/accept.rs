@@ -33,7 +33,7 @@ async fn accept_queue_pair_of_another_adapter() {
 
 // NEG-01
 #[tokio::test]
-async fn accept_inbound_and_outbound_read_limit_may_be_zero() {
+async fn accept_read_limits_may_be_zero() {
     for (params, active_reads, passive_reads) in [
         (accept_limits(0, 1), Err(PostErrorKind::NoReads), Ok(Status::SUCCESS)),
         (accept_limits(1, 0), Ok(Status::SUCCESS), Err(PostErrorKind::NoReads)),
@@ -54,7 +54,7 @@ async fn accept_inbound_and_outbound_read_limit_may_be_zero() {
 
 // PD-02
 #[tokio::test]
-async fn accept_private_data_of_every_length_reaches_the_peer() {
+async fn accept_private_data_of_every_length_arrives() {
     let adapter = adapter();
     for length in [0, 1, adapter.info().max_reply_data] {
         let params = AcceptParams::default().private_data(vec![9; length]);
@@ -141,7 +141,7 @@ async fn accept_dropped_leaves_a_queue_pair_that_works() {
 
 // The next accept has the queue pair (CM-21), although no task had a turn since the drop.
 #[tokio::test]
-async fn accept_dropped_frees_its_queue_pair_for_the_next() {
+async fn accept_dropped_frees_queue_pair_at_once() {
     let adapter = adapter();
     let (listener, address) = listening(&adapter);
     let ask = || {
@@ -221,11 +221,11 @@ async fn accept_nd_invalid_buffer_size() {
 }
 
 // ND_IO_TIMEOUT: the soft provider waits for as long as the path is alive (X8), see `complete_connect_notes_may_come_late`;
-// a path that has failed is `complete_connect_nd_connection_aborted_on_a_path_that_failed`.
+// a path that has failed is `complete_connect_nd_connection_aborted_on_failed_path`.
 
 // NEG-03
 #[tokio::test]
-async fn accept_notes_limits_beyond_adapter_or_offer_are_lowered_silently() {
+async fn accept_notes_excessive_limits_are_lowered_silently() {
     let adapter = adapter();
     let most = adapter.info().max_read_limits;
     for (offer, agreed) in [
@@ -243,7 +243,7 @@ async fn accept_notes_limits_beyond_adapter_or_offer_are_lowered_silently() {
 
 // LS-17, PD-03. ND_PENDING: there is nothing that it could be seen by.
 #[tokio::test]
-async fn reject_private_data_of_every_length_reaches_the_peer() {
+async fn reject_private_data_of_every_length_arrives() {
     let adapter = adapter();
     for length in [0, 1, max_reject_data(&adapter)] {
         let asked = asked(&adapter, ConnectParams::default()).await;
@@ -331,7 +331,7 @@ async fn reject_remarks_the_connecting_side_dislikes_the_limits() {
 
 // NEG-01, NEG-02: each direction of each side is the least of what four parties allow.
 #[tokio::test]
-async fn get_read_limits_are_the_peers_swapped_and_capped() {
+async fn get_read_limits_are_swapped_and_capped() {
     let adapter = adapter();
     let most = adapter.info().max_read_limits.inbound;
     for (offer, answer) in
@@ -351,7 +351,7 @@ async fn get_read_limits_are_the_peers_swapped_and_capped() {
 // NEG-04, PD-09: before Connect, while it is pending, after it has completed, after the end. A `Request` and a `Reply`
 // exist at the right moment only. ND_UNSUCCESSFUL does not occur: the values are stored.
 #[tokio::test]
-async fn get_read_limits_and_private_data_nd_connection_invalid() {
+async fn read_limits_and_private_data_nd_connection_invalid() {
     let adapter = adapter();
     let connector = adapter.connector();
     let invalid = |connector: &tokio_rdma::Connector| {
@@ -378,7 +378,7 @@ async fn get_read_limits_and_private_data_nd_connection_invalid() {
 
 // PD-05
 #[tokio::test]
-async fn get_private_data_nd_buffer_overflow_has_a_part_and_the_size() {
+async fn get_private_data_nd_buffer_overflow_reports_size() {
     let adapter = adapter();
     let params = AcceptParams::default().private_data(&b"abcdef"[..]);
     let half = half_open(&adapter, ConnectParams::default(), params).await;
@@ -402,7 +402,7 @@ async fn get_private_data_nd_buffer_overflow_has_a_part_and_the_size() {
 // Local addresses are known from the connect on (CM-25), those of the peer from its accept, and of a request at once (CM-26):
 // earlier than the page has it (X27).
 #[tokio::test]
-async fn get_local_and_peer_address_through_the_life_of_a_connection() {
+async fn get_local_and_peer_address_in_each_state() {
     for ip in both() {
         let adapter = adapter_at(ip);
         let connector = adapter.connector();
@@ -431,7 +431,7 @@ async fn get_local_and_peer_address_through_the_life_of_a_connection() {
 
 // DIS-02, DIS-03
 #[tokio::test]
-async fn notify_disconnect_nd_pending_then_nd_success_and_at_once_afterwards() {
+async fn notify_disconnect_nd_pending_then_nd_success() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let connection = pair.passive.connection;
@@ -445,7 +445,7 @@ async fn notify_disconnect_nd_pending_then_nd_success_and_at_once_afterwards() {
 
 // CAN-05
 #[tokio::test]
-async fn notify_disconnect_nd_canceled_is_for_a_cancel_only() {
+async fn notify_disconnect_nd_canceled_keeps_the_connection() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let mut notified = Box::pin(pair.passive.connection.disconnected());
@@ -462,7 +462,7 @@ async fn notify_disconnect_nd_canceled_is_for_a_cancel_only() {
 // The note is at odds with the remarks of Connect (DIS-06). Here the notification is ready before the flush (X3); tasks on one
 // thread run in that order.
 #[tokio::test]
-async fn notify_disconnect_notes_it_comes_before_requests_are_canceled() {
+async fn notify_disconnect_notes_notification_precedes_flush() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -488,7 +488,7 @@ async fn notify_disconnect_notes_it_comes_before_requests_are_canceled() {
 
 // DIS-01
 #[tokio::test]
-async fn disconnect_nd_pending_until_the_peer_has_answered_then_nd_success() {
+async fn disconnect_nd_pending_then_nd_success() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let mut disconnecting = Box::pin(pair.active.connection.disconnect());
@@ -499,7 +499,7 @@ async fn disconnect_nd_pending_until_the_peer_has_answered_then_nd_success() {
 }
 
 #[tokio::test]
-async fn disconnect_nd_canceled_when_the_queue_pair_is_removed_or_by_cancel() {
+async fn disconnect_nd_canceled_by_removal_or_cancel() {
     for cancel in [false, true] {
         let adapter = adapter();
         let pair = connected(&adapter).await;
@@ -528,7 +528,7 @@ async fn disconnect_nd_connection_invalid() {
 
 // DIS-06, DIS-10
 #[tokio::test]
-async fn disconnect_remarks_it_flushes_and_the_queue_pair_cannot_be_reused() {
+async fn disconnect_remarks_flushed_queue_pair_is_not_reusable() {
     let adapter = adapter();
     let pair = connected(&adapter).await;
     let queue_pair = pair.active.queue_pair;

@@ -36,7 +36,7 @@ async fn bind_nd_too_many_addresses() {
 // The port of a Bind is unique in this process only (X21): to the kernel, this socket with `SO_REUSEADDR` is that of another
 // process.
 #[tokio::test]
-async fn bind_port_zero_may_be_the_port_of_another_process() {
+async fn bind_port_zero_may_take_foreign_port() {
     let (adapter, connector, _listener, _address, socket) = doubled();
     let foreign = socket.local_addr().expect("its address").as_socket();
     assert_eq!(connector.local_addr().ok(), foreign);
@@ -80,7 +80,7 @@ fn connect_nd_device_removed() {
 
 // CM-17, CM-19
 #[test]
-fn connect_nd_network_unreachable_and_host_unreachable_may_be_retried() {
+fn connect_nd_network_or_host_unreachable_allows_retry() {
     isolated(async || {
         let adapter = adapter();
         let (connector, queue_pair) = (adapter.connector(), queue_pair(&adapter));
@@ -131,7 +131,7 @@ fn complete_connect_nd_device_removed() {
 // ND_IO_TIMEOUT is for providers with a time limit of their own for a slow peer (X26). Here a path that has failed between
 // Accept and CompleteConnect is the loss of the peer (CM-28, LS-15), noticed within the path timeout by either call.
 #[test]
-fn complete_connect_nd_connection_aborted_on_a_path_that_failed() {
+fn complete_connect_nd_connection_aborted_on_failed_path() {
     let second = Duration::from_secs(1);
     with_two_interfaces(async move || {
         let adapter = |ip| soft_at(ip, SoftConfig::default().path_timeout(Some(second)));

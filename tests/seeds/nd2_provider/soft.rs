@@ -71,7 +71,7 @@ async fn resolve_address_and_open_adapter_without_resources() {
 
 // PRV-04: all of 127.0.0.0/8, and an IPv4 address in IPv6's clothes.
 #[test]
-fn resolve_address_is_the_same_id_for_all_of_loopback() {
+fn resolve_address_gives_loopback_one_id() {
     let provider = provider();
     let own = provider.resolve(v4()).expect("resolved");
     for text in ["127.3.2.1", "::ffff:127.0.0.1"] {

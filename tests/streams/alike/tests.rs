@@ -69,7 +69,7 @@ async fn addresses() {
 
 // IO-12: the unspecified address is the local address of its listener, with the port.
 #[tokio::test]
-async fn a_listener_at_every_address_reports_the_unspecified_one() {
+async fn unspecified_listener_reports_the_unspecified_address() {
     for asked in ["0.0.0.0:0", "[::]:0"] {
         let asked: SocketAddr = asked.parse().expect("an address");
         let local = Listener::bind(asked).await.expect("bound").local_addr().expect("bound");

@@ -13,7 +13,7 @@ use super::works;
 
 // IO-11: Debian maps the name of a machine to 127.0.1.1.
 #[tokio::test]
-async fn the_unspecified_address_is_all_of_the_loopback_network() {
+async fn unspecified_address_covers_loopback_network() {
     for any in ["0.0.0.0", "::"] {
         let listener = RdmaListener::bind((any, 0)).await.expect("bound");
         let port = listener.local_addr().expect("an address").port();

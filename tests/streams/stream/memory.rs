@@ -62,9 +62,9 @@ async fn an_idle_stream_keeps_little_memory() {
 
 // IO-04: the pages of a ring are given back a while after the last byte.
 #[tokio::test]
-async fn an_idle_stream_gives_back_the_memory_of_its_ring() {
+async fn idle_stream_returns_its_ring_memory() {
     const ENDS: usize = 40;
-    if !alone(module_path!(), "an_idle_stream_gives_back_the_memory_of_its_ring") {
+    if !alone(module_path!(), "idle_stream_returns_its_ring_memory") {
         return;
     }
     let listener = listening(&adapter(), &StreamConfig::default());

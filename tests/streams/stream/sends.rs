@@ -46,7 +46,7 @@ async fn a_message_in_two_segments_is_one() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_long_ends_the_connection() {
+async fn oversized_message_ends_the_connection() {
     // Of one segment, and of two.
     for (first, second) in [(vec![0; 5], None), (vec![0; 2], Some(vec![0; 3]))] {
         let (stream, mut raw) = accepted(16).await;
@@ -61,7 +61,7 @@ async fn a_message_that_is_too_long_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_short_breaks_the_stream() {
+async fn undersized_message_breaks_the_stream() {
     let (stream, mut raw) = accepted(16).await;
     raw.post(&untagged(SEND, false, 0, 2, 0, &[1, 2])).await;
     raw.post(&untagged(SEND, true, 0, 2, 2, &[3])).await;
@@ -77,7 +77,7 @@ async fn immediate_data_breaks_the_stream() {
 
 // A stream that is not read keeps as many messages as it has said that it would, and no more.
 #[tokio::test]
-async fn more_messages_than_there_may_be_end_the_connection() {
+async fn excess_messages_end_the_connection() {
     const RECEIVES: u32 = 16;
     let (stream, mut raw) = accepted(RECEIVES as usize).await;
     // `accept` has taken the first.

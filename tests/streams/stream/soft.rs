@@ -49,7 +49,7 @@ async fn a_wait_for_the_first_frame_delays_nobody() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_dropped_in_halves_waits_once() {
+async fn stream_dropped_in_halves_waits_once() {
     const LIMIT: Duration = Duration::from_secs(3600);
     // A peer that never reads would be lost long before.
     let adapter = adapter_with(SoftConfig::default().path_timeout(None));

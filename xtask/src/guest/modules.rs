@@ -144,7 +144,7 @@ mod tests {
     const WORDS: &[&str] = &["soft", "sim", "fake", "rxe", "siw", "guest"];
 
     #[test]
-    fn the_header_of_a_file_says_where_it_runs() {
+    fn file_header_names_where_it_runs() {
         let text = "//! Tests.\n//!\n//! Runs on: soft, sim, rxe, siw\n\nuse x;\n//! Runs on: guest\n";
         assert_eq!(runs_on(text, WORDS).expect("four words"), ["soft", "sim", "rxe", "siw"]);
         assert_eq!(runs_on("//! Runs on: guest.\n", WORDS).expect("a word"), ["guest"]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_word_does_not_leave_a_file_out() {
+    fn unknown_word_in_header_is_an_error() {
         assert!(runs_on("//! Runs on: soft, rex\n", WORDS).is_err());
         assert!(runs_on("//! Runs on: soft rxe\n", WORDS).is_err());
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_belongs_to_the_file_that_it_is_in() {
+    fn test_belongs_to_the_file_containing_it() {
         let modules = modules(&["", "connect", "connect::soft", "nd_connect"]);
         let all: Vec<&Module> = modules.iter().collect();
         let tests =

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_a_file_and_a_heading() {
+    fn links_lead_to_files_and_headings() {
         let other = ("docs/b.md", "# B\n## Memory and fork(2)\n## Twice\n## Twice");
         let good = "[1](docs/b.md) [2](docs/b.md#memory-and-fork2) [3](docs/b.md#twice-1) [4](#a) [5](https://c.example)\n# A";
         assert_eq!(mistakes(&[("a.md", good), other]), [""; 0]);

@@ -64,7 +64,7 @@ where
 
 // IO-03, IO-14: a graceful end of a server awaits the shutdown of each connection, and a client that answers no read cannot keep it.
 #[tokio::test]
-async fn a_client_that_confirms_nothing_does_not_keep_axum() {
+async fn unresponsive_client_does_not_block_axum_shutdown() {
     ends(async |listener, router, stopped| {
         let serve =
             axum::serve(listener, router).with_graceful_shutdown(async { stopped.await.unwrap_or(()) });
@@ -75,7 +75,7 @@ async fn a_client_that_confirms_nothing_does_not_keep_axum() {
 
 // The same for tonic (IO-03, IO-14).
 #[tokio::test]
-async fn a_client_that_confirms_nothing_does_not_keep_tonic() {
+async fn unresponsive_client_does_not_block_tonic_shutdown() {
     ends(async |listener, router, stopped| {
         let server = Server::builder().accept_http1(true).add_routes(Routes::from(router));
         let stop = async { stopped.await.unwrap_or(()) };
@@ -86,7 +86,7 @@ async fn a_client_that_confirms_nothing_does_not_keep_tonic() {
 
 // The same for hyper and its `GracefulShutdown` (IO-03, IO-14).
 #[tokio::test]
-async fn a_client_that_confirms_nothing_does_not_keep_hyper() {
+async fn unresponsive_client_does_not_block_hyper_shutdown() {
     ends(async |listener, router, stopped| {
         let (stream, _peer) = listener.accept().await.expect("accepted");
         let service = TowerToHyperService::new(router);

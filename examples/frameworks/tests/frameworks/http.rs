@@ -248,7 +248,7 @@ async fn hyper_serves_a_stream() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_kept_is_followed_by_another() {
+async fn client_without_pool_connects_for_each_request() {
     let server = Server::start(hello());
     let client: Client = Hyper::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector());
     for _ in 0..3 {
@@ -299,7 +299,7 @@ async fn a_large_body_comes_back_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_requests_at_once_share_a_connection_of_http_2() {
+async fn concurrent_http2_requests_share_a_connection() {
     let many = often(100, 16);
     // Nobody is answered before all have asked.
     let all = Arc::new(Barrier::new(many));
@@ -363,7 +363,7 @@ async fn a_client_that_drops_a_response_stops_it() {
 }
 
 #[tokio::test]
-async fn a_shutdown_lets_requests_finish_and_takes_no_more() {
+async fn shutdown_finishes_requests_and_refuses_connections() {
     for version in VERSIONS {
         let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let handler = {
@@ -395,7 +395,7 @@ async fn a_shutdown_lets_requests_finish_and_takes_no_more() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_a_failed_connect() {
+async fn absent_server_is_a_connect_error() {
     let uri = format!("http://{}/", nobody(v4()));
     let request = Request::get(uri).body(empty()).expect("a request");
     let error = within(client(Version::HTTP_11).request(request)).await.expect_err("nobody");
@@ -404,7 +404,7 @@ async fn a_server_that_is_not_there_is_a_failed_connect() {
 }
 
 #[tokio::test]
-async fn https_is_an_error_unless_the_caller_secures_it() {
+async fn https_is_rejected_unless_caller_allows_it() {
     let server = Server::start(hello());
     let uri = format!("https://{}/", server.address);
     let request = Request::get(&uri).body(empty()).expect("a request");

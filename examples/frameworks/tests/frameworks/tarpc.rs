@@ -177,7 +177,7 @@ async fn many_calls_are_under_way_at_once() {
 }
 
 #[tokio::test]
-async fn a_call_ends_with_its_deadline_and_the_server_is_told() {
+async fn expired_or_dropped_call_is_cancelled_at_server() {
     let adapter = adapter();
     let (_server, clerk, address) = serve(&adapter, LONGEST);
     let client = call(&adapter, address, LONGEST).await;
@@ -203,7 +203,7 @@ async fn a_call_ends_with_its_deadline_and_the_server_is_told() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_too_long_fails_for_itself() {
+async fn oversized_call_fails_without_ending_connection() {
     let adapter = adapter();
     let (_server, _clerk, address) = serve(&adapter, LONGEST);
     let client = call(&adapter, address, 2000).await;
@@ -213,7 +213,7 @@ async fn a_call_that_is_too_long_fails_for_itself() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_server_does_not_take_ends_the_connection() {
+async fn call_beyond_server_limit_ends_the_connection() {
     let adapter = adapter();
     let (_server, _clerk, address) = serve(&adapter, 2000);
     let client = call(&adapter, address, LONGEST).await;
@@ -225,7 +225,7 @@ async fn a_call_that_the_server_does_not_take_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_ends_the_connection() {
+async fn oversized_response_ends_the_connection() {
     let adapter = adapter();
     let (_server, clerk, address) = serve(&adapter, LONGEST);
     let client = call(&adapter, address, 2000).await;

@@ -111,7 +111,7 @@ async fn a_client_of_http_2_reads_the_alert() {
 
 // IO-14: rustls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_side_knows_the_other_and_megabytes_pass_both_ways() {
+async fn mutual_authentication_and_transfer_both_ways() {
     let authority = Authority::new();
     let mut listener = listen(authority.server());
     for version in [&version::TLS12, &version::TLS13] {
@@ -162,7 +162,7 @@ async fn a_client_of_another_authority_is_turned_away() {
 }
 
 #[tokio::test]
-async fn a_client_turns_away_from_a_server_that_it_does_not_know() {
+async fn client_rejects_untrusted_or_misnamed_server() {
     let (authority, other) = (Authority::new(), Authority::named("another"));
     let mut listener = listen(authority.server());
     let address = listener.local_addr().expect("an address");
@@ -183,7 +183,7 @@ async fn a_client_turns_away_from_a_server_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn a_direction_that_is_closed_leaves_the_other_open() {
+async fn closing_one_direction_leaves_the_other_open() {
     let authority = Authority::new();
     let mut listener = listen(authority.server());
     let (mut client, mut server) = secured(&mut listener, &authority.good()).await;
@@ -205,7 +205,7 @@ async fn a_direction_that_is_closed_leaves_the_other_open() {
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_announced_is_not_the_end_of_the_file() {
+async fn end_without_close_notify_is_unexpected_eof() {
     let authority = Authority::new();
     let mut listener = listen(authority.server());
     let (mut client, mut server) = secured(&mut listener, &authority.good()).await;
@@ -265,7 +265,7 @@ async fn extreme_settings_of_the_listener() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_takes_too_long_makes_room_for_the_next() {
+async fn timed_out_handshake_frees_its_place() {
     let authority = Authority::new();
     let listener = listen(authority.server());
     let mut listener = listener.handshakes(1).handshake_timeout(patience() / 60);

@@ -129,7 +129,7 @@ async fn tls_handshakes_leave_descriptors() {
 
 // IO-10: what a peer has that is dropped is freed at once, though it confirms nothing.
 #[tokio::test]
-async fn a_peer_that_is_dropped_is_not_waited_for() {
+async fn dropped_peer_is_freed_without_waiting() {
     let own_adapter = adapter();
     let config = StreamConfig::default().close_timeout(Duration::from_secs(3600));
     let listener = TlsListener::new(listening(&own_adapter, &config), Authority::new().server());

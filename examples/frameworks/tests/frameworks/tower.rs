@@ -136,7 +136,7 @@ async fn a_uri_is_connected_to() {
 }
 
 #[tokio::test]
-async fn a_uri_of_an_ipv6_address_is_connected_to() {
+async fn uri_with_ipv6_address_connects() {
     let listener = listen((v6(), 0).into());
     let address = listener.local_addr().expect("an address");
     let (connected, accepted) =
@@ -149,7 +149,7 @@ async fn a_uri_of_an_ipv6_address_is_connected_to() {
 }
 
 #[tokio::test]
-async fn a_uri_that_leads_nowhere_is_told_before_anything_is_tried() {
+async fn uri_error_names_destination_without_path() {
     // The text names the scheme and the host, and not the path, which may be secret.
     for (uri, place) in [("/path", "the URI of :// "), ("rdma://a.example/secret", "rdma://a.example")] {
         let error = within(connector().oneshot(uri.parse().expect("a URI"))).await.expect_err("nowhere");
@@ -219,7 +219,7 @@ async fn a_reconnect_replaces_a_connection_that_broke() {
 }
 
 #[tokio::test]
-async fn a_reconnect_tells_that_nobody_listens_and_tries_anew() {
+async fn reconnect_reports_refusal_then_connects() {
     let address = nobody(v4());
     let make = connector().map_response(Asking::new);
     let mut service = Reconnect::new(make, uri(address));

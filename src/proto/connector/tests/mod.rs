@@ -292,7 +292,7 @@ fn every_pair_is_as_the_table_says() {
 
 /// Checks that the lists of kinds and scenes cover the types that they stand for.
 #[test]
-fn every_input_and_state_has_its_kinds_and_scenes() {
+fn kinds_and_scenes_cover_inputs_and_states() {
     let now = Instant::now();
     let mut seen = BTreeSet::new();
     for kind in Kind::ALL {
@@ -350,7 +350,7 @@ fn queries_answer_at_their_moment_only() {
 
 // CM-16, CM-19, PD-03: the data of a reject can be read until the next attempt, which may succeed.
 #[test]
-fn a_refused_connector_shows_the_data_and_tries_again() {
+fn rejected_connector_keeps_data_until_next_attempt() {
     for scene in [Scene::Connecting, Scene::ConnectingBound] {
         for kind in [Kind::RefusedData, Kind::PeerRejected] {
             let (mut machine, _) = told(scene, &[kind]);

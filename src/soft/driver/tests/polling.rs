@@ -47,7 +47,7 @@ const LENGTH: usize = 32 << 20;
 // A poll that was writing when the connection ended, and has found no room, wakes the task that waits for it
 // (CQ-01).
 #[tokio::test]
-async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
+async fn poll_without_room_wakes_waiting_task() {
     let (end, mut driver) = full().await;
     let socket = driver.socket.clone();
     let mut wakes = WakeList::default();
@@ -70,7 +70,7 @@ async fn a_poll_without_room_wakes_the_task_that_waits_for_it() {
 
 // A task that finds a poll writing waits for room nevertheless, as the poll may find none (CQ-01).
 #[tokio::test]
-async fn a_task_that_finds_a_poll_writing_waits_for_room() {
+async fn task_waits_for_room_while_poll_writes() {
     let (mut end, mut driver) = full().await;
     let mut wakes = WakeList::default();
     let next = end.connection.sending().queue.begin(&mut wakes);
@@ -101,7 +101,7 @@ async fn starved(shared: &Arc<SharedReceives>) -> (End, Driver<Log>) {
 // After the task has found a message waiting, and before it waits for a receive, a poll goes on with the
 // message (SRQ-02).
 #[tokio::test]
-async fn no_receive_is_granted_to_a_message_that_a_poll_has_gone_on_with() {
+async fn message_resumed_by_poll_gets_no_grant() {
     let (shared, table) = shared_receives();
     let (end, mut driver) = starved(&shared).await;
     shared.forget(end.connection.number);
@@ -116,7 +116,7 @@ async fn no_receive_is_granted_to_a_message_that_a_poll_has_gone_on_with() {
 
 // The task does not read on behind an end that the poll has met (SRQ-02).
 #[tokio::test]
-async fn a_task_with_a_receive_reads_nothing_behind_an_end() {
+async fn task_with_receive_reads_nothing_after_terminate() {
     let (shared, table) = shared_receives();
     let (mut end, mut driver) = starved(&shared).await;
     let bytes = [&terminate_fpdu(&Terminate::NO_BUFFER, false)[..], &message()].concat();
@@ -244,7 +244,7 @@ fn associated(queue: &Arc<CompletionQueue>) -> Arc<QueuePair> {
 
 // CQ-01, QP-06: no poll completes a message before its queue pair is connected: whoever polls one can answer it.
 #[tokio::test]
-async fn a_poll_reads_nothing_before_the_queue_pair_can_post() {
+async fn poll_reads_nothing_before_queue_pair_connects() {
     let queue = Arc::<CompletionQueue>::default();
     let queue_pair = associated(&queue);
     let (mut end, mut driver) = End::passive().await;

@@ -178,7 +178,7 @@ async fn a_restored_receive_wakes_without_a_lock() {
 // Not every Send announces data. So the stream is given the end of the last Write to its ring, and keeps the
 // ring until messages have announced all of it (IO-04).
 #[tokio::test]
-async fn a_send_does_not_hide_a_write_before_it() {
+async fn send_does_not_hide_an_earlier_write() {
     const RING: u64 = 64;
     let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink)).await;
     let memory = Owned::zeroed(128).expect("memory").share();

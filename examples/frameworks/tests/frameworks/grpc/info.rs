@@ -52,7 +52,7 @@ async fn a_request_gives_its_connection() {
 
 // The stream of a connection forwards each kind of write (IO-13: it is the stream with its information beside).
 #[tokio::test]
-async fn a_connection_of_tonic_writes_as_its_stream_does() {
+async fn tonic_connection_forwards_every_kind_of_write() {
     let adapter = adapter();
     let listener = listening(&adapter, &StreamConfig::default());
     let address = listener.local_addr().expect("bound");
