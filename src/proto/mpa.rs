@@ -18,7 +18,8 @@
 //!
 //! Markers are not done: a request for them is rejected, as RFC 5044 lets a responder do.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
+use smallvec::SmallVec;
 
 use super::limits;
 use crate::error::DecodeError;
@@ -177,7 +178,7 @@ impl Initiator {
             Err(DecodeError::Truncated) => return Ok(None),
             Err(error) => Err(error.into()),
             Ok((frame, used)) => {
-                let _ = self.input.split_to(used);
+                self.input.advance(used);
                 self.judge(frame)
             }
         };
@@ -188,7 +189,7 @@ impl Initiator {
     /// Takes the bytes that came behind the reply; the second call returns none.
     pub(crate) fn leftover(&mut self) -> Bytes {
         match self.outcome {
-            Some(Ok(())) => self.input.split().freeze(),
+            Some(Ok(())) => std::mem::take(&mut self.input).freeze(),
             _ => Bytes::new(),
         }
     }
@@ -465,9 +466,9 @@ fn rejection(request: &Request, private_data: &[u8]) -> Bytes {
 ///
 /// The one for [`Rtr::Write`] is also the frame to send to a siw that missed our first FPDU: it changes nothing
 /// on the other side.
-pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Bytes {
+pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Fpdu {
     match rtr {
-        Rtr::None => Bytes::new(),
+        Rtr::None => Fpdu::new(),
         Rtr::Write => fpdu(&Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 }.encode(0), &[], crc),
         Rtr::Read => {
             let request = ReadRequest { sink_stag: 0, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };
@@ -482,13 +483,16 @@ pub(crate) fn terminate_fpdu(terminate: &Terminate, crc: bool) -> Bytes {
     let header = Terminate::HEADER.encode(terminate.payload_len());
     let mut payload = BytesMut::with_capacity(terminate.payload_len());
     terminate.encode(&mut payload);
-    fpdu(&header, &payload, crc)
+    fpdu(&header, &payload, crc).into_vec().into()
 }
 
+/// A whole FPDU, of which most are short.
+pub(crate) type Fpdu = SmallVec<[u8; 64]>;
+
 /// Frames a whole FPDU of a header, which starts with the length field, and a payload (RFC 5044 section 4).
-fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Bytes {
+fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Fpdu {
     let ulpdu = header.len() - LENGTH_SIZE + payload.len();
-    let mut out = BytesMut::with_capacity(fpdu_length(ulpdu));
+    let mut out = Fpdu::with_capacity(fpdu_length(ulpdu));
     out.extend_from_slice(header);
     out.extend_from_slice(payload);
     out.resize(out.len() + pad_length(ulpdu), 0);
@@ -500,7 +504,7 @@ fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Bytes {
         [0; CRC_SIZE]
     };
     out.extend_from_slice(&checksum);
-    out.freeze()
+    out
 }
 
 #[cfg(test)]

@@ -680,7 +680,7 @@ fn transition<D: ConnectorDriver + ?Sized>(
         let progress = state.as_mut();
         let phase = progress.phase();
         after.log_step(|| {
-            let reason = answer.as_ref().err().and_then(|failure| failure.reason);
+            let reason = answer.as_ref().err().and_then(Failure::reason);
             event(phase, status, What::Completed(op, reason))
         });
         if answer.is_err()

@@ -286,7 +286,7 @@ impl SendQueue {
         self.phase >= Phase::Closed
     }
 
-    /// Returns whether no write begins any more.
+    /// Returns whether no further write begins.
     pub(super) fn is_halted(&self) -> bool {
         self.phase == Phase::Halted
     }

@@ -28,6 +28,7 @@ impl<T: Clone> Waiter<T> {
     }
 
     /// Returns the value, which stays, or keeps the waker of the task and returns the one before.
+    #[inline]
     #[must_use = "the waker is to be dropped without the lock"]
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> (Poll<T>, Option<Waker>) {
         match &self.value {

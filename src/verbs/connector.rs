@@ -717,19 +717,23 @@ impl Member for Connector {
     }
 
     fn runtime_ended(&self) {
-        let phase = self.lock().progress.phase();
-        match phase {
-            Phase::Connecting => {
+        let phase = self.step(AfterStep::run, |state, after| {
+            let phase = state.progress.phase();
+            if phase == Phase::Connecting {
                 // As a cancel, but for the error of the call.
                 let input = Input::lost(Loss::Failed(Status::CANCELED), Reason::RUNTIME_ENDED);
-                let _ = self.handle(input);
+                let _ = self.advance(state, input, after);
             }
+            phase
+        });
+        match phase {
             Phase::ConnectDone | Phase::RequestPending | Phase::Accepting | Phase::Connected => {
                 self.broken(Status::CANCELED, Reason::RUNTIME_ENDED);
             }
             Phase::Disconnecting => drop(self.handle(Input::DisconnectAnswered)),
             Phase::Idle
             | Phase::Bound
+            | Phase::Connecting
             | Phase::Completing
             | Phase::PeerGone
             | Phase::Disconnected

@@ -142,7 +142,7 @@ impl Connector {
             Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone => self.refuse(),
             Connected => self.tell(Status::CANCELED).into_iter().collect(),
-            Disconnecting => self.end_disconnect(Status::CANCELED),
+            Disconnecting => self.end_disconnect(Status::CANCELED, None),
             // Nothing is outstanding.
             Idle | Bound | PeerGone | Disconnected | RequestPending | Dead => Actions::new(),
         }

@@ -237,12 +237,22 @@ impl From<ConnectError> for Input {
     }
 }
 
+/// The reason of a failure of which none is known.
+const UNKNOWN: Reason = Reason::Local("no reason was given");
+
 /// The failure of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
+    /// Boxed, so that the actions of steps that succeed are small to move.
+    detail: Option<Box<Detail>>,
+}
+
+/// What is known of a failure besides its status.
+#[derive(Clone, Debug)]
+struct Detail {
     /// The cause, as it was reported.
-    pub(crate) reason: Option<Reason>,
+    reason: Option<Reason>,
     /// The error itself, if it says more: that of an attempt of Connect of which a step has failed at this end, or the
     /// lengths of private data that is too long.
     error: Option<Box<ConnectError>>,
@@ -250,13 +260,19 @@ pub(crate) struct Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self::new(status, None)
+        Self { status, detail: None }
     }
 }
 
 impl Failure {
-    fn new(status: Status, reason: Option<Reason>) -> Self {
-        Self { status, reason, error: None }
+    fn new(status: Status, reason: Option<Reason>, error: Option<Box<ConnectError>>) -> Self {
+        let is_known = reason.is_some() || error.is_some();
+        Self { status, detail: is_known.then(|| Box::new(Detail { reason, error })) }
+    }
+
+    /// Returns the cause, if it is known.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        self.detail.as_ref()?.reason
     }
 
     /// Checks the length of the private data of a call.
@@ -265,18 +281,18 @@ impl Failure {
             return Ok(());
         }
         let error = ConnectError::InvalidBufferSize { length, maximum };
-        Err(Self { status: error.status(), reason: None, error: Some(Box::new(error)) })
+        Err(Self::new(error.status(), None, Some(Box::new(error))))
     }
 
     /// Returns the cause, for the errors that have one.
     fn cause(&self) -> Reason {
-        self.reason.unwrap_or(Reason::Local("no reason was given"))
+        self.reason().unwrap_or(UNKNOWN)
     }
 
     /// Returns the error of a connect to `peer`.
     pub(crate) fn connect_error(self, peer: SocketAddr) -> ConnectError {
         let (status, reason) = (self.status, self.cause());
-        if let Some(error) = self.error {
+        if let Some(error) = self.detail.and_then(|detail| detail.error) {
             return *error;
         }
         match status {
@@ -299,7 +315,8 @@ impl Failure {
     /// Returns the error of an accept of a request of `peer`. `private_data` is that of the peer's reject.
     pub(crate) fn accept_error(self, peer: SocketAddr, private_data: Option<PrivateData>) -> AcceptError {
         let (status, reason) = (self.status, self.cause());
-        if let Some(&ConnectError::InvalidBufferSize { length, maximum }) = self.error.as_deref() {
+        let error = self.detail.and_then(|detail| detail.error);
+        if let Some(&ConnectError::InvalidBufferSize { length, maximum }) = error.as_deref() {
             return AcceptError::InvalidBufferSize { length, maximum };
         }
         match status {
@@ -453,8 +470,9 @@ impl Connector {
             Input::PeerCompleted => self.establish(Phase::Accepting, Op::Accept),
             Input::DisconnectAnswered => self.disconnect_answered(),
             Input::QueuePairRemoved => self.queue_pair_removed(),
-            Input::Lost { loss: Loss::Failed(Status::DEVICE_REMOVED), .. } | Input::DeviceRemoved => {
-                self.device_removed()
+            Input::DeviceRemoved => self.device_removed(Status::DEVICE_REMOVED.into()),
+            Input::Lost { loss: Loss::Failed(status @ Status::DEVICE_REMOVED), reason, error } => {
+                self.device_removed(Failure::new(status, reason, error))
             }
             Input::Lost { loss: Loss::Unbound(status), error, .. } => self.unbound(status, error)?,
             Input::Lost { loss, reason, error } => self.lost(loss, reason, error),

@@ -4,7 +4,7 @@
 use smallvec::smallvec;
 
 use super::Phase::*;
-use super::{Action, Actions, Connector, Failure, Loss, Op, Phase, Terms};
+use super::{Action, Actions, Connector, Failure, Loss, Op, Phase, Terms, UNKNOWN};
 use crate::error::{ConnectError, Reason};
 use crate::status::Status;
 use crate::types::DisconnectReason;
@@ -88,7 +88,7 @@ impl Connector {
             }
             Connecting => {
                 let next = if burns { Dead } else { self.before_connect() };
-                let actions = self.fail(Action::Abandon, Failure { status, reason: None, error });
+                let actions = self.fail(Action::Abandon, Failure::new(status, None, error));
                 self.enter(next);
                 Ok(actions)
             }
@@ -128,7 +128,7 @@ impl Connector {
     /// Finishes `Disconnect`: the peer has answered, and no memory is in use (C7).
     pub(super) fn disconnect_answered(&mut self) -> Actions {
         match self.phase {
-            Disconnecting => self.end_disconnect(Status::SUCCESS),
+            Disconnecting => self.end_disconnect(Status::SUCCESS, None),
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnected
             | RequestPending | Accepting | Dead => Actions::new(),
         }
@@ -139,10 +139,10 @@ impl Connector {
         match self.phase {
             Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone => {
-                let reason = self.fate.as_ref().and_then(|failure| failure.reason);
+                let reason = self.fate.as_ref().and_then(Failure::reason);
                 let actions = self.refuse();
                 // A later CompleteConnect fails with this status, because its queue pair is gone.
-                self.fate = Some(Failure::new(Status::CANCELED, reason));
+                self.fate = Some(Failure::new(Status::CANCELED, reason, None));
                 actions
             }
             Connected => {
@@ -165,10 +165,11 @@ impl Connector {
     }
 
     /// Burns the connector, and ends its attempt or connection, because the adapter is gone (A15, P17, C15).
-    pub(super) fn device_removed(&mut self) -> Actions {
+    /// `failure` is that of the call that waits.
+    pub(super) fn device_removed(&mut self, failure: Failure) -> Actions {
         const GONE: Status = Status::DEVICE_REMOVED;
         let actions = match self.phase {
-            Connecting | Completing | Accepting => self.fail(Action::Abandon, GONE),
+            Connecting | Completing | Accepting => self.fail(Action::Abandon, failure),
             ConnectDone | RequestPending => {
                 self.fate.is_none().then_some(Action::Abandon).into_iter().collect()
             }
@@ -177,7 +178,7 @@ impl Connector {
                 self.tell(GONE).into_iter().chain([Action::Flush, Action::Abandon]).collect()
             }
             PeerGone => smallvec![Action::Abandon],
-            Disconnecting => self.end_disconnect(GONE),
+            Disconnecting => self.end_disconnect(GONE, None),
             Idle | Bound | Disconnected | Dead => Actions::new(),
         };
         self.enter(Dead);
@@ -194,9 +195,9 @@ impl Connector {
         reason: Option<Reason>,
         error: Option<Box<ConnectError>>,
     ) -> Actions {
-        let failure = |status| Failure::new(status, reason);
+        let failure = |status| Failure::new(status, reason, None);
         if let Loss::Path(Some(status)) = loss {
-            self.note_loss(status, failure(status).cause());
+            self.note_loss(status, reason.unwrap_or(UNKNOWN));
         }
         match self.phase {
             Connecting => self.connect_lost(loss, reason, error),
@@ -233,24 +234,27 @@ impl Connector {
                 actions
             }
             Connected => {
-                let failure = failure(loss.half_open_status());
+                let (status, reason) = (loss.half_open_status(), reason.unwrap_or(UNKNOWN));
                 self.ending.get_or_insert(match loss {
                     Loss::Disconnected => DisconnectReason::Peer,
-                    _ => DisconnectReason::Lost { status: failure.status, reason: failure.cause() },
+                    _ => DisconnectReason::Lost { status, reason },
                 });
                 self.enter(PeerGone);
                 self.tell(Status::SUCCESS).into_iter().chain([Action::Flush]).collect()
             }
-            Disconnecting => self.end_disconnect(failure(match loss {
-                // It left of its own will, which is as good as an answer.
-                Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => Status::SUCCESS,
-                // No answer will come. The call has no status for a finer reason.
-                Loss::Unbound(_)
-                | Loss::Unreachable { .. }
-                | Loss::Path(_)
-                | Loss::TimedOut
-                | Loss::Failed(_) => Status::IO_TIMEOUT,
-            })),
+            Disconnecting => {
+                let status = match loss {
+                    // It left of its own will, which is as good as an answer.
+                    Loss::Refused(_) | Loss::GaveUp | Loss::Disconnected => Status::SUCCESS,
+                    // No answer will come. The call has no status for a finer reason.
+                    Loss::Unbound(_)
+                    | Loss::Unreachable { .. }
+                    | Loss::Path(_)
+                    | Loss::TimedOut
+                    | Loss::Failed(_) => Status::IO_TIMEOUT,
+                };
+                self.end_disconnect(status, reason)
+            }
             Idle | Bound | PeerGone | Disconnected | Dead => Actions::new(),
         }
     }
@@ -271,7 +275,7 @@ impl Connector {
             Loss::Unbound(status) | Loss::Failed(status) => *status,
         };
         let next = if is_retryable(status) { self.before_connect() } else { Dead };
-        let actions = self.fail(loss.letting_go(), Failure { status, reason, error });
+        let actions = self.fail(loss.letting_go(), Failure::new(status, reason, error));
         self.enter(next);
         if let Loss::Refused(data) = loss {
             self.refusal = data;
@@ -311,10 +315,14 @@ impl Connector {
     }
 
     /// Ends a pending Disconnect. The connection has ended, whatever the status.
-    pub(super) fn end_disconnect(&mut self, failure: impl Into<Failure>) -> Actions {
-        let mut failure = failure.into();
-        failure.reason = failure.reason.or(self.loss.map(|(_, reason)| reason));
+    pub(super) fn end_disconnect(&mut self, status: Status, reason: Option<Reason>) -> Actions {
         self.enter(Disconnected);
-        smallvec![Action::Abandon, Action::finish(Op::Disconnect, failure)]
+        let finish = if status == Status::SUCCESS {
+            Action::finish(Op::Disconnect, status)
+        } else {
+            let reason = reason.or(self.loss.map(|(_, reason)| reason));
+            Action::finish(Op::Disconnect, Failure::new(status, reason, None))
+        };
+        smallvec![Action::Abandon, finish]
     }
 }

@@ -363,14 +363,14 @@ fn one_byte_at_a_time_and_every_split() {
 
 #[test]
 fn rtr_frames() {
-    assert_eq!(rtr_frame(Rtr::None, true), Bytes::new());
+    assert!(rtr_frame(Rtr::None, true).is_empty());
     let write = [0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(rtr_frame(Rtr::Write, false), [&write[..], &[0; 4]].concat());
-    assert_eq!(rtr_frame(Rtr::Write, true), [&write[..], &to_wire(crc32c(&write))].concat());
+    assert_eq!(rtr_frame(Rtr::Write, false)[..], [&write[..], &[0; 4]].concat());
+    assert_eq!(rtr_frame(Rtr::Write, true)[..], [&write[..], &to_wire(crc32c(&write))].concat());
     let read = rtr_frame(Rtr::Read, false);
     let header = [0, 46, 0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
-    assert_eq!(read, [&header[..], &[0; 32]].concat());
-    assert_eq!(rtr_frame(Rtr::Send, false), &[0; 8][..]);
+    assert_eq!(read[..], [&header[..], &[0; 32]].concat());
+    assert_eq!(rtr_frame(Rtr::Send, false)[..], [0; 8]);
 }
 
 fn limits() -> impl Strategy<Value = ReadLimits> {

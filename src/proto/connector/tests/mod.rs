@@ -497,6 +497,10 @@ fn the_cause_reaches_the_caller() {
     };
     let error = failure(Scene::Connecting, vec![ConnectError::InvalidAddress(peer).into()]);
     assert!(matches!(error.connect_error(peer), ConnectError::InvalidAddress(_)));
+    // The system may have no device on the way, although the adapter is there.
+    let gone = ConnectError::Other { peer, status: Status::DEVICE_REMOVED, reason: first };
+    let error = failure(Scene::Connecting, vec![gone.into()]).connect_error(peer);
+    assert!(matches!(error, ConnectError::Other { reason, .. } if reason == first), "{error:?}");
     let inputs =
         vec![Input::lost(Loss::GaveUp, first), Input::lost(Loss::Path(None), second), Input::CompleteConnect];
     let error = failure(Scene::ConnectDone, inputs).connect_error(peer);
