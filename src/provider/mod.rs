@@ -19,7 +19,7 @@
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
-//! | [`accept_queue`] | the backlog of a listener: the requests that were not fetched |
+//! | [`accept_queue`] | the requests of a listener that were not fetched, of which `proto::listener` admits as many as the backlog |
 //! | [`connector`] | the driver of the state machine of a connector |
 
 pub(crate) mod accept_queue;

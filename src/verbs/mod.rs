@@ -15,7 +15,7 @@
 // | `completion_queue` | completion queues of the device, in groups |
 // | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `receive_queue` | receive queues of several queue pairs |
-// | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `device` is a queue pair of the device and the way of its completions, `generations` says which one is meant, and `teardown` ends one |
+// | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `keepalive` notices a silent peer; `device` is a queue pair of the device and the way of its completions, `generations` says which one is meant, and `teardown` ends one |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
