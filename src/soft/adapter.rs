@@ -526,7 +526,8 @@ impl LingeringClose {
         self.runtime.spawn(async move {
             let close = async {
                 stream.write_all(&rest).await?;
-                stream.shut_down(Shutdown::Write)?;
+                // A peer that has reset the connection makes no difference: the rest is discarded all the same.
+                let _ = stream.shut_down(Shutdown::Write);
                 // Closing with unread bytes would send a reset, which may overtake the last words.
                 stream.discard().await;
                 std::io::Result::Ok(())
