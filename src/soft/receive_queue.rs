@@ -198,7 +198,7 @@ pub(crate) struct Receive {
 }
 
 #[derive(Default)]
-struct Inner {
+struct SharedState {
     /// Receives for which no connection waits.
     queue: VecDeque<Receive>,
     /// The connections in which a message waits for a receive, by their numbers.
@@ -211,7 +211,7 @@ struct Inner {
     closed: bool,
 }
 
-impl Inner {
+impl SharedState {
     /// Grants the receive to the connection that has waited longest, which is to be woken.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl Inner {
 
 /// A shared receive queue.
 pub(crate) struct SharedReceives {
-    inner: Mutex<Inner>,
+    state: Mutex<SharedState>,
     /// The sink where the receives that are left at the end complete.
     sink: CompletionSink,
     adapter: Arc<Adapter>,
@@ -250,7 +250,7 @@ impl SharedReceives {
         sink: CompletionSink,
     ) -> Result<Arc<Self>, OpenError> {
         Ok(adapter.registry().create(|_, registered| Self {
-            inner: Mutex::default(),
+            state: Mutex::default(),
             sink,
             adapter: adapter.clone(),
             _registered: registered,
@@ -275,12 +275,12 @@ impl SharedReceives {
         receive: Receive,
         add: impl FnOnce(&mut VecDeque<Receive>, Receive),
     ) -> Result<(), Receive> {
-        let mut inner = self.inner.lock();
-        if inner.closed {
+        let mut state = self.state.lock();
+        if state.closed {
             return Err(receive);
         }
-        let woken = inner.grant(receive).map_err(|receive| add(&mut inner.queue, receive)).ok();
-        drop(inner);
+        let woken = state.grant(receive).map_err(|receive| add(&mut state.queue, receive)).ok();
+        drop(state);
         if let Some(waker) = woken {
             waker.wake();
         }
@@ -289,9 +289,9 @@ impl SharedReceives {
 
     /// Takes the receive for the next message of this connection.
     pub(super) fn take(&self, connection: u64) -> Option<Receive> {
-        let mut inner = self.inner.lock();
-        let granted = if inner.granted.is_empty() { None } else { inner.granted.remove(&connection) };
-        granted.or_else(|| inner.queue.pop_front())
+        let mut state = self.state.lock();
+        let granted = if state.granted.is_empty() { None } else { state.granted.remove(&connection) };
+        granted.or_else(|| state.queue.pop_front())
     }
 
     /// Returns the receive of an unfinished message, as the next one, to the queue or to the connection that
@@ -304,34 +304,34 @@ impl SharedReceives {
 
     /// Resolves when there is a receive for this connection, and makes it wait for one.
     pub(super) fn poll_ready(&self, connection: u64, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.inner.lock();
-        if inner.granted.contains_key(&connection) || !inner.queue.is_empty() {
+        let mut state = self.state.lock();
+        if state.granted.contains_key(&connection) || !state.queue.is_empty() {
             return Poll::Ready(());
         }
-        let old = inner.waiting.insert(connection, cx.waker().clone());
+        let old = state.waiting.insert(connection, cx.waker().clone());
         if old.is_none() {
-            inner.order.push_back(connection);
+            state.order.push_back(connection);
         }
-        drop(inner);
+        drop(state);
         drop(old);
         Poll::Pending
     }
 
     /// Returns whether there is a receive for this connection.
     pub(super) fn is_ready(&self, connection: u64) -> bool {
-        let inner = self.inner.lock();
-        inner.granted.contains_key(&connection) || !inner.queue.is_empty()
+        let state = self.state.lock();
+        state.granted.contains_key(&connection) || !state.queue.is_empty()
     }
 
     /// Ends the wait of this connection. A receive that was granted to it goes to the next one.
     pub(super) fn forget(&self, connection: u64) {
-        let mut inner = self.inner.lock();
-        let gone = inner.waiting.remove(&connection);
+        let mut state = self.state.lock();
+        let gone = state.waiting.remove(&connection);
         if gone.is_some() {
-            inner.order.retain(|waiting| *waiting != connection);
+            state.order.retain(|waiting| *waiting != connection);
         }
-        let granted = inner.granted.remove(&connection);
-        drop(inner);
+        let granted = state.granted.remove(&connection);
+        drop(state);
         drop(gone);
         if let Some(receive) = granted {
             self.restore(receive);
@@ -358,10 +358,10 @@ impl SharedReceives {
 
     fn end(&self, status: Status) {
         let left = {
-            let mut inner = self.inner.lock();
-            inner.closed = true;
-            let granted = std::mem::take(&mut inner.granted);
-            let queue = std::mem::take(&mut inner.queue);
+            let mut state = self.state.lock();
+            state.closed = true;
+            let granted = std::mem::take(&mut state.granted);
+            let queue = std::mem::take(&mut state.queue);
             granted.into_values().chain(queue)
         };
         self.finish(left, status);
