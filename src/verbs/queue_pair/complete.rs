@@ -70,10 +70,11 @@ impl QueuePair {
 
     /// Does what follows for the connection once the caller has released its locks.
     pub(super) fn apply_later(&self, effects: &mut Effects<'_, '_>) {
+        if effects.queue_pair == ConnectionEffects::default() {
+            return;
+        }
         let of_connection = std::mem::take(&mut effects.queue_pair);
-        if of_connection != ConnectionEffects::default()
-            && let Some(me) = self.me.upgrade()
-        {
+        if let Some(me) = self.me.upgrade() {
             effects.wakes.run(move || me.apply_to_connection(of_connection));
         }
     }
@@ -90,11 +91,16 @@ impl QueuePair {
         }
     }
 
-    /// Processes the completions that were deferred.
+    /// Processes the completions that were deferred: most often there is none.
+    #[inline]
     pub(super) fn read_current(&self, state: &mut State, effects: &mut Effects<'_, '_>) {
-        if self.deferred_completions.is_empty() {
-            return;
+        if !self.deferred_completions.is_empty() {
+            self.read_deferred(state, effects);
         }
+    }
+
+    #[inline(never)]
+    fn read_deferred(&self, state: &mut State, effects: &mut Effects<'_, '_>) {
         let mut list = std::mem::take(&mut state.reading);
         self.deferred_completions.swap(&mut list);
         for (key, id, result) in list.drain(..) {
