@@ -12,9 +12,6 @@ use crate::steps;
 use crate::tally::Tally;
 use crate::test::Settings;
 
-/// The features that choose how the libraries are called.
-const BACKENDS: [&str; 2] = ["verbs", "rdma-sys"];
-
 /// The folder for the programs, each with the name of its feature. The tests in the guest machine look for them there.
 const FOLDER: &str = "target/bindings";
 
@@ -24,22 +21,27 @@ pub(crate) fn step(settings: &Settings) -> Tally {
         .unwrap_or_else(|| steps::cargo_test(settings, &["--lib", "--features", "rdma-sys"], &["sys::"]))
 }
 
-/// Builds the programs for the guest machine.
+/// Builds the programs for the guest machine, one for each of the features that choose how the libraries are called. With the arguments
+/// of the steps `tests` and `bindings` nothing is built again.
 ///
 /// # Errors
 /// A sentence, if one cannot be built.
 pub(crate) fn build() -> Result<(), String> {
     let folder = crate::root().join(FOLDER);
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    for feature in BACKENDS {
+    let loaded = [&["--tests"], &steps::EVERYTHING[..]].concat();
+    let linked = ["--lib", "--features", "rdma-sys"];
+    for (feature, arguments) in [("verbs", &loaded[..]), ("rdma-sys", &linked)] {
         let mut built: Option<PathBuf> = None;
         let format = "--message-format=json-render-diagnostics";
-        let command = exec::cargo(&["test", "--no-run", "--lib", "--features", feature, format]);
+        let command = exec::cargo(&[&["test", "--no-run", format], arguments].concat());
         exec::lines(command, minutes(30), |line| match line.strip_prefix('{') {
             Some(message) => {
-                let program = Program::parse(message).filter(|program| program.kind == "lib");
+                let is_meant = |program: &Program| program.kind == "lib" && program.package == crate::root();
+                let program = Program::parse(message).filter(is_meant);
                 built = program.map(|program| program.path).or(built.take());
             }
+            None if line.trim_start().starts_with("Executable ") => {}
             None => println!("{line}"),
         })?;
         let built =
