@@ -22,13 +22,18 @@ pub(crate) struct Step {
     pub(crate) about: &'static str,
     /// The place where it does so: the end of a run has one line for each of these.
     pub(crate) place: &'static str,
-    /// Whether it runs beside the step before it.
-    pub(crate) beside: bool,
+    /// The step that it runs beside, if both are chosen. That one stands before it, and no other group between them.
+    beside: Option<&'static str>,
     /// Runs it; returns how many tests or checks it was, and prints why any of them failed.
     pub(crate) run: fn(&Settings) -> Tally,
 }
 
 impl Step {
+    /// Whether it runs beside the step before it.
+    fn joins(&self, before: &Self) -> bool {
+        self.beside.is_some() && (self.beside == Some(before.name) || self.beside == before.beside)
+    }
+
     /// Whether it needs the guest machine.
     fn needs_guest(&self) -> bool {
         self.place.starts_with("guest ")
@@ -41,34 +46,34 @@ pub(crate) const HOST: &str = "host";
 /// Every step, in order: the quick ones first. A new step is a new line.
 #[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "packages", place: HOST, beside: false, about: "system packages that some tests need; installs them when run as root", run: packages::step },
-    Step { name: "layers", place: HOST, beside: false, about: "every module uses only its own layer and those below", run: steps::layers },
-    Step { name: "rows", place: HOST, beside: false, about: "the feature table of docs/spec: every row that is required is cited by a test, and no id stands twice", run: steps::rows },
-    Step { name: "pages", place: HOST, beside: false, about: "links of the documentation, names in the porting tables, prose of the sources, and the book if mdbook is installed", run: pages::step },
-    Step { name: "fmt", place: HOST, beside: false, about: "formatting", run: steps::fmt },
-    Step { name: "clippy", place: HOST, beside: false, about: "lints, warnings denied", run: steps::clippy },
-    Step { name: "features", place: HOST, beside: false, about: "builds with other sets of features", run: steps::features },
-    Step { name: "oldest", place: HOST, beside: true, about: "builds with the oldest versions of all dependencies", run: oldest::step },
-    Step { name: "doc", place: HOST, beside: false, about: "documentation, warnings denied", run: steps::doc },
-    Step { name: "tests", place: HOST, beside: false, about: "unit and integration tests", run: steps::tests },
-    Step { name: "simulate", place: HOST, beside: false, about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
-    Step { name: "fake", place: HOST, beside: false, about: "tests of the verbs provider over a device in the memory of the process", run: fake::step },
-    Step { name: "sim", place: "sim", beside: false, about: "tests of every device, over the simulated network", run: steps::sim },
-    Step { name: "headers", place: HOST, beside: false, about: "the bindings of the verbs libraries agree with the headers of each Debian release", run: headers::step },
-    Step { name: "bindings", place: HOST, beside: false, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },
-    Step { name: "default", place: HOST, beside: false, about: "unit tests with the default features alone", run: steps::default_set },
-    Step { name: "model", place: HOST, beside: false, about: "every interleaving of completions and those who wait for them", run: steps::model },
-    Step { name: "doctests", place: HOST, beside: false, about: "code in the documentation", run: steps::doctests },
-    Step { name: "examples", place: HOST, beside: false, about: "the package that is published: each example builds from it, and runs", run: examples::step },
-    Step { name: "async-rdma", place: HOST, beside: true, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
-    Step { name: "bench", place: HOST, beside: false, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
-    Step { name: "instructions", place: HOST, beside: true, about: "no operation takes more instructions than are committed", run: instructions::step },
+    Step { name: "packages", place: HOST, beside: None, about: "system packages that some tests need; installs them when run as root", run: packages::step },
+    Step { name: "layers", place: HOST, beside: None, about: "every module uses only its own layer and those below", run: steps::layers },
+    Step { name: "rows", place: HOST, beside: None, about: "the feature table of docs/spec: every row that is required is cited by a test, and no id stands twice", run: steps::rows },
+    Step { name: "pages", place: HOST, beside: None, about: "links of the documentation, names in the porting tables, prose of the sources, and the book if mdbook is installed", run: pages::step },
+    Step { name: "fmt", place: HOST, beside: None, about: "formatting", run: steps::fmt },
+    Step { name: "clippy", place: HOST, beside: None, about: "lints, warnings denied", run: steps::clippy },
+    Step { name: "features", place: HOST, beside: None, about: "builds with other sets of features", run: steps::features },
+    Step { name: "oldest", place: HOST, beside: Some("features"), about: "builds with the oldest versions of all dependencies", run: oldest::step },
+    Step { name: "doc", place: HOST, beside: None, about: "documentation, warnings denied", run: steps::doc },
+    Step { name: "tests", place: HOST, beside: None, about: "unit and integration tests", run: steps::tests },
+    Step { name: "simulate", place: HOST, beside: Some("tests"), about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
+    Step { name: "fake", place: HOST, beside: None, about: "tests of the verbs provider over a device in the memory of the process", run: fake::step },
+    Step { name: "instructions", place: HOST, beside: Some("fake"), about: "no operation takes more instructions than are committed", run: instructions::step },
+    Step { name: "sim", place: "sim", beside: None, about: "tests of every device, over the simulated network", run: steps::sim },
+    Step { name: "headers", place: HOST, beside: None, about: "the bindings of the verbs libraries agree with the headers of each Debian release", run: headers::step },
+    Step { name: "bindings", place: HOST, beside: None, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },
+    Step { name: "default", place: HOST, beside: None, about: "unit tests with the default features alone", run: steps::default_set },
+    Step { name: "model", place: HOST, beside: Some("default"), about: "every interleaving of completions and those who wait for them", run: steps::model },
+    Step { name: "doctests", place: HOST, beside: None, about: "code in the documentation", run: steps::doctests },
+    Step { name: "examples", place: HOST, beside: None, about: "the package that is published: each example builds from it, and runs", run: examples::step },
+    Step { name: "async-rdma", place: HOST, beside: Some("examples"), about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
+    Step { name: "bench", place: HOST, beside: None, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
     // The longest first.
-    Step { name: "guest-interop", place: "guest interop", beside: false, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
-    Step { name: "guest-rxe", place: "guest rxe", beside: true, about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
-    Step { name: "guest-siw", place: "guest siw", beside: true, about: "the same, verbs over siw", run: guest::siw },
+    Step { name: "guest-interop", place: "guest interop", beside: None, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
+    Step { name: "guest-rxe", place: "guest rxe", beside: Some("guest-interop"), about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
+    Step { name: "guest-siw", place: "guest siw", beside: Some("guest-interop"), about: "the same, verbs over siw", run: guest::siw },
     // By itself: it starts machines of its own.
-    Step { name: "rdma-guest", place: "guest project", beside: false, about: "tests of a project outside the workspace, run by `cargo rdma-guest` for both devices", run: guest::project::step },
+    Step { name: "rdma-guest", place: "guest project", beside: None, about: "tests of a project outside the workspace, run by `cargo rdma-guest` for both devices", run: guest::project::step },
 ];
 
 /// The settings that the steps may look at, and the place for what the end of the run says of them.
@@ -172,7 +177,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let started = Instant::now();
     let mut places: Vec<(&str, Tally)> = Vec::new();
     let mut rows = Vec::new();
-    for group in steps.chunk_by(|_, next| next.beside) {
+    for group in steps.chunk_by(|before, next| next.joins(before)) {
         for (step, (tally, took)) in group.iter().zip(run(group, &settings)) {
             rows.push(row(step.name, tally, took));
             match places.iter_mut().find(|(place, _)| *place == step.place) {
@@ -269,6 +274,21 @@ mod tests {
         assert_eq!(names("--filter guest"), ["guest-interop", "guest-rxe", "guest-siw", "rdma-guest"]);
         assert_eq!(names("--filter siw,doc,test"), ["doc", "tests", "doctests", "guest-siw"]);
         assert!(parse("--filter doc,nonsense").and_then(|settings| settings.chosen()).is_err());
+    }
+
+    #[test]
+    fn steps_run_beside_those_they_name() {
+        let groups = |line: &str| -> Vec<Vec<&str>> {
+            let steps = parse(line).and_then(|settings| settings.chosen()).expect("a good command line");
+            let groups = steps.chunk_by(|before, next| next.joins(before));
+            groups.map(|group| group.iter().map(|step| step.name).collect()).collect()
+        };
+        assert_eq!(groups("--filter packages,instructions"), [["packages"], ["instructions"]]);
+        assert_eq!(groups("--filter rxe,siw"), [["guest-rxe", "guest-siw"]]);
+        for step in STEPS {
+            let Some(name) = step.beside else { continue };
+            assert!(groups("").iter().any(|group| group[0] == name && group.contains(&step.name)), "{name}");
+        }
     }
 
     #[test]
