@@ -41,7 +41,10 @@ pub use owned::{OwnedMemory, RawMemory};
 pub(crate) use socket::{unacknowledged, unanswered};
 #[cfg(feature = "soft")]
 pub(crate) use vectored::{Piece, Target, gather, receive, room, scatter, send};
-use words::{Range, WORD, Words};
+use words::{Range, WORD, Words, load_all, store_all};
+
+/// The most bytes that are copied word by word without a [`Range`], which costs more than such a copy.
+const SHORT: usize = 256;
 
 /// The registration of an allocation with a device.
 pub(crate) trait Attachment: Send + Sync {
@@ -426,6 +429,10 @@ impl Slice {
         if !self.is_writable() {
             return 0;
         }
+        if let Some(words) = self.whole_words(at, from.len()) {
+            store_all(words, from.as_chunks().0);
+            return from.len();
+        }
         let range = self.range(at, from.len());
         range.write(from);
         range.len()
@@ -460,9 +467,27 @@ impl Slice {
 
     /// Copies bytes of the slice, starting at `at`, and returns the number of bytes copied. They are initialised then.
     fn copy_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) -> usize {
+        if let Some(words) = self.whole_words(at, into.len()) {
+            load_all(words, into.as_chunks_mut().0);
+            return into.len();
+        }
         let range = self.range(at, into.len());
         range.read(into);
         range.len()
+    }
+
+    /// Returns the words of a short range that consists of whole ones, as that of nearly every short message does.
+    #[inline]
+    fn whole_words(&self, at: usize, length: usize) -> Option<&[AtomicU64]> {
+        let fits = at <= self.length && length <= self.length - at;
+        if length > SHORT || !length.is_multiple_of(WORD) || !fits || !self.is_host_mapped() {
+            return None;
+        }
+        let start = self.address(at).cast::<AtomicU64>();
+        // SAFETY: the range lies within the slice, so within one live, initialised allocation, which lives as long as the slice
+        // is borrowed. An aligned word that lies within a block is one of its whole words, which are accessed as
+        // [`words`](Self::words) says.
+        start.is_aligned().then(|| unsafe { std::slice::from_raw_parts(start, length / WORD) })
     }
 
     /// Returns at most `length` bytes, starting at `at`, for access by atomics. Empty if the bytes are not in host memory.
@@ -546,6 +571,31 @@ mod tests {
             let read = memory.read(at, &mut back);
             prop_assert_eq!(read, wrote);
             prop_assert_eq!(&back[..read], &data[..wrote]);
+        }
+    }
+
+    // Short ranges of whole words are copied in another way than others.
+    #[test]
+    fn copies_of_whole_words_stay_in_place() {
+        let shared = Owned::zeroed(SHORT + 4 * WORD).expect("memory").share();
+        let data: Vec<u8> = (0..SHORT + 2 * WORD).map(|place| place as u8 | 1).collect();
+        for offset in [0, 4, WORD] {
+            let part = shared.slice(offset, SHORT + 2 * WORD).expect("in bounds");
+            for at in (0..3 * WORD).step_by(4) {
+                for length in (0..=SHORT + 2 * WORD).step_by(WORD) {
+                    let taken = length.min(part.len() - at);
+                    assert_eq!(part.write(at, &data[..length]), taken, "{offset}, {at}, {length}");
+                    let (mut all, mut back) = ([0; SHORT + 4 * WORD], vec![0; length]);
+                    shared.clone().whole().read(0, &mut all);
+                    let (before, rest) = all.split_at(offset + at);
+                    assert_eq!(rest[..taken], data[..taken], "{offset}, {at}, {length}");
+                    let others = before.iter().chain(&rest[taken..]);
+                    assert!(others.copied().all(|byte| byte == 0), "{offset}, {at}, {length}");
+                    assert_eq!(part.read(at, &mut back), taken);
+                    assert_eq!(back[..taken], data[..taken]);
+                    part.write(at, &vec![0; taken]);
+                }
+            }
         }
     }
 

@@ -310,6 +310,7 @@ mod tests {
                     let mut found = vec![0; length - at];
                     assert_eq!(slice.read(at, &mut found), found.len());
                     assert!(found.iter().zip(at + 1..).all(|(byte, place)| usize::from(*byte) == place));
+                    assert_eq!(slice.write(at, &found), found.len());
                 }
                 drop(slice);
                 returned.try_recv().expect("it came back");

@@ -93,12 +93,7 @@ impl<'a> Words<'a> {
         let done = lines::write(words, rest);
         let (words, rest) = (&words[done..], &rest[done * WORD..]);
         let (body, last) = rest.as_chunks::<WORD>();
-        let ((cells, cells_left), (groups, left)) =
-            (words[..body.len()].as_chunks::<BLOCK>(), body.as_chunks::<BLOCK>());
-        for (cells, group) in cells.iter().zip(groups) {
-            (0..BLOCK).for_each(|index| store(&cells[index], &group[index]));
-        }
-        cells_left.iter().zip(left).for_each(|(cell, word)| store(cell, word));
+        store_all(&words[..body.len()], body);
         if !last.is_empty() {
             store_part(&words[body.len()], 0, last);
         }
@@ -114,17 +109,32 @@ impl<'a> Words<'a> {
         let done = lines::read(words, rest);
         let (words, rest) = (&words[done..], &mut rest[done * WORD..]);
         let (body, last) = rest.as_chunks_mut::<WORD>();
-        let whole = &words[..body.len()];
-        let ((cells, cells_left), (groups, left)) =
-            (whole.as_chunks::<BLOCK>(), body.as_chunks_mut::<BLOCK>());
-        for (cells, group) in cells.iter().zip(groups) {
-            (0..BLOCK).for_each(|index| group[index] = load(&cells[index]));
-        }
-        cells_left.iter().zip(left).for_each(|(cell, word)| *word = load(cell));
+        let (whole, behind) = words.split_at(body.len());
+        load_all(whole, body);
         if !last.is_empty() {
-            load_part(&words[whole.len()], 0, last);
+            load_part(&behind[0], 0, last);
         }
     }
+}
+
+/// Copies to as many words as there are on both sides.
+#[inline]
+pub(super) fn store_all(cells: &[AtomicU64], from: &[[u8; WORD]]) {
+    let ((cells, cells_left), (groups, left)) = (cells.as_chunks::<BLOCK>(), from.as_chunks::<BLOCK>());
+    for (cells, group) in cells.iter().zip(groups) {
+        (0..BLOCK).for_each(|index| store(&cells[index], &group[index]));
+    }
+    cells_left.iter().zip(left).for_each(|(cell, word)| store(cell, word));
+}
+
+/// Copies from as many words as there are on both sides.
+#[inline]
+pub(super) fn load_all(cells: &[AtomicU64], into: &mut [[MaybeUninit<u8>; WORD]]) {
+    let ((cells, cells_left), (groups, left)) = (cells.as_chunks::<BLOCK>(), into.as_chunks_mut::<BLOCK>());
+    for (cells, group) in cells.iter().zip(groups) {
+        (0..BLOCK).for_each(|index| group[index] = load(&cells[index]));
+    }
+    cells_left.iter().zip(left).for_each(|(cell, word)| *word = load(cell));
 }
 
 pub(super) fn store(cell: &AtomicU64, word: &[u8; WORD]) {
