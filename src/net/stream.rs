@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nix::sys::socket::MsgFlags;
+use nix::sys::socket::{MsgFlags, send};
 use socket2::{Protocol, SockRef};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -197,6 +197,19 @@ impl Stream {
         }
     }
 
+    /// Writes a buffer as [`try_send_all`](Self::try_send_all) writes pieces.
+    #[inline]
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => {
+                let is_short = |length| length < bytes.len();
+                let send = || Ok(send(stream.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)?);
+                try_whole(stream, Interest::WRITABLE, is_short, send)
+            }
+            _ => self.try_send([Piece::Bytes(bytes)].into_iter()),
+        }
+    }
+
     /// Reads what has arrived, without asking the runtime, which has only seen the last event.
     pub(crate) fn read_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -222,7 +235,7 @@ impl Stream {
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             poll_fn(|cx| self.poll_write_ready(cx)).await?;
-            match self.try_send_all([Piece::Bytes(bytes)].into_iter(), bytes.len()) {
+            match self.try_write(bytes) {
                 Ok(length) => bytes = &bytes[length..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),

@@ -5,102 +5,100 @@
 //! all.
 
 use std::io;
+use std::mem::MaybeUninit;
 
+use tokio::io::ReadBuf;
 use tracing::trace;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
-use super::framing::{self, Batch, COPY_BELOW, MAX_UNTAGGED};
+use super::framing::{Batch, COPY_BELOW, MAX_UNTAGGED, TRAILER_ROOM, append_trailer};
 use crate::inflight::{Payload, WakeList};
 use crate::memory::Piece;
+use crate::net::Stream;
 use crate::provider::work::{DirectOutcome, DirectRequest, Operation, Source, WorkRequest};
 use crate::sync::MutexGuard;
-use crate::wire::crc::{self, crc32c};
-use crate::wire::ddp::Header;
+use crate::wire::ddp::{Header, Untagged};
 use crate::wire::mpa;
 
-/// Padding and checksum of a frame.
-const MAX_TRAILER: usize = mpa::CRC_SIZE + 3;
+/// The most bytes of a frame whose payload is copied.
+const MAX_COPIED: usize = mpa::LENGTH_SIZE + Untagged::LEN + COPY_BELOW + TRAILER_ROOM;
+
+/// The memory of a frame, on the stack of the posting call.
+type Room = [MaybeUninit<u8>; MAX_COPIED];
 
 /// The one frame of a request.
 struct DirectFrame<'a> {
     header: Header,
-    source: Source<'a>,
+    /// The payload, if it stays in place.
+    in_place: Option<&'a Payload>,
     /// The number of bytes of payload.
     payload: usize,
-    /// Length field and header, and the rest of the frame if the payload is copied. The thread's arena, see
-    /// [`Batch`].
-    copied: Vec<u8>,
-    /// The end of a frame whose payload stays in place.
-    trailer: [u8; MAX_TRAILER],
-    trailer_length: usize,
+    /// The frame, without a payload that stays in place.
+    bytes: ReadBuf<'a>,
+    /// The number of bytes of length field and header, behind which the payload is.
+    start: usize,
 }
 
 impl<'a> DirectFrame<'a> {
-    fn new(header: Header, source: Source<'a>, payload: usize, crc: bool) -> Self {
-        let mut copied = framing::take_arena();
+    fn new(room: &'a mut Room, header: Header, source: Source<'a>, payload: usize, crc: bool) -> Self {
+        let mut bytes = ReadBuf::uninit(room);
         match &header {
-            Header::Tagged(header) => copied.extend_from_slice(&header.encode(payload)),
-            Header::Untagged(header) => copied.extend_from_slice(&header.encode(payload)),
+            Header::Tagged(header) => bytes.put_slice(&header.encode(payload)),
+            Header::Untagged(header) => bytes.put_slice(&header.encode(payload)),
         }
-        let pad = mpa::pad_length(copied.len() - mpa::LENGTH_SIZE + payload);
-        let trailer_length = pad + mpa::CRC_SIZE;
-        // RFC 5044 section 4.4: the checksum field is always there; zero when the checksum is off.
-        let trailer = [0; MAX_TRAILER];
-        if payload <= COPY_BELOW {
-            let end = copied.len() + payload;
-            match source {
-                Source::Memory(parts) => {
-                    for part in parts {
-                        part.append_to(part.len(), &mut copied);
-                    }
+        let start = bytes.filled().len();
+        let in_place = match source {
+            Source::Memory(parts) if payload > COPY_BELOW => Some(parts),
+            Source::Memory(parts) => {
+                for part in parts {
+                    part.append_to(part.len(), &mut bytes);
                 }
-                Source::Bytes(parts) => parts.iter().for_each(|part| copied.extend_from_slice(part)),
+                None
             }
-            debug_assert_eq!(copied.len(), end, "all memory is that of the host");
-            copied.resize(end, 0);
-            copied.extend_from_slice(&trailer[..trailer_length]);
-            if crc {
-                let end = copied.len() - mpa::CRC_SIZE;
-                let sum = crc::to_wire(crc32c(&copied[..end]));
-                copied[end..].copy_from_slice(&sum);
+            Source::Bytes(parts) => {
+                parts.iter().for_each(|part| bytes.put_slice(part));
+                None
             }
-        }
-        Self { header, source, payload, copied, trailer, trailer_length }
+        };
+        debug_assert!(
+            in_place.is_some() || bytes.filled().len() == start + payload,
+            "all memory is that of the host",
+        );
+        append_trailer(&mut bytes, 0, start - mpa::LENGTH_SIZE + payload, crc);
+        Self { header, in_place, payload, bytes, start }
     }
 
-    /// Returns the payload, if it stays in place.
-    fn in_place(&self) -> Option<&'a Payload> {
-        match self.source {
-            Source::Memory(parts) if self.payload > COPY_BELOW => Some(parts),
-            _ => None,
-        }
-    }
-
-    /// Returns the number of bytes of all pieces.
+    /// Returns the number of bytes of the frame.
     fn length(&self) -> usize {
-        self.copied.len() + self.in_place().map_or(0, |_| self.payload + self.trailer_length)
+        self.bytes.filled().len() + self.in_place.map_or(0, |_| self.payload)
     }
 
-    /// Returns the pieces that are to be sent.
-    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
-        let in_place = self.in_place();
-        let trailer = in_place.map(|_| Piece::Bytes(&self.trailer[..self.trailer_length]));
-        let payload =
-            in_place.into_iter().flatten().map(|slice| Piece::Memory { slice, part: 0..slice.len() });
-        std::iter::once(Piece::Bytes(&self.copied)).chain(payload).chain(trailer)
+    /// Writes the frame. Returns how many bytes the socket took.
+    #[inline]
+    fn send(&self, stream: &Stream) -> io::Result<usize> {
+        match self.in_place {
+            None => stream.try_write(self.bytes.filled()),
+            Some(parts) => stream.try_send(self.pieces(parts)),
+        }
     }
 
-    /// Converts the frame to a batch of the send queue.
+    /// Returns the pieces of a frame with this payload in place.
+    fn pieces<'f>(&'f self, parts: &'f Payload) -> impl Iterator<Item = Piece<'f>> {
+        let (before, behind) = self.bytes.filled().split_at(self.start);
+        let payload = parts.iter().map(|slice| Piece::Memory { slice, part: 0..slice.len() });
+        std::iter::once(Piece::Bytes(before)).chain(payload).chain(std::iter::once(Piece::Bytes(behind)))
+    }
+
+    /// Returns the frame as a batch of the send queue.
     #[cold]
-    fn into_batch(self, crc: bool) -> Batch {
+    fn batch(&self, crc: bool) -> Batch {
         let mut batch = Batch::new(crc);
-        match (self.in_place(), &self.header) {
+        match (self.in_place, &self.header) {
             (Some(parts), Header::Tagged(header)) => batch.tagged(header, parts, None),
             (Some(parts), Header::Untagged(header)) => batch.untagged_parts(header, parts),
             // The bytes under the checksum, and not others that are in the memory now.
-            (None, _) => batch.framed(&self.copied),
+            (None, _) => batch.framed(self.bytes.filled()),
         }
-        framing::restore_arena(self.copied);
         batch
     }
 }
@@ -127,8 +125,9 @@ impl ConnectionShared {
             return DirectOutcome::Declined;
         };
         drop(sending);
-        let frame = DirectFrame::new(header, source, length, self.crc);
-        let outcome = socket.stream.try_send(frame.pieces());
+        let mut room = [MaybeUninit::uninit(); MAX_COPIED];
+        let frame = DirectFrame::new(&mut room, header, source, length, self.crc);
+        let outcome = frame.send(&socket.stream);
         if let Ok(bytes) = outcome {
             trace!(connection = %self.id, bytes, "frames sent");
         }
@@ -137,13 +136,11 @@ impl ConnectionShared {
             && sent == frame.length()
             && sending.queue.direct_sent(sent)
         {
-            drop(sending);
-            framing::restore_arena(frame.copied);
             return DirectOutcome::Completed(length);
         }
         let (ticket, operation, payload) = (table.open(label), *operation, source.payload());
         let request = WorkRequest { ticket, operation, payload, flags };
-        self.queue_direct(&socket, sending, request, frame, outcome)
+        self.queue_direct(&socket, sending, request, &frame, outcome)
     }
 
     /// Queues a request whose frame was offered to the socket, and goes on.
@@ -153,12 +150,12 @@ impl ConnectionShared {
         socket: &Socket,
         mut sending: MutexGuard<'_, Sending>,
         request: WorkRequest,
-        frame: DirectFrame<'_>,
+        frame: &DirectFrame<'_>,
         outcome: io::Result<usize>,
     ) -> DirectOutcome {
         let (ticket, length) = (request.ticket, frame.payload);
         let mut wakes = WakeList::default();
-        let batch = frame.into_batch(self.crc);
+        let batch = frame.batch(self.crc);
         sending.queue.queue_direct(request, length);
         let next = sending.queue.offered(batch, outcome, &mut wakes);
         let (transmitted, _bytes) = self.write_batches(socket, sending, next, Extent::Call, &mut wakes);
@@ -196,6 +193,16 @@ mod tests {
         [memory.slice(0, cut), memory.slice(cut, length - cut)].into_iter().flatten().collect()
     }
 
+    /// Returns room for a frame.
+    fn room() -> Room {
+        [MaybeUninit::uninit(); MAX_COPIED]
+    }
+
+    /// Returns the bytes that [`DirectFrame::send`] writes.
+    fn sent(frame: &DirectFrame<'_>) -> Vec<u8> {
+        frame.in_place.map_or_else(|| frame.bytes.filled().to_vec(), |parts| bytes(frame.pieces(parts)))
+    }
+
     fn bytes<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Vec<u8> {
         let mut found = Vec::new();
         gather(pieces, usize::MAX, &mut found).expect("memory of the host");
@@ -216,13 +223,21 @@ mod tests {
                     Header::Tagged(header) => batch.tagged(header, &payload, None),
                 }
                 let expected = bytes(batch.pieces(None));
-                let frame = DirectFrame::new(header, Source::Memory(&payload), length, crc);
-                assert_eq!((bytes(frame.pieces()), frame.length()), (expected.clone(), expected.len()));
-                assert_eq!(bytes(frame.into_batch(crc).pieces(None)), expected, "{length}");
+                let mut room = room();
+                let frame = DirectFrame::new(&mut room, header, Source::Memory(&payload), length, crc);
+                assert_eq!((sent(&frame), frame.length()), (expected.clone(), expected.len()));
+                assert_eq!(bytes(frame.batch(crc).pieces(None)), expected, "{length}");
+                if length <= COPY_BELOW {
+                    let copy =
+                        bytes(payload.iter().map(|slice| Piece::Memory { slice, part: 0..slice.len() }));
+                    let (first, second) = copy.split_at(length / 2);
+                    let parts = [first, &[], second];
+                    let mut room = self::room();
+                    let inline = DirectFrame::new(&mut room, header, Source::Bytes(&parts), length, crc);
+                    assert_eq!((sent(&inline), inline.length()), (expected.clone(), expected.len()));
+                }
             }
         }
-        let inline = DirectFrame::new(Header::Untagged(send), Source::Bytes(&[b"ab", b"c"]), 3, false);
-        assert_eq!(&inline.copied[20..24], b"abc\0");
     }
 
     fn queue(depth: usize) -> (SendQueue, Arc<Table>) {
@@ -252,14 +267,14 @@ mod tests {
         let behind = second.ticket;
         queue.post(second);
         assert!(matches!(queue.begin(&mut wakes), Next::Idle));
-        let payload = Payload::new();
-        let frame = DirectFrame::new(header, Source::Memory(&payload), 0, false);
+        let (payload, mut room) = (Payload::new(), room());
+        let frame = DirectFrame::new(&mut room, header, Source::Memory(&payload), 0, false);
         let sent = frame.length();
         assert!(!queue.direct_sent(sent), "one waits behind it");
         let first = request(&table);
         let ticket = first.ticket;
         queue.queue_direct(first, 0);
-        let Next::Write(batch) = queue.offered(frame.into_batch(false), Ok(sent), &mut wakes) else {
+        let Next::Write(batch) = queue.offered(frame.batch(false), Ok(sent), &mut wakes) else {
             panic!("the second one is next")
         };
         assert!(is_complete(&table, ticket) && !is_complete(&table, behind));
@@ -273,30 +288,37 @@ mod tests {
         assert_eq!((queue.written, queue.completed), (48, 48));
     }
 
+    // Copied or in place, the frame is the same.
     #[test]
     fn partially_written_frame_completes_at_its_end() {
-        let (mut queue, table) = queue(1);
-        let mut wakes = WakeList::default();
-        let header = queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
-        let payload = payload(4000);
-        let frame = DirectFrame::new(header, Source::Memory(&payload), 4000, false);
-        let whole = bytes(frame.pieces());
-        // The payload of an inline request is empty: its bytes are in the frame alone.
-        let request = request(&table);
-        let ticket = request.ticket;
-        queue.queue_direct(request, 4000);
-        let Next::Write(batch) = queue.offered(frame.into_batch(false), Ok(1000), &mut wakes) else {
-            panic!("the rest is next")
-        };
-        assert_eq!(bytes(batch.pieces(None)), whole[1000..]);
-        let full = Err(io::ErrorKind::WouldBlock.into());
-        assert!(matches!(queue.offered(batch, full, &mut wakes), Next::Blocked));
-        assert!(!is_complete(&table, ticket));
-        let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("the rest is next") };
-        assert!(matches!(queue.offered(batch, Ok(whole.len() - 1000), &mut wakes), Next::Idle));
-        let completed = table.take(ticket).expect("the whole frame was taken");
-        assert_eq!((completed.status, completed.bytes), (Status::SUCCESS, 4000));
-        assert!(queue.admits_direct());
+        for (length, first) in [(4000, 1000), (COPY_BELOW, 1), (64, 0)] {
+            let (mut queue, table) = queue(1);
+            let mut wakes = WakeList::default();
+            let header = queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
+            let (payload, mut room) = (payload(length), room());
+            let frame = DirectFrame::new(&mut room, header, Source::Memory(&payload), length, false);
+            let whole = sent(&frame);
+            // The payload of an inline request is empty: its bytes are in the frame alone.
+            let request = request(&table);
+            let ticket = request.ticket;
+            queue.queue_direct(request, length);
+            let full = || Err(io::ErrorKind::WouldBlock.into());
+            let mut batch = frame.batch(false);
+            if first > 0 {
+                let Next::Write(rest) = queue.offered(batch, Ok(first), &mut wakes) else {
+                    panic!("the rest is next")
+                };
+                batch = rest;
+            }
+            assert_eq!(bytes(batch.pieces(None)), whole[first..]);
+            assert!(matches!(queue.offered(batch, full(), &mut wakes), Next::Blocked));
+            assert!(!is_complete(&table, ticket));
+            let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("the rest is next") };
+            assert!(matches!(queue.offered(batch, Ok(whole.len() - first), &mut wakes), Next::Idle));
+            let completed = table.take(ticket).expect("the whole frame was taken");
+            assert_eq!((completed.status, completed.bytes as usize), (Status::SUCCESS, length));
+            assert!(queue.admits_direct());
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use tokio::io::ReadBuf;
 
 use super::memory::{Grant, RemoteAccess, deregistered};
 use super::send_queue::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work};
@@ -32,6 +33,8 @@ const MAX_PIECES: usize = 48;
 const MAX_COPIED: usize = 1024 * 1024;
 /// The most bytes behind a payload: padding and checksum.
 const TRAILER: usize = 3 + mpa::CRC_SIZE;
+/// The room for a trailer in a frame on the stack: [`append_trailer`] writes whole words.
+pub(super) const TRAILER_ROOM: usize = 8;
 /// A batch that waits for the socket may keep an arena of this size, however little is in it.
 const SMALL_ARENA: usize = 4 * 1024;
 /// The largest arena that a thread keeps.
@@ -43,16 +46,29 @@ thread_local! {
 }
 
 /// Takes an empty arena of this thread.
-pub(super) fn take_arena() -> Vec<u8> {
+fn take_arena() -> Vec<u8> {
     FREE.try_with(Cell::take).unwrap_or_default()
 }
 
 /// Returns an arena to this thread.
-pub(super) fn restore_arena(mut arena: Vec<u8>) {
+fn restore_arena(mut arena: Vec<u8>) {
     arena.clear();
     if (1..=LARGEST_ARENA).contains(&arena.capacity()) {
         // A thread that is about to end keeps none.
         let _ = FREE.try_with(|free| free.set(arena));
+    }
+}
+
+/// Appends padding and checksum to the FPDU of `ulpdu` bytes that begins at `start`. Without `crc` its payload may be
+/// elsewhere.
+#[inline]
+pub(super) fn append_trailer(frame: &mut ReadBuf<'_>, start: usize, ulpdu: usize, crc: bool) {
+    let end = frame.filled().len() + mpa::pad_length(ulpdu) + mpa::CRC_SIZE;
+    // RFC 5044 section 4.4: the checksum field is always there; zero when the checksum is off.
+    frame.put_slice(&[0; TRAILER_ROOM]);
+    frame.set_filled(end);
+    if crc && let Some((body, field)) = frame.filled_mut()[start..].split_last_chunk_mut() {
+        *field = crc::to_wire(crc32c(body));
     }
 }
 
