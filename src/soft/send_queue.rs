@@ -432,8 +432,7 @@ impl SendQueue {
     pub(super) fn direct_sent(&mut self, sent: usize) -> bool {
         // A phase behind `Open` comes with a Terminate, a flush that the writer carries out, or a driver that
         // waits for the writer.
-        let is_alone = self.entries.is_empty() && self.responses.is_empty() && self.idle.is_none();
-        if !is_alone || self.phase != Phase::Open {
+        if self.has_unframed() || self.idle.is_some() || self.phase != Phase::Open {
             return false;
         }
         self.writer = Writer::Idle;
@@ -464,6 +463,16 @@ impl SendQueue {
     pub(super) fn wait_for_idle(&mut self, waker: &Waker) -> Option<Waker> {
         let known = self.idle.as_ref().is_some_and(|known| known.will_wake(waker));
         if known { None } else { self.idle.replace(waker.clone()) }
+    }
+
+    /// Processes the write of a stream's message, of which the socket has taken all `sent` bytes. Returns false
+    /// if other work is due first: [`message_offered`](Self::message_offered) follows then.
+    pub(super) fn message_sent(&mut self, sent: usize) -> bool {
+        let is_done = self.direct_sent(sent);
+        if is_done {
+            self.outbound.count_send();
+        }
+        is_done
     }
 
     /// Processes the write of a stream's message, of which the socket has taken `sent` bytes and `rest` is

@@ -4,23 +4,26 @@
 //! No request is posted for them, nothing completes, and no memory is kept except for the end of the frame
 //! that the socket did not take: the task of the connection writes that end, and wakes the writer.
 //!
-//! A message is framed as FPDUs around the bytes of the caller, for one `sendmsg`. Each FPDU of payload is an
-//! RDMA Write of its own. So a message can end behind any of them: if the socket takes no more, the frame
-//! that it has begun is completed, a Send contains the number of bytes, and only that much is copied.
+//! A short message is framed on the stack, for one `send`. A longer one is framed as FPDUs around the bytes of the
+//! caller, for one `sendmsg`. Each FPDU of payload is an RDMA Write of its own. So a message can end behind any
+//! of them: if the socket takes no more, the frame that it has begun is completed, a Send contains the number
+//! of bytes, and only that much is copied.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::sync::Weak;
 use std::task::Waker;
 
-use smallvec::SmallVec;
+use tokio::io::ReadBuf;
 use tracing::trace;
 
-use super::connection::{ConnectionShared, Extent, Sending, Transmitted};
-use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, MAX_TAGGED};
+use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
+use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, MAX_TAGGED, TRAILER_ROOM, append_trailer};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory::Piece;
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed, WORD};
+use crate::provider::work::RemoteAddress;
 use crate::sync::MutexGuard;
 use crate::wire::crc::{self, Crc};
 use crate::wire::ddp::{Tagged, Untagged};
@@ -43,35 +46,81 @@ impl ConnectionShared {
         };
         let Some(send) = sending.queue.begin_message() else { return Ok(wait(sending, waker)) };
         drop(sending);
-        let frames = StreamFrames::new(message, send, self.crc);
-        let outcome = socket.stream.try_send_all(frames.pieces(), frames.length());
-        let mut wakes = WakeList::default();
-        let (streamed, transmitted) = match outcome {
-            Ok(sent) if sent > 0 => {
-                trace!(connection = %self.id, bytes = sent, "frames sent");
-                let (length, rest) = frames.cut(sent);
-                let mut sending = self.sending();
-                let next = sending.queue.message_offered(sent, rest, &mut wakes);
-                (
-                    Streamed::Sent(length),
-                    self.write_batches(&socket, sending, next, Extent::Call, &mut wakes).0,
-                )
-            }
-            other => {
-                let outcome = other.and(Err(io::ErrorKind::WouldBlock.into()));
-                let mut sending = self.sending();
-                let old = sending.queue.wait_for_idle(waker);
-                let next = sending.queue.offered(Batch::new(self.crc), outcome, &mut wakes);
-                let transmitted = self.write_batches(&socket, sending, next, Extent::Call, &mut wakes).0;
-                drop(old);
-                (Streamed::Blocked, transmitted)
-            }
+        if message.length <= COPY_BELOW {
+            let mut room = [MaybeUninit::uninit(); SHORT];
+            let frames = short_frames(&mut room, message, send, self.crc);
+            let outcome = socket.stream.try_write(frames.filled());
+            let cut = |sent| {
+                let mut rest = Batch::new(self.crc);
+                rest.framed(&frames.filled()[sent..]);
+                (message.length, rest)
+            };
+            Ok(self.message_offered(&socket, outcome, (frames.filled().len(), message.length), cut, waker))
+        } else {
+            let mut room = [MaybeUninit::uninit(); FRAMING];
+            let frames = StreamFrames::new(&mut room, message, send, self.crc);
+            let outcome = socket.stream.try_send_all(frames.pieces(), frames.length());
+            let whole = (frames.length(), frames.payload);
+            Ok(self.message_offered(&socket, outcome, whole, |sent| frames.cut(sent), waker))
+        }
+    }
+
+    /// Processes the outcome of offering a message to the socket. `whole` is the number of bytes of its frames and
+    /// of its payload. `cut` ends the message, of which the socket has taken so many bytes, and returns the number
+    /// of bytes of payload, and the frames that are left.
+    #[inline]
+    fn message_offered(
+        &self,
+        socket: &Socket,
+        outcome: io::Result<usize>,
+        (length, payload): (usize, usize),
+        cut: impl FnOnce(usize) -> (usize, Batch),
+        waker: &Waker,
+    ) -> Streamed {
+        let sent = match outcome {
+            Ok(sent) if sent > 0 => sent,
+            Ok(_) => return self.message_refused(socket, io::ErrorKind::WouldBlock.into(), waker),
+            Err(error) => return self.message_refused(socket, error, waker),
         };
+        trace!(connection = %self.id, bytes = sent, "frames sent");
+        if sent < length {
+            let (payload, rest) = cut(sent);
+            self.write_behind(socket, self.sending(), sent, rest);
+            return Streamed::Sent(payload);
+        }
+        let mut sending = self.sending();
+        if !sending.queue.message_sent(sent) {
+            self.write_behind(socket, sending, sent, Batch::new(self.crc));
+        }
+        Streamed::Sent(payload)
+    }
+
+    /// Goes on behind a message, of which the socket has taken `sent` bytes and `rest` is left.
+    #[cold]
+    fn write_behind(&self, socket: &Socket, mut sending: MutexGuard<'_, Sending>, sent: usize, rest: Batch) {
+        let mut wakes = WakeList::default();
+        let next = sending.queue.message_offered(sent, rest, &mut wakes);
+        let (transmitted, _) = self.write_batches(socket, sending, next, Extent::Call, &mut wakes);
         if transmitted == Transmitted::Blocked {
             self.wake_driver();
         }
         wakes.wake_all();
-        Ok(streamed)
+    }
+
+    /// Gives up a message of which the socket has taken nothing.
+    #[cold]
+    fn message_refused(&self, socket: &Socket, error: io::Error, waker: &Waker) -> Streamed {
+        let mut wakes = WakeList::default();
+        let mut sending = self.sending();
+        let old = sending.queue.wait_for_idle(waker);
+        let next = sending.queue.offered(Batch::new(self.crc), Err(error), &mut wakes);
+        let (transmitted, _) = self.write_batches(socket, sending, next, Extent::Call, &mut wakes);
+        drop(old);
+        if transmitted == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+        Streamed::Blocked
     }
 
     /// Reads data that has arrived for a stream. Payload at the stream's next position goes to the room, and
@@ -130,115 +179,137 @@ fn wait(mut sending: MutexGuard<'_, Sending>, waker: &Waker) -> Streamed {
 
 /// The most pieces of the caller in a message, so that one `sendmsg` takes all of it.
 const MAX_PARTS: usize = 16;
-/// The bytes around the payloads of most messages, or the whole of a short one.
-const FRAMING: usize = COPY_BELOW + 128;
-/// Length field, header, payload and CRC of the Send.
-const SEND: usize = mpa::LENGTH_SIZE + Untagged::LEN + WORD + mpa::CRC_SIZE;
+/// Length field and header of a Write.
+const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
+/// The room for the Send at the end of a message.
+const SEND: usize = mpa::LENGTH_SIZE + Untagged::LEN + WORD + TRAILER_ROOM;
+/// The room for the frames of a short message.
+const SHORT: usize = HEADER + COPY_BELOW + TRAILER_ROOM + SEND;
+/// The room for the bytes around the payloads of a message.
+const FRAMING: usize = MAX_FRAMES * HEADER_AND_CRC + TRAILER_ROOM + SEND;
+/// The bytes around a payload that needs no padding, as all but the last do.
+const HEADER_AND_CRC: usize = HEADER + mpa::CRC_SIZE;
 
-/// A part of the message: framing, and the payload behind it.
-#[derive(Clone, Copy)]
-struct Section {
-    /// The ends of the framing and of the payload.
-    framing: usize,
-    payload: usize,
+/// Returns the frames of a message of at most [`COPY_BELOW`] bytes.
+#[inline]
+fn short_frames<'a>(
+    room: &'a mut [MaybeUninit<u8>; SHORT],
+    message: &StreamMessage<'_>,
+    send: Untagged,
+    crc: bool,
+) -> ReadBuf<'a> {
+    let mut frames = ReadBuf::uninit(room);
+    frames.put_slice(&write_header(message, 0, message.length));
+    bytes(message.parts, 0, message.length).for_each(|part| frames.put_slice(part));
+    debug_assert_eq!(
+        frames.filled().len(),
+        HEADER + message.length,
+        "the message is no longer than its parts"
+    );
+    append_trailer(&mut frames, 0, Tagged::LEN + message.length, crc);
+    append_send(&mut frames, message, message.length, send, crc);
+    frames
 }
 
-/// The frames of a message.
-pub(super) struct StreamFrames<'a> {
+/// Returns the header of the Write of the bytes `from..to`.
+fn write_header(message: &StreamMessage<'_>, from: usize, to: usize) -> [u8; HEADER] {
+    let RemoteAddress { key: stag, address } = message.to;
+    let to_address = address.wrapping_add(from as u64);
+    Tagged { last: true, opcode: Opcode::Write, stag, to: to_address }.encode(to - from)
+}
+
+/// Appends the Send behind `length` bytes.
+fn append_send(
+    frames: &mut ReadBuf<'_>,
+    message: &StreamMessage<'_>,
+    length: usize,
+    send: Untagged,
+    crc: bool,
+) {
+    let start = frames.filled().len();
+    frames.put_slice(&send.encode(WORD));
+    frames.put_slice(&(message.describe)(length));
+    append_trailer(frames, start, Untagged::LEN + WORD, crc);
+}
+
+/// The frames of a message whose payload stays with the caller.
+struct StreamFrames<'a> {
     message: &'a StreamMessage<'a>,
     send: Untagged,
     crc: bool,
-    framing: SmallVec<[u8; FRAMING]>,
-    /// One for each frame of payload, and the last for the end of the message.
-    sections: SmallVec<[Section; MAX_FRAMES + 1]>,
+    /// The bytes around the payloads: a header before each, a trailer behind it, and the Send.
+    framing: ReadBuf<'a>,
+    /// The number of bytes of the message.
+    payload: usize,
 }
 
 impl<'a> StreamFrames<'a> {
     /// Frames as many bytes of the message as one system call takes. `send` is the header of the Send.
-    pub(super) fn new(message: &'a StreamMessage<'a>, send: Untagged, crc: bool) -> Self {
+    fn new(
+        room: &'a mut [MaybeUninit<u8>; FRAMING],
+        message: &'a StreamMessage<'a>,
+        send: Untagged,
+        crc: bool,
+    ) -> Self {
         let parts = filled(message.parts).take(MAX_PARTS).map(<[u8]>::len);
-        let length = message.length.min(parts.sum()).min(MAX_FRAMES * MAX_TAGGED);
-        let (framing, sections) = (SmallVec::new(), SmallVec::new());
-        let mut frames = Self { message, send, crc, framing, sections };
-        let mut from = 0;
-        while from < length {
-            let to = length.min(from + MAX_TAGGED);
-            frames.write(from, to, length <= COPY_BELOW);
-            from = to;
+        let payload = message.length.min(parts.sum()).min(MAX_FRAMES * MAX_TAGGED);
+        let mut framing = ReadBuf::uninit(room);
+        for from in (0..payload).step_by(MAX_TAGGED) {
+            let to = payload.min(from + MAX_TAGGED);
+            let header = write_header(message, from, to);
+            framing.put_slice(&header);
+            let padding = &[0; 4][..mpa::pad_length(Tagged::LEN + to - from)];
+            framing.put_slice(padding);
+            let mut sum = 0;
+            if crc {
+                let mut crc = Crc::new();
+                crc.update(&header);
+                bytes(message.parts, from, to).for_each(|part| crc.update(part));
+                crc.update(padding);
+                sum = crc.finish();
+            }
+            framing.put_slice(&crc::to_wire(sum));
         }
-        frames.framing.extend_from_slice(&frames.ending(length));
-        frames.sections.push(Section { framing: frames.framing.len(), payload: length });
-        frames
-    }
-
-    /// Appends a frame with the bytes `from..to`, which are copied if `copy`.
-    fn write(&mut self, from: usize, to: usize, copy: bool) {
-        let address = self.message.to.address.wrapping_add(from as u64);
-        let header = Tagged { last: true, opcode: Opcode::Write, stag: self.message.to.key, to: address };
-        let header = header.encode(to - from);
-        self.framing.extend_from_slice(&header);
-        if copy {
-            bytes(self.message.parts, from, to).for_each(|part| self.framing.extend_from_slice(part));
-        } else {
-            self.sections.push(Section { framing: self.framing.len(), payload: to });
-        }
-        let trailer = trailer(&header, bytes(self.message.parts, from, to), to - from, self.crc);
-        self.framing.extend_from_slice(&trailer);
-    }
-
-    /// Returns the Send behind `length` bytes, as a frame.
-    fn ending(&self, length: usize) -> [u8; SEND] {
-        let word = (self.message.describe)(length);
-        let header = self.send.encode(WORD);
-        let mut frame = [0; SEND];
-        frame[..header.len()].copy_from_slice(&header);
-        frame[header.len()..][..WORD].copy_from_slice(&word);
-        // The Send needs no padding.
-        let trailer = trailer(&header, [&word[..]].into_iter(), WORD, self.crc);
-        frame[header.len() + WORD..].copy_from_slice(&trailer);
-        frame
+        append_send(&mut framing, message, payload, send, crc);
+        Self { message, send, crc, framing, payload }
     }
 
     /// Returns the pieces that are to be sent.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         self.slices().map(Piece::Bytes)
     }
 
     /// Returns the number of bytes of all pieces.
-    pub(super) fn length(&self) -> usize {
-        self.framing.len() + self.in_place()
+    fn length(&self) -> usize {
+        self.framing.filled().len() + self.payload
     }
 
-    /// Returns the number of bytes of the message.
-    fn payload(&self) -> usize {
-        self.sections.last().map_or(0, |section| section.payload)
+    /// Returns the number of frames of payload.
+    fn count(&self) -> usize {
+        self.payload.div_ceil(MAX_TAGGED)
     }
 
-    /// Returns the number of bytes that are not copied.
-    fn in_place(&self) -> usize {
-        if self.sections.len() > 1 { self.payload() } else { 0 }
+    /// Returns the end of the frame of payload with this index in the message.
+    fn end_of_payload(&self, frame: usize) -> usize {
+        self.payload.min((frame + 1) * MAX_TAGGED)
     }
 
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let mut before = Section { framing: 0, payload: 0 };
-        let copied = self.in_place() == 0;
-        self.sections.iter().flat_map(move |&section| {
-            let from = std::mem::replace(&mut before, section);
-            let payload = if copied { section.payload } else { from.payload };
-            let framing = &self.framing[from.framing..section.framing];
-            std::iter::once(framing).chain(bytes(self.message.parts, payload, section.payload))
+        let (framing, count) = (self.framing.filled(), self.count());
+        let mut from = 0;
+        (0..=count).flat_map(move |frame| {
+            let to = if frame == count { framing.len() } else { frame * HEADER_AND_CRC + HEADER };
+            let around = &framing[std::mem::replace(&mut from, to)..to];
+            let payload = bytes(self.message.parts, frame * MAX_TAGGED, self.end_of_payload(frame));
+            std::iter::once(around).chain(payload)
         })
     }
 
-    /// Ends the message behind the frame that the socket has begun, after it has taken `sent` bytes, at least
-    /// one. Returns the number of bytes of the message, and the rest that is to be sent.
-    pub(super) fn cut(self, sent: usize) -> (usize, Batch) {
-        let mut rest = Batch::new(self.crc);
-        if sent >= self.length() {
-            return (self.payload(), rest);
-        }
+    /// Ends the message behind the frame that the socket has begun, after it has taken `sent` bytes, at least one and
+    /// not all. Returns the number of bytes of the message, and the rest that is to be sent.
+    fn cut(&self, sent: usize) -> (usize, Batch) {
         let cut = self.end_of_frame(sent);
-        let end = cut.unwrap_or(Place { sent: self.length(), payload: self.payload() });
+        let end = cut.unwrap_or(Place { sent: self.length(), payload: self.payload });
         let mut left = Vec::with_capacity(end.sent - sent + SEND);
         let (mut skip, mut take) = (sent, end.sent - sent);
         for slice in self.slices() {
@@ -249,23 +320,24 @@ impl<'a> StreamFrames<'a> {
             take -= taken;
         }
         if cut.is_some() {
-            left.extend_from_slice(&self.ending(end.payload));
+            let mut room = [MaybeUninit::uninit(); SEND];
+            let mut ending = ReadBuf::uninit(&mut room);
+            append_send(&mut ending, self.message, end.payload, self.send, self.crc);
+            left.extend_from_slice(ending.filled());
         }
+        let mut rest = Batch::new(self.crc);
         rest.framed(&left);
         (end.payload, rest)
     }
 
     /// Returns the end of the payload frame that has begun when `sent` bytes were sent; `None` if they
-    /// contain all payload that stays in place.
+    /// contain all payload.
     fn end_of_frame(&self, sent: usize) -> Option<Place> {
-        let (_, frames) = self.sections.split_last()?;
-        let mut from = 0;
-        frames.iter().find_map(|section| {
-            let length = section.payload - from;
-            from = section.payload;
-            let pad = mpa::pad_length(Tagged::LEN + length);
-            let end = section.framing + section.payload + pad + mpa::CRC_SIZE;
-            (sent < end).then_some(Place { sent: end, payload: section.payload })
+        (0..self.count()).find_map(|frame| {
+            let payload = self.end_of_payload(frame);
+            let pad = mpa::pad_length(Tagged::LEN + payload - frame * MAX_TAGGED);
+            let end = (frame + 1) * HEADER_AND_CRC + payload + pad;
+            (sent < end).then_some(Place { sent: end, payload })
         })
     }
 }
@@ -295,34 +367,17 @@ fn bytes<'a>(parts: &'a [IoSlice<'a>], from: usize, to: usize) -> impl Iterator<
     })
 }
 
-/// Returns padding and checksum of a frame.
-fn trailer<'a>(
-    header: &[u8],
-    payload: impl Iterator<Item = &'a [u8]>,
-    length: usize,
-    crc: bool,
-) -> SmallVec<[u8; 8]> {
-    let mut trailer = SmallVec::new();
-    trailer.resize(mpa::pad_length(header.len() - mpa::LENGTH_SIZE + length), 0);
-    let sum = if crc {
-        let mut sum = Crc::new();
-        sum.update(header);
-        payload.for_each(|part| sum.update(part));
-        sum.update(&trailer);
-        sum.finish()
-    } else {
-        0
-    };
-    trailer.extend_from_slice(&crc::to_wire(sum));
-    trailer
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::send_queue::{Answer, SendQueue};
     use super::*;
-    use crate::provider::work::RemoteAddress;
+    use crate::inflight::CompletionSink;
     use crate::wire::crc::crc32c;
     use crate::wire::ddp::Header;
+
+    fn queue() -> SendQueue {
+        SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()))
+    }
 
     const TO: RemoteAddress = RemoteAddress { key: 7, address: 1 << 33 };
 
@@ -377,21 +432,59 @@ mod tests {
         let bytes: Vec<u8> = (0..2 * MAX_TAGGED + 1001).map(|byte| (byte * 7) as u8).collect();
         let (first, second) = bytes.split_at(999);
         let parts = [first, &[], second].map(IoSlice::new);
-        for (length, crc) in [(1, false), (COPY_BELOW, true), (COPY_BELOW + 1, false), (bytes.len(), true)] {
+        for (length, crc) in [(COPY_BELOW + 1, false), (MAX_TAGGED, true), (bytes.len(), true)] {
             let message = StreamMessage { parts: &parts, length, to: TO, describe };
-            let frames = || StreamFrames::new(&message, send(), crc);
-            let wire = collect(frames().pieces());
-            assert_eq!(wire.len(), frames().length());
+            let mut room = [MaybeUninit::uninit(); FRAMING];
+            let frames = StreamFrames::new(&mut room, &message, send(), crc);
+            let wire = collect(frames.pieces());
+            assert_eq!(wire.len(), frames.length());
             assert_eq!(written(&wire, crc), bytes[..length]);
             let places =
-                (1..=wire.len()).filter(|sent| *sent < 1200 || sent % 509 == 0 || wire.len() - sent < 100);
+                (1..wire.len()).filter(|sent| *sent < 1200 || sent % 509 == 0 || wire.len() - sent < 100);
             for sent in places {
-                let (taken, rest) = frames().cut(sent);
+                let (taken, rest) = frames.cut(sent);
                 let rest = collect(rest.pieces(None));
                 assert!(rest.len() <= MAX_TAGGED + 100, "no more than a frame is copied");
                 let whole = [&wire[..sent], &rest].concat();
                 assert_eq!(written(&whole, crc), bytes[..taken], "{length}: {sent} bytes sent");
             }
+        }
+    }
+
+    #[test]
+    fn short_message_has_the_same_frames() {
+        let bytes: Vec<u8> = (0..COPY_BELOW).map(|byte| (byte * 7) as u8).collect();
+        for length in (1..40).chain([COPY_BELOW - 1, COPY_BELOW]) {
+            let (first, second) = bytes.split_at(length / 3);
+            let parts = [first, &[], second].map(IoSlice::new);
+            for crc in [false, true] {
+                let message = StreamMessage { parts: &parts, length, to: TO, describe };
+                let (mut short, mut long) =
+                    ([MaybeUninit::uninit(); SHORT], [MaybeUninit::uninit(); FRAMING]);
+                let frames = short_frames(&mut short, &message, send(), crc);
+                assert_eq!(written(frames.filled(), crc), bytes[..length]);
+                let long = StreamFrames::new(&mut long, &message, send(), crc);
+                assert_eq!(frames.filled(), collect(long.pieces()));
+            }
+        }
+    }
+
+    // What came while a stream wrote its message goes on behind it.
+    #[test]
+    fn work_is_due_behind_a_message() {
+        let request = |queue: &mut SendQueue| queue.respond(None, Answer::Read { sink: (1, 0) });
+        let waiter = |queue: &mut SendQueue| drop(queue.wait_for_idle(Waker::noop()));
+        let closes = |queue: &mut SendQueue| queue.close(None);
+        let mut alone = queue();
+        assert!(alone.begin_message().is_some() && alone.message_sent(44) && alone.is_idle());
+        assert_eq!((alone.written, alone.completed, alone.outbound.next_send().msn), (44, 44, 2));
+        for change in [request as fn(&mut SendQueue), waiter, closes] {
+            let mut queue = self::queue();
+            assert!(queue.begin_message().is_some());
+            change(&mut queue);
+            assert!(!queue.message_sent(44) && queue.is_writing() && queue.written == 0);
+            let _ = queue.message_offered(44, Batch::new(false), &mut WakeList::default());
+            assert_eq!((queue.written, queue.completed, queue.outbound.next_send().msn), (44, 44, 2));
         }
     }
 
@@ -401,7 +494,8 @@ mod tests {
         let bytes = vec![1; 100 * 2 * MAX_PARTS];
         let parts: Vec<_> = bytes.chunks(100).map(IoSlice::new).collect();
         let message = StreamMessage { parts: &parts, length: bytes.len(), to: TO, describe };
-        let frames = StreamFrames::new(&message, send(), false);
+        let mut room = [MaybeUninit::uninit(); FRAMING];
+        let frames = StreamFrames::new(&mut room, &message, send(), false);
         assert!(frames.pieces().count() < 64);
         assert_eq!(written(&collect(frames.pieces()), false).len(), 100 * MAX_PARTS);
     }
