@@ -26,9 +26,7 @@ impl StreamEngine {
             StreamMessage { parts, length, to: RemoteAddress { key, address }, describe: encode_length };
         match self.queue_pair.provider().write_message(&message, &self.completed)? {
             Streamed::Sent(length) => {
-                state.machine.transfer(length);
-                // It is with the provider: there is no memory to wait for.
-                state.machine.complete_transfers(1);
+                state.machine.send_directly(length);
                 Ok(Some(length))
             }
             Streamed::Blocked => Ok(None),

@@ -402,20 +402,9 @@ impl Machine {
 
     /// Returns the write and the message that send the next `length` bytes, which are at [`send_at`](Self::send_at).
     pub(crate) fn transfer(&mut self, length: usize) -> Transfer {
-        debug_assert!(length > 0 && length <= self.room(length));
         let (start, _) = self.piece(length);
+        let to = self.send_directly(length);
         let sending = &mut self.sending;
-        // A target is no longer than this.
-        let bytes = u32::try_from(length).unwrap_or(u32::MAX);
-        let mut to = Span::default();
-        if let Some(target) = sending.targets.front_mut() {
-            to = Span { length: bytes, ..*target };
-            target.address = target.address.wrapping_add(length as u64);
-            target.length = target.length.saturating_sub(bytes);
-            if target.length == 0 {
-                sending.targets.pop_front();
-            }
-        }
         let from = start..start + length;
         // The room that was too short at the end of the ring is free again with this message.
         let skipped =
@@ -425,8 +414,27 @@ impl Machine {
         sending.outstanding.push_back(skipped + length);
         sending.unsignaled += 1;
         sending.unsignaled_bytes += skipped + length;
+        Transfer { from, to, message: Message::Data(to.length) }
+    }
+
+    /// Takes the memory of the peer for a message of the next `length` bytes, which uses no memory of this end. Returns
+    /// that memory.
+    pub(crate) fn send_directly(&mut self, length: usize) -> Span {
+        debug_assert!(length > 0 && length <= self.room(length));
+        let sending = &mut self.sending;
+        // A target is no longer than this.
+        let bytes = u32::try_from(length).unwrap_or(u32::MAX);
+        let mut to = Span { length: bytes, ..Span::default() };
+        if let Some(target) = sending.targets.front_mut() {
+            to = Span { length: bytes, ..*target };
+            target.address = target.address.wrapping_add(length as u64);
+            target.length = target.length.saturating_sub(bytes);
+            if target.length == 0 {
+                sending.targets.pop_front();
+            }
+        }
         sending.sent = sending.sent.wrapping_add(1);
-        Transfer { from, to, message: Message::Data(bytes) }
+        to
     }
 
     /// Returns whether the last transfer may be unsignaled: ring and queue have room for a message of any length behind
