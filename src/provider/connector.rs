@@ -671,12 +671,13 @@ fn transition<D: ConnectorDriver + ?Sized>(
         }
         after.log_step(|| event(phase, failure.status, What::Refused));
     }
-    for action in outcome? {
-        let Action::Finish { op, outcome: answer } = action else {
+    let mut actions = outcome?;
+    for action in actions.iter() {
+        let Action::Finish { op, status } = action else {
             connector.execute(state, action, after);
             continue;
         };
-        let status = status_of(&answer);
+        let answer = actions.answer(status);
         let progress = state.as_mut();
         let phase = progress.phase();
         after.log_step(|| {
@@ -750,10 +751,10 @@ fn told(outcome: &Result<Actions, Failure>, ended: Option<&DisconnectReason>, af
         Err(failure) => return failure.status,
     };
     let finished = actions.iter().find_map(|action| match action {
-        Action::Finish { outcome, .. } => Some(status_of(outcome)),
+        Action::Finish { status, .. } => Some(status),
         _ => None,
     });
-    let begins = |action: &Action| {
+    let begins = |action: Action| {
         use Action::{StartAccept, StartBind, StartComplete, StartConnect, StartDisconnect};
         matches!(action, StartBind | StartConnect | StartComplete | StartAccept | StartDisconnect)
     };

@@ -3,8 +3,6 @@
 
 use std::time::Instant;
 
-use smallvec::smallvec;
-
 use super::Phase::*;
 use super::{Action, Actions, Connector, Failure, Op};
 use crate::status::Status;
@@ -15,7 +13,7 @@ impl Connector {
     /// (A1, A3, C16).
     pub(super) fn bind(&self) -> Result<Actions, Failure> {
         match self.phase {
-            Idle => Ok(smallvec![Action::StartBind]),
+            Idle => Ok([Action::StartBind].into()),
             Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
             | RequestPending | Accepting => Err(Status::ADDRESS_ALREADY_ASSOCIATED.into()),
             Disconnected | Dead => Err(Status::INVALID_DEVICE_STATE.into()),
@@ -40,11 +38,11 @@ impl Connector {
                 self.refusal = None;
                 // A deadline that has passed fails the call before a request is sent.
                 if overdue {
-                    return Ok(smallvec![Action::finish(Op::Connect, Status::IO_TIMEOUT)]);
+                    return Ok([Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }].into());
                 }
                 self.enter(Connecting);
                 self.deadline = deadline;
-                Ok(smallvec![Action::StartConnect])
+                Ok([Action::StartConnect].into())
             }
             Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
             | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE.into()),
@@ -57,7 +55,7 @@ impl Connector {
             ConnectDone => {
                 self.find_peer()?;
                 self.enter(Completing);
-                Ok(smallvec![Action::StartComplete])
+                Ok([Action::StartComplete].into())
             }
             Dead => Err(self.fate.clone().unwrap_or(Status::CONNECTION_INVALID.into())),
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
@@ -76,7 +74,7 @@ impl Connector {
                 length?;
                 self.find_peer()?;
                 self.enter(Accepting);
-                Ok(smallvec![Action::StartAccept])
+                Ok([Action::StartAccept].into())
             }
             Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
             | Disconnected | Accepting | Dead => Err(Status::CONNECTION_INVALID.into()),
@@ -92,7 +90,7 @@ impl Connector {
                 let aborted = |gone| Failure { status: Status::CONNECTION_ABORTED, ..gone };
                 self.find_peer().map_err(aborted)?;
                 self.enter(Dead);
-                Ok(smallvec![Action::RefusePeer])
+                Ok([Action::RefusePeer].into())
             }
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
             | Accepting | Dead => Err(Status::CONNECTION_INVALID.into()),
@@ -108,7 +106,7 @@ impl Connector {
                 Ok(Actions::new())
             }
             PeerGone | Disconnecting | Disconnected => {
-                Ok(smallvec![Action::finish(Op::NotifyDisconnect, Status::SUCCESS)])
+                Ok([Action::Finish { op: Op::NotifyDisconnect, status: Status::SUCCESS }].into())
             }
             Idle | Bound | Connecting | ConnectDone | Completing | RequestPending | Accepting | Dead => {
                 Err(Status::CONNECTION_INVALID.into())
@@ -123,8 +121,7 @@ impl Connector {
         match self.phase {
             Connected => {
                 self.ending = Some(DisconnectReason::Local);
-                actions.extend(self.tell(Status::SUCCESS));
-                actions.push(Action::Flush);
+                actions = self.tell(Status::SUCCESS).into_iter().chain([Action::Flush]).collect();
             }
             PeerGone => {}
             Idle | Bound | Connecting | ConnectDone | Completing | Disconnecting | Disconnected
@@ -155,10 +152,10 @@ impl Connector {
             Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone | RequestPending => self.refuse(),
             Connected => self.leave(Status::CANCELED),
-            PeerGone => smallvec![Action::Leave],
+            PeerGone => [Action::Leave].into(),
             // The disconnect and the data before it are on their way. The wait for the peer's answer ends here.
             Disconnecting => {
-                smallvec![Action::Leave, Action::finish(Op::Disconnect, Status::CANCELED)]
+                [Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }].into()
             }
             Idle | Bound | Disconnected => Actions::new(),
             // Even now the device stays removed.

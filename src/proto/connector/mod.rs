@@ -49,8 +49,6 @@ mod tests;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use smallvec::SmallVec;
-
 use crate::error::{AcceptError, ConnectError, Reason, StateError};
 use crate::status::Status;
 use crate::types::{DisconnectReason, PrivateData, ReadLimits};
@@ -244,7 +242,7 @@ const UNKNOWN: Reason = Reason::Local("no reason was given");
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
-    /// Boxed, so that the actions of steps that succeed are small to move.
+    /// Boxed, so that the answers to calls that succeed are small to move.
     detail: Option<Box<Detail>>,
 }
 
@@ -335,10 +333,10 @@ impl Failure {
 }
 
 /// An action of the provider. Actions are carried out in the order given.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    /// Answer the pending call.
-    Finish { op: Op, outcome: Result<(), Failure> },
+    /// Answer the pending call with this status. [`Actions::answer`] returns the whole answer.
+    Finish { op: Op, status: Status },
     /// Reserve the local address, report [`Input::Bound`] or [`Loss::Unbound`] before anything else.
     StartBind,
     /// Send the request; bind implicitly when there is no local address.
@@ -359,17 +357,67 @@ pub(crate) enum Action {
     Flush,
 }
 
-impl Action {
-    /// Answers the call with this failure, or with `SUCCESS`, which is none.
-    fn finish(op: Op, failure: impl Into<Failure>) -> Self {
-        let failure = failure.into();
-        let outcome = if failure.status == Status::SUCCESS { Ok(()) } else { Err(failure) };
-        Self::Finish { op, outcome }
+/// The actions that one input leads to. The actions own nothing and the list has a fixed size, because every step moves and
+/// drops one.
+#[derive(Debug, Default)]
+pub(crate) struct Actions {
+    list: [Option<Action>; Self::MOST],
+    /// The detail of the failure with which the last action answers a call.
+    detail: Option<Box<Detail>>,
+}
+
+impl Actions {
+    /// Finishing NotifyDisconnect, flushing, and ending the transport; or ending the transport, flushing, and finishing a call.
+    const MOST: usize = 3;
+
+    /// Returns no actions.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an action behind the others.
+    fn push(&mut self, action: Action) {
+        let place = self.list.iter_mut().find(|place| place.is_none());
+        debug_assert!(place.is_some(), "more actions than a step has");
+        if let Some(place) = place {
+            *place = Some(action);
+        }
+    }
+
+    /// Adds the last action: answering the call with this failure.
+    fn finish(mut self, op: Op, Failure { status, detail }: Failure) -> Self {
+        self.push(Action::Finish { op, status });
+        self.detail = detail;
+        self
+    }
+
+    /// Returns the actions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Action> + use<> {
+        self.list.into_iter().flatten()
+    }
+
+    /// Returns the answer of an action that finishes a call with this status.
+    ///
+    /// # Errors
+    /// The failure, for any status but `SUCCESS`.
+    pub(crate) fn answer(&mut self, status: Status) -> Result<(), Failure> {
+        if status == Status::SUCCESS { Ok(()) } else { Err(Failure { status, detail: self.detail.take() }) }
     }
 }
 
-/// The actions that one input leads to, seldom more than three.
-pub(crate) type Actions = SmallVec<[Action; 4]>;
+impl<const COUNT: usize> From<[Action; COUNT]> for Actions {
+    fn from(actions: [Action; COUNT]) -> Self {
+        actions.into_iter().collect()
+    }
+}
+
+impl FromIterator<Action> for Actions {
+    fn from_iter<T: IntoIterator<Item = Action>>(actions: T) -> Self {
+        let mut list = Self::new();
+        actions.into_iter().for_each(|action| list.push(action));
+        list
+    }
+}
 
 /// One connector.
 #[derive(Debug)]
@@ -553,7 +601,7 @@ impl Connector {
 
     /// Returns the action that finishes every outstanding NotifyDisconnect; `None` if there is none.
     fn tell(&mut self, status: Status) -> Option<Action> {
-        std::mem::take(&mut self.watched).then(|| Action::finish(Op::NotifyDisconnect, status))
+        std::mem::take(&mut self.watched).then_some(Action::Finish { op: Op::NotifyDisconnect, status })
     }
 }
 

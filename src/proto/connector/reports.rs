@@ -1,8 +1,6 @@
 //! The effects of the provider's reports, state by state. The comments name the rows of the state table that
 //! they follow.
 
-use smallvec::smallvec;
-
 use super::Phase::*;
 use super::{Action, Actions, Connector, Failure, Loss, Op, Phase, Terms, UNKNOWN};
 use crate::error::{ConnectError, Reason};
@@ -107,7 +105,7 @@ impl Connector {
             Connecting => {
                 self.enter(ConnectDone);
                 self.terms = Some(terms);
-                smallvec![Action::finish(Op::Connect, Status::SUCCESS)]
+                [Action::Finish { op: Op::Connect, status: Status::SUCCESS }].into()
             }
             Idle | Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
             | RequestPending | Accepting | Dead => Actions::new(),
@@ -122,7 +120,7 @@ impl Connector {
             return Actions::new();
         }
         self.enter(Connected);
-        smallvec![Action::finish(op, Status::SUCCESS)]
+        [Action::Finish { op, status: Status::SUCCESS }].into()
     }
 
     /// Finishes `Disconnect`: the peer has answered, and no memory is in use (C7).
@@ -152,12 +150,12 @@ impl Connector {
             }
             PeerGone => {
                 self.enter(Disconnected);
-                smallvec![Action::Leave]
+                [Action::Leave].into()
             }
             // As with a release: data that was sent before the disconnect still arrives.
             Disconnecting => {
                 self.enter(Disconnected);
-                smallvec![Action::Leave, Action::finish(Op::Disconnect, Status::CANCELED)]
+                [Action::Leave, Action::Finish { op: Op::Disconnect, status: Status::CANCELED }].into()
             }
             // No queue pair belongs to it.
             Idle | Bound | Disconnected | RequestPending | Dead => Actions::new(),
@@ -177,7 +175,7 @@ impl Connector {
                 self.ending = Some(DisconnectReason::DeviceRemoved);
                 self.tell(GONE).into_iter().chain([Action::Flush, Action::Abandon]).collect()
             }
-            PeerGone => smallvec![Action::Abandon],
+            PeerGone => [Action::Abandon].into(),
             Disconnecting => self.end_disconnect(GONE, None),
             Idle | Bound | Disconnected | Dead => Actions::new(),
         };
@@ -289,7 +287,7 @@ impl Connector {
             return Actions::new();
         }
         self.fate = Some(failure);
-        smallvec![letting_go]
+        [letting_go].into()
     }
 
     /// Returns the phase that a retryable failure of Connect goes back to.
@@ -300,7 +298,7 @@ impl Connector {
     /// Ends the pending Connect, CompleteConnect or Accept, and burns the connector. Of these only CompleteConnect has
     /// the queue pair in use, which is flushed (A25); an attempt that failed earlier leaves it its receives (P18).
     pub(super) fn fail(&mut self, letting_go: Action, failure: impl Into<Failure>) -> Actions {
-        let mut actions: Actions = smallvec![letting_go];
+        let mut actions: Actions = [letting_go].into();
         let op = match self.phase {
             Connecting => Op::Connect,
             Accepting => Op::Accept,
@@ -310,19 +308,17 @@ impl Connector {
             }
         };
         self.enter(Dead);
-        actions.push(Action::finish(op, failure));
-        actions
+        actions.finish(op, failure.into())
     }
 
     /// Ends a pending Disconnect. The connection has ended, whatever the status.
     pub(super) fn end_disconnect(&mut self, status: Status, reason: Option<Reason>) -> Actions {
         self.enter(Disconnected);
-        let finish = if status == Status::SUCCESS {
-            Action::finish(Op::Disconnect, status)
+        let failure = if status == Status::SUCCESS {
+            status.into()
         } else {
-            let reason = reason.or(self.loss.map(|(_, reason)| reason));
-            Action::finish(Op::Disconnect, Failure::new(status, reason, None))
+            Failure::new(status, reason.or(self.loss.map(|(_, reason)| reason)), None)
         };
-        smallvec![Action::Abandon, finish]
+        Actions::from([Action::Abandon]).finish(Op::Disconnect, failure)
     }
 }

@@ -41,13 +41,10 @@ enum Did {
     Flush,
 }
 
-impl From<&Action> for Did {
-    fn from(action: &Action) -> Self {
+impl From<Action> for Did {
+    fn from(action: Action) -> Self {
         match action {
-            Action::Finish { op, outcome } => {
-                let status = outcome.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS);
-                Self::Finish { op: *op, status }
-            }
+            Action::Finish { op, status } => Self::Finish { op, status },
             Action::StartBind => Self::StartBind,
             Action::StartConnect => Self::StartConnect,
             Action::StartComplete => Self::StartComplete,
@@ -487,8 +484,8 @@ fn the_cause_reaches_the_caller() {
         let mut machine = scene.build(Instant::now());
         let answers = inputs.into_iter().map(|input| machine.handle(input));
         let failed = answers.filter_map(|answer| match answer {
-            Ok(actions) => actions.into_iter().find_map(|action| match action {
-                Action::Finish { outcome, .. } => outcome.err(),
+            Ok(mut actions) => actions.iter().find_map(|action| match action {
+                Action::Finish { status, .. } => actions.answer(status).err(),
                 _ => None,
             }),
             Err(failure) => Some(failure),
