@@ -13,41 +13,37 @@ enum After {
 }
 
 /// Collects foreign code under a lock: call [`wake_all`](Self::wake_all) without one.
+///
+/// Every call that posts, reads or completes makes a list, and almost every list has at most one waker: so it is small, and costs
+/// two comparisons to drop.
 #[derive(Default)]
 #[must_use = "futures wait for it"]
-pub(crate) struct WakeList(SmallVec<[After; 4]>);
+pub(crate) struct WakeList {
+    /// The first entry, if that is a waker.
+    first: Option<Waker>,
+    rest: Option<Box<SmallVec<[After; 4]>>>,
+}
 
 impl WakeList {
     /// Frees the memory of a request whose future was dropped.
     pub(super) fn free(&mut self, completed: Completed) {
-        self.0.push(After::Free(completed));
+        self.rest.get_or_insert_default().push(After::Free(completed));
     }
 
     /// Calls `call`.
     pub(crate) fn run(&mut self, call: impl FnOnce() + Send + 'static) {
-        self.0.push(After::Run(Box::new(call)));
+        self.rest.get_or_insert_default().push(After::Run(Box::new(call)));
     }
 
     /// Returns whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.first.is_none() && self.rest.is_none()
     }
 
-    /// Appends what `other` has collected.
-    #[cfg(any(feature = "soft", test))]
-    #[inline]
-    pub(crate) fn append(&mut self, other: Self) {
-        // Most lists are empty, and each that is moved is 264 bytes that are copied.
-        if !other.0.is_empty() {
-            self.0.extend(other.0);
-        }
-    }
-
-    /// Wakes, frees and calls, in the order of collection, and leaves an empty list. Not by value: a list that is moved is 264 bytes
-    /// that are copied.
+    /// Wakes, frees and calls, in the order of collection, and leaves an empty list.
     #[inline]
     pub(crate) fn wake_all(&mut self) {
-        if !self.0.is_empty() {
+        if !self.is_empty() {
             self.run_all();
         }
     }
@@ -55,7 +51,9 @@ impl WakeList {
     /// Runs all that was collected.
     #[inline(never)]
     fn run_all(&mut self) {
-        for after in self.0.drain(..) {
+        self.first.take().into_iter().for_each(Waker::wake);
+        let Some(mut rest) = self.rest.take() else { return };
+        for after in rest.drain(..) {
             match after {
                 After::Wake(waker) => waker.wake(),
                 After::Free(completed) => drop(completed),
@@ -67,16 +65,19 @@ impl WakeList {
     /// Returns the number of requests that it frees.
     #[cfg(test)]
     pub(super) fn frees(&self) -> usize {
-        self.0.iter().filter(|after| matches!(after, After::Free(_))).count()
+        self.rest.iter().flat_map(|rest| rest.iter()).filter(|after| matches!(after, After::Free(_))).count()
     }
 }
 
 impl Extend<Waker> for WakeList {
     #[inline]
     fn extend<T: IntoIterator<Item = Waker>>(&mut self, wakers: T) {
-        // Mostly one or none, for which `SmallVec::extend` is long.
         for waker in wakers {
-            self.0.push(After::Wake(waker));
+            if self.is_empty() {
+                self.first = Some(waker);
+            } else {
+                self.rest.get_or_insert_default().push(After::Wake(waker));
+            }
         }
     }
 }
@@ -102,15 +103,16 @@ mod tests {
     fn runs_in_the_order_of_collection() {
         let (sender, said) = channel();
         let waker = |number| Waker::from(Arc::new(Say(number, Mutex::new(sender.clone()))));
-        let (mut first, mut second) = (WakeList::default(), WakeList::default());
-        second.extend([waker(4), waker(5)]);
-        first.extend(Some(waker(1)));
-        let last = sender.clone();
-        first.run(move || last.send(2).expect("a listener"));
-        first.extend(Some(waker(3)));
-        first.append(second);
-        assert!(said.try_recv().is_err(), "nothing runs before the lock is released");
-        first.wake_all();
-        assert_eq!(said.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        let mut list = WakeList::default();
+        for round in [0, 10] {
+            list.extend(Some(waker(round + 1)));
+            let last = sender.clone();
+            list.run(move || last.send(round + 2).expect("a listener"));
+            list.extend([waker(round + 3), waker(round + 4)]);
+            assert!(said.try_recv().is_err(), "nothing runs before the lock is released");
+            list.wake_all();
+            assert!(list.is_empty());
+            assert_eq!(said.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4].map(|place| round + place));
+        }
     }
 }

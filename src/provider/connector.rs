@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt;
-#[cfg(feature = "verbs")]
 use smallvec::SmallVec;
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
@@ -125,15 +124,15 @@ impl ConnectorState {
 #[derive(Default)]
 pub(crate) struct AfterStep {
     metrics: PendingMetrics,
-    /// The events for `tracing`, in order.
-    events: Vec<StepEvent>,
+    /// The events for `tracing`, in order, if a subscriber takes any.
+    events: Option<Box<SmallVec<[StepEvent; 2]>>>,
     /// The calls on the connector that have an answer.
     calls: WakeList,
     /// The requests that finished on the way.
     pub(crate) requests: WakeList,
     /// The calls of the driver that are part of the step, and may take long.
     #[cfg(feature = "verbs")]
-    pub(crate) jobs: SmallVec<[Job; 1]>,
+    pub(crate) jobs: Vec<Job>,
 }
 
 /// Calls of a driver that may take long.
@@ -144,14 +143,14 @@ impl AfterStep {
     /// Emits an event once the lock is released, after those that are there.
     pub(crate) fn log(&mut self, event: impl FnOnce() + Send + 'static) {
         if is_logged() {
-            self.events.push(StepEvent::Other(Box::new(event)));
+            self.events.get_or_insert_default().push(StepEvent::Other(Box::new(event)));
         }
     }
 
     /// Emits the event of a step of the machine once the lock is released, after those that are there.
     fn log_step(&mut self, event: impl FnOnce() -> StepEvent) {
         if is_logged() {
-            self.events.push(event());
+            self.events.get_or_insert_default().push(event());
         }
     }
 
@@ -178,15 +177,14 @@ impl AfterStep {
     }
 
     /// Wakes the calls on the connector before the requests: a task that waits for the end of a connection resumes before those that
-    /// wait for its requests. Not by value, which would copy the lists.
+    /// wait for its requests.
     ///
     /// # Errors
     /// The panic of a recorder or a subscriber, which must not keep a task waiting.
     #[inline]
     fn observe_and_wake(&mut self) -> Result<(), Box<dyn Any + Send>> {
         // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
-        let observed =
-            if self.events.is_empty() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
+        let observed = if self.events.is_none() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
         self.calls.wake_all();
         self.requests.wake_all();
         observed
@@ -198,10 +196,10 @@ impl AfterStep {
     /// The panic of a recorder or a subscriber.
     #[cold]
     fn observe(&mut self) -> Result<(), Box<dyn Any + Send>> {
-        let (metrics, events) = (std::mem::take(&mut self.metrics), std::mem::take(&mut self.events));
+        let (metrics, events) = (std::mem::take(&mut self.metrics), self.events.take());
         catch_unwind(AssertUnwindSafe(|| {
             metrics.record();
-            events.into_iter().for_each(StepEvent::emit);
+            events.into_iter().flat_map(|events| *events).for_each(StepEvent::emit);
         }))
     }
 }

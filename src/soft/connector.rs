@@ -133,15 +133,11 @@ impl Connector {
     }
 
     /// Frees the queue pair of an attempt that has failed.
-    fn clear(state: &mut State) -> WakeList {
-        let over = matches!(state.progress.machine.phase(), Phase::Idle | Phase::Bound | Phase::Dead);
-        if !over {
-            return WakeList::default();
-        }
+    fn clear(state: &mut State, after: &mut AfterStep) {
         if state.connection.is_some() {
             // The driver frees the queue pair.
             state.queue_pair.as_ref().inspect(|queue_pair| queue_pair.expect_return());
-            return WakeList::default();
+            return;
         }
         // The port of the attempt; a socket that is still bound has a lease of its own.
         state.lease = None;
@@ -149,7 +145,9 @@ impl Connector {
             state.progress.bound = None;
             state.socket = None;
         }
-        state.queue_pair.take().map(|queue_pair| queue_pair.dissociate()).unwrap_or_default()
+        if let Some(queue_pair) = state.queue_pair.take() {
+            queue_pair.dissociate(&mut after.requests);
+        }
     }
 
     /// Associates the queue pair with this attempt. Returns whether it was free.
@@ -166,7 +164,9 @@ impl Connector {
     pub(crate) fn give_back(&self) {
         let queue_pair = self.lock().queue_pair.take();
         if let Some(queue_pair) = queue_pair {
-            queue_pair.dissociate().wake_all();
+            let mut wakes = WakeList::default();
+            queue_pair.dissociate(&mut wakes);
+            wakes.wake_all();
         }
     }
 
@@ -235,7 +235,7 @@ impl Connector {
                 queue_pair.end(&mut after.requests);
             }
         } else if let Some(queue_pair) = state.queue_pair.take() {
-            after.requests.append(queue_pair.dissociate());
+            queue_pair.dissociate(&mut after.requests);
         }
     }
 
@@ -246,7 +246,8 @@ impl Connector {
             (state.queue_pair.take(), state.lease.take())
         };
         if let Some(queue_pair) = queue_pair {
-            let mut wakes = queue_pair.dissociate();
+            let mut wakes = WakeList::default();
+            queue_pair.dissociate(&mut wakes);
             if !queue_pair.is_free() {
                 queue_pair.end(&mut wakes);
             }
@@ -355,7 +356,9 @@ impl ConnectorDriver for Connector {
             // wait for.
             return Some(Input::DisconnectAnswered);
         }
-        after.requests.append(Self::clear(state));
+        if matches!(state.progress.phase(), Phase::Idle | Phase::Bound | Phase::Dead) {
+            Self::clear(state, after);
+        }
         None
     }
 

@@ -139,24 +139,22 @@ impl QueuePair {
     }
 
     /// Frees the queue pair after a failed attempt. If the device or the last handle is gone, also completes
-    /// the posted receives. The caller wakes the returned list without its locks.
-    pub(crate) fn dissociate(&self) -> WakeList {
-        let mut wakes = WakeList::default();
-        self.change(QueuePairState::dissociate, &mut wakes);
+    /// the posted receives. The caller wakes `wakes` without its locks.
+    pub(crate) fn dissociate(&self, wakes: &mut WakeList) {
+        self.change(QueuePairState::dissociate, wakes);
         let released = {
             let mut state = self.lock();
             if state.phase != QueuePairState::Unconnected {
-                return wakes;
+                return;
             }
             state.user = None;
             state.released
         };
         if self.adapter.is_removed() {
-            wakes.append(self.close(Status::DEVICE_REMOVED));
+            self.close(Status::DEVICE_REMOVED, wakes);
         } else if released {
-            wakes.append(self.close(Status::CANCELED));
+            self.close(Status::CANCELED, wakes);
         }
-        wakes
     }
 
     /// Records that the attempt has ended, and that its driver frees the queue pair once it has released the
@@ -179,12 +177,17 @@ impl QueuePair {
         }
     }
 
-    /// Ends the queue pair and completes its posted receives with `status`.
-    fn close(&self, status: Status) -> WakeList {
+    /// Ends the queue pair and completes its posted receives with `status`. The caller wakes `wakes` without its locks.
+    fn close(&self, status: Status, wakes: &mut WakeList) {
+        self.end(wakes);
+        self.receives.flush(None, status, true, wakes);
+    }
+
+    /// Closes the queue pair like [`close`](Self::close), for callers without locks.
+    fn close_now(&self, status: Status) {
         let mut wakes = WakeList::default();
-        self.end(&mut wakes);
-        wakes.append(self.flush_receives(status, true));
-        wakes
+        self.close(status, &mut wakes);
+        wakes.wake_all();
     }
 
     /// Establishes the connection: from now on everything may be posted.
@@ -372,7 +375,7 @@ impl QueuePair {
                 if let Some(user) = user {
                     user.queue_pair_removed();
                 }
-                self.close(Status::CANCELED).wake_all();
+                self.close_now(Status::CANCELED);
             }
         }
     }
@@ -388,13 +391,9 @@ impl QueuePair {
         if let (QueuePairState::Associated, Some(user)) = (phase, user) {
             user.queue_pair_removed();
         }
-        self.flush_receives(Status::CANCELED, false).wake_all();
-    }
-
-    fn flush_receives(&self, status: Status, closed: bool) -> WakeList {
         let mut wakes = WakeList::default();
-        self.receives.flush(None, status, closed, &mut wakes);
-        wakes
+        self.receives.flush(None, Status::CANCELED, false, &mut wakes);
+        wakes.wake_all();
     }
 
     /// Ends the queue pair after its last handle was dropped.
@@ -409,7 +408,7 @@ impl QueuePair {
             state.phase == QueuePairState::Unconnected
         };
         if free {
-            self.close(Status::CANCELED).wake_all();
+            self.close_now(Status::CANCELED);
         }
     }
 }
@@ -418,7 +417,7 @@ impl Member for QueuePair {
     fn device_removed(&self) {
         // The connection flushes for itself, see above.
         if self.is_free() {
-            self.close(Status::DEVICE_REMOVED).wake_all();
+            self.close_now(Status::DEVICE_REMOVED);
         }
     }
 }
