@@ -18,7 +18,9 @@
 //!
 //! Markers are not done: a request for them is rejected, as RFC 5044 lets a responder do.
 
-use bytes::{Buf, Bytes, BytesMut};
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::limits;
@@ -26,7 +28,9 @@ use crate::error::DecodeError;
 use crate::types::{PrivateData, ReadLimits};
 use crate::wire::crc::{Crc, to_wire};
 use crate::wire::ddp::Tagged;
-use crate::wire::mpa::{CRC_SIZE, Enhanced, LENGTH_SIZE, StartFrame, StartKind, fpdu_length, pad_length};
+use crate::wire::mpa::{
+    CRC_SIZE, Enhanced, LENGTH_SIZE, StartBytes, StartFrame, StartKind, fpdu_length, pad_length,
+};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
 
 /// The revision that we initiate with (RFC 6581), and the highest that we answer.
@@ -129,35 +133,28 @@ pub(crate) enum Reply {
 pub(crate) struct Initiator {
     config: StartConfig,
     offer: ReadLimits,
-    private_data: Bytes,
-    /// The bytes of the reply that have arrived; after it was decoded, the bytes behind it.
-    input: BytesMut,
+    /// The bytes of an incomplete reply; after it was decoded, the bytes behind it.
+    input: Vec<u8>,
     outcome: Option<Result<(), StartError>>,
 }
 
 impl Initiator {
     /// Creates the initiator of one attempt. `offer` contains the reads that this side is willing to serve and wants to
-    /// issue, already capped to the adapter; `private_data` is at most 508 bytes: siw takes 252.
-    pub(crate) fn new(config: StartConfig, offer: ReadLimits, private_data: &[u8]) -> Self {
-        Self {
-            config,
-            offer: sayable(offer),
-            private_data: Bytes::copy_from_slice(private_data),
-            input: BytesMut::new(),
-            outcome: None,
-        }
+    /// issue, already capped to the adapter.
+    pub(crate) fn new(config: StartConfig, offer: ReadLimits) -> Self {
+        Self { config, offer: sayable(offer), input: Vec::new(), outcome: None }
     }
 
     /// Encodes the request frame: revision 2 with the read limits, peer-to-peer with both RTR frames that siw knows, no
-    /// markers.
-    pub(crate) fn request(&self) -> Bytes {
+    /// markers. `private_data` is at most 508 bytes: siw takes 252.
+    pub(crate) fn request(&self, private_data: &[u8]) -> StartBytes {
         let enhanced =
             Enhanced { peer_to_peer: true, rtr_write: true, rtr_read: true, ..enhanced_limits(self.offer) };
         start_frame(
             StartKind::Request,
             Flags { crc: self.config.crc, reject: false, revision: REVISION },
             Some(enhanced),
-            &self.private_data,
+            private_data,
         )
     }
 
@@ -172,14 +169,19 @@ impl Initiator {
                 self.input.extend_from_slice(bytes);
                 return Ok(None);
             }
-            None => self.input.extend_from_slice(bytes),
+            None => {}
         }
-        let result = match StartFrame::decode(StartKind::Reply, &self.input) {
-            Err(DecodeError::Truncated) => return Ok(None),
+        let held = std::mem::take(&mut self.input);
+        let bytes = joined(held, bytes);
+        let result = match StartFrame::decode(StartKind::Reply, &bytes) {
+            Err(DecodeError::Truncated) => {
+                self.input = bytes.into_owned();
+                return Ok(None);
+            }
             Err(error) => Err(error.into()),
             Ok((frame, used)) => {
-                self.input.advance(used);
-                self.judge(frame)
+                self.input = bytes[used..].to_vec();
+                self.judge(&frame)
             }
         };
         self.outcome = Some(result.as_ref().map(|_| ()).map_err(StartError::clone));
@@ -189,26 +191,24 @@ impl Initiator {
     /// Takes the bytes that came behind the reply; the second call returns none.
     pub(crate) fn leftover(&mut self) -> Bytes {
         match self.outcome {
-            Some(Ok(())) => std::mem::take(&mut self.input).freeze(),
+            Some(Ok(())) => std::mem::take(&mut self.input).into(),
             _ => Bytes::new(),
         }
     }
 
-    fn judge(&self, frame: StartFrame) -> Result<Reply, StartError> {
+    fn judge(&self, frame: &StartFrame<'_>) -> Result<Reply, StartError> {
         // Before the checks below: a responder may reject because of a feature that it lacks.
         if frame.reject {
-            let private_data = match split_enhanced(&frame) {
-                Ok((_, private_data)) => private_data,
-                Err(_) => frame.private_data,
-            };
-            return Ok(Reply::Rejected { private_data: PrivateData::exact(private_data) });
+            let private_data =
+                split_enhanced(frame).map_or(frame.private_data, |(_, private_data)| private_data);
+            return Ok(Reply::Rejected { private_data: copied(private_data) });
         }
-        check_revision(&frame)?;
+        check_revision(frame)?;
         // RFC 5044 section 7.1.1: we would have to send markers, also in a Terminate.
         if frame.markers {
             return Err(DecodeError::Unsupported("markers in the reply").into());
         }
-        let (enhanced, private_data) = split_enhanced(&frame)?;
+        let (enhanced, private_data) = split_enhanced(frame)?;
         // RFC 5044 section 7.1.1: a C bit in either frame binds both ends. siw echoes ours.
         let crc = self.config.crc || frame.crc;
         let rtr = match enhanced {
@@ -230,7 +230,7 @@ impl Initiator {
             rtr,
             revision: frame.revision,
         };
-        Ok(Reply::Accepted { negotiated, private_data: PrivateData::exact(private_data) })
+        Ok(Reply::Accepted { negotiated, private_data: copied(private_data) })
     }
 }
 
@@ -264,7 +264,8 @@ struct Request {
 #[derive(Debug)]
 pub(crate) struct Responder {
     config: StartConfig,
-    input: BytesMut,
+    /// The bytes of an incomplete request.
+    input: Vec<u8>,
     request: Option<Request>,
     failed: Option<StartError>,
 }
@@ -272,7 +273,7 @@ pub(crate) struct Responder {
 impl Responder {
     /// Creates the responder of one connection, of which nothing was read yet.
     pub(crate) fn new(config: StartConfig) -> Self {
-        Self { config, input: BytesMut::new(), request: None, failed: None }
+        Self { config, input: Vec::new(), request: None, failed: None }
     }
 
     /// Takes bytes of the request, in pieces of any size; `Some` when it is whole. It is an error if bytes follow the request,
@@ -293,14 +294,18 @@ impl Responder {
         }
         // One byte more than the longest frame is enough to see that there is too much.
         let room = (StartFrame::MAX_LEN + 1).saturating_sub(self.input.len());
-        self.input.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        let (frame, used) = match StartFrame::decode(StartKind::Request, &self.input) {
-            Err(DecodeError::Truncated) => return Ok(None),
+        let held = std::mem::take(&mut self.input);
+        let bytes = joined(held, &bytes[..bytes.len().min(room)]);
+        let (frame, used) = match StartFrame::decode(StartKind::Request, &bytes) {
+            Err(DecodeError::Truncated) => {
+                self.input = bytes.into_owned();
+                return Ok(None);
+            }
             decoded => decoded?,
         };
         check_revision(&frame)?;
         let (enhanced, private_data) = split_enhanced(&frame)?;
-        if used < self.input.len() {
+        if used < bytes.len() {
             return Err(BEHIND.into());
         }
         let request = Request { revision: frame.revision, crc: frame.crc, enhanced };
@@ -310,11 +315,10 @@ impl Responder {
             let error = DecodeError::Unsupported("markers in the request");
             return Err(StartError { error, parting: Some(Box::new(Parting::Reply(reply))) });
         }
-        self.input = BytesMut::new();
         self.request = Some(request);
         Ok(Some(Offer {
             limits: self.offered(&request),
-            private_data: PrivateData::exact(private_data),
+            private_data: copied(private_data),
             revision: frame.revision,
             enhanced: enhanced.is_some(),
             peer_to_peer: enhanced.is_some_and(|enhanced| enhanced.peer_to_peer),
@@ -326,7 +330,7 @@ impl Responder {
     /// Returns it with the terms that hold once it is sent. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
-    pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (Bytes, Negotiated) {
+    pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (StartBytes, Negotiated) {
         let request = self.request_or_plain();
         let limits = sayable(limits).capped_to(self.offered(&request));
         // RFC 5044 section 7.1.1: either side's wish binds both. siw only reads the C bit of the reply, so the reply
@@ -368,19 +372,34 @@ impl Responder {
 
 /// Refuses revisions above 2. RFC 5044 section 7.1.1 defines revision 1, RFC 6581 revision 2; siw also speaks 0, which
 /// looks like 1.
-fn check_revision(frame: &StartFrame) -> Result<(), DecodeError> {
+fn check_revision(frame: &StartFrame<'_>) -> Result<(), DecodeError> {
     if frame.revision > REVISION { Err(DecodeError::Version(frame.revision)) } else { Ok(()) }
 }
 
 /// Splits the private data into the RFC 6581 parameters, which only exist in revision 2 with S, and the user's part.
-fn split_enhanced(frame: &StartFrame) -> Result<(Option<Enhanced>, Bytes), DecodeError> {
+fn split_enhanced<'a>(frame: &StartFrame<'a>) -> Result<(Option<Enhanced>, &'a [u8]), DecodeError> {
     if !frame.enhanced || frame.revision < REVISION {
-        return Ok((None, frame.private_data.clone()));
+        return Ok((None, frame.private_data));
     }
     // The frame is whole, so this is not a matter of waiting. Only a reject gets here with less.
-    let enhanced = Enhanced::decode(&frame.private_data)
+    let enhanced = Enhanced::decode(frame.private_data)
         .map_err(|_| DecodeError::Malformed("no room for the read limits in the private data"))?;
-    Ok((Some(enhanced), frame.private_data.slice(Enhanced::LEN..)))
+    Ok((Some(enhanced), &frame.private_data[Enhanced::LEN..]))
+}
+
+/// Appends `bytes` to the bytes of a frame that were kept because it was incomplete. Most frames arrive in one piece, which is
+/// not copied.
+fn joined(mut kept: Vec<u8>, bytes: &[u8]) -> Cow<'_, [u8]> {
+    if kept.is_empty() {
+        return Cow::Borrowed(bytes);
+    }
+    kept.extend_from_slice(bytes);
+    Cow::Owned(kept)
+}
+
+/// Copies the user's part of the private data out of a frame.
+fn copied(private_data: &[u8]) -> PrivateData {
+    PrivateData::exact(Bytes::copy_from_slice(private_data))
 }
 
 /// Lowers the limits to those that fourteen bits can say without meaning "not negotiated".
@@ -435,12 +454,8 @@ struct Flags {
 }
 
 /// Encodes a start-up frame. It has the S flag if it has the parameters.
-fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, private_data: &[u8]) -> Bytes {
-    let mut whole = Vec::with_capacity(Enhanced::LEN + private_data.len());
-    if let Some(enhanced) = &enhanced {
-        whole.extend_from_slice(&enhanced.encode());
-    }
-    whole.extend_from_slice(private_data);
+fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, private_data: &[u8]) -> StartBytes {
+    let parameters = enhanced.map(|enhanced| enhanced.encode());
     let frame = StartFrame {
         kind,
         markers: false,
@@ -448,18 +463,16 @@ fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, privat
         reject: flags.reject,
         enhanced: enhanced.is_some(),
         revision: flags.revision,
-        private_data: whole.into(),
+        private_data,
     };
-    let mut out = BytesMut::with_capacity(StartFrame::HEADER + frame.private_data.len());
-    frame.encode(&mut out);
-    out.freeze()
+    frame.encode(parameters.as_ref().map_or(&[], |parameters| &parameters[..]))
 }
 
 /// Encodes a reply with the R bit, the revision of the request, and zero limits if the request had some.
 fn rejection(request: &Request, private_data: &[u8]) -> Bytes {
     let flags = Flags { crc: false, reject: true, revision: request.revision };
     let enhanced = request.enhanced.map(|_| enhanced_limits(ReadLimits::NONE));
-    start_frame(StartKind::Reply, flags, enhanced, private_data)
+    start_frame(StartKind::Reply, flags, enhanced, private_data).into_vec().into()
 }
 
 /// Frames the initiator's first FPDU; no bytes for [`Rtr::None`].

@@ -181,8 +181,9 @@ impl Connector {
     ) -> Result<Dialled, ConnectError> {
         let offer = limits::offer(params.read_limits, READ_LIMITS);
         let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
-        let mut initiator = Initiator::new(config, offer, &params.private_data);
-        stream.write_all(&initiator.request()).await.map_err(|error| attempt_error(&error, peer))?;
+        let mut initiator = Initiator::new(config, offer);
+        let request = initiator.request(&params.private_data);
+        stream.write_all(&request).await.map_err(|error| attempt_error(&error, peer))?;
         // Set while the peer reads the request: none of these options concerns the first bytes of a
         // connection.
         let options = self.adapter.socket_options(None, params.multipath);

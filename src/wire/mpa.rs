@@ -3,7 +3,7 @@
 //! A start-up frame is a 16-byte key, a byte of flags, the revision, the length of the private data and the
 //! private data. With the S flag the first four bytes of the private data are [`Enhanced`].
 
-use bytes::{BufMut, Bytes};
+use smallvec::SmallVec;
 
 use super::array;
 use crate::error::{DecodeError, Excerpt};
@@ -63,9 +63,12 @@ impl StartKind {
 /// length field is too small by this number.
 const SIW_WRAP: usize = 256;
 
+/// The bytes of a start-up frame, most of which have little private data.
+pub(crate) type StartBytes = SmallVec<[u8; 64]>;
+
 /// An MPA request or reply frame (RFC 5044 section 7.1.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StartFrame {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StartFrame<'a> {
     /// The kind of the frame, which determines the key.
     pub(crate) kind: StartKind,
     /// M: the sender requires markers in the frames that it receives.
@@ -79,10 +82,10 @@ pub(crate) struct StartFrame {
     /// The MPA revision. Decoding does not check it.
     pub(crate) revision: u8,
     /// The bytes after the length field, including the four bytes of [`Enhanced`].
-    pub(crate) private_data: Bytes,
+    pub(crate) private_data: &'a [u8],
 }
 
-impl StartFrame {
+impl<'a> StartFrame<'a> {
     /// The number of bytes before the private data.
     pub(crate) const HEADER: usize = KEY_SIZE + 4;
     /// The maximum length of the private data (RFC 5044 section 7.1.1), including `Enhanced`.
@@ -90,23 +93,29 @@ impl StartFrame {
     /// The maximum length of a frame.
     pub(crate) const MAX_LEN: usize = Self::HEADER + Self::MAX_PRIVATE_DATA;
 
-    /// Appends the frame to `out`.
+    /// Encodes the frame, whose private data begins with `parameters`.
     ///
-    /// The private data is at most [`MAX_PRIVATE_DATA`](Self::MAX_PRIVATE_DATA) long; further bytes are omitted.
-    pub(crate) fn encode(&self, out: &mut impl BufMut) {
-        debug_assert!(self.private_data.len() <= Self::MAX_PRIVATE_DATA);
-        let length = self.private_data.len().min(Self::MAX_PRIVATE_DATA);
+    /// Both are at most [`MAX_PRIVATE_DATA`](Self::MAX_PRIVATE_DATA) long together; further bytes are omitted.
+    pub(crate) fn encode(&self, parameters: &[u8]) -> StartBytes {
+        let most = Self::MAX_PRIVATE_DATA - parameters.len();
+        debug_assert!(self.private_data.len() <= most);
+        let private_data = &self.private_data[..self.private_data.len().min(most)];
+        let length = parameters.len() + private_data.len();
         let bit = |set: bool, flag: u8| if set { flag } else { 0 };
-        out.put_slice(self.kind.key());
-        out.put_u8(
-            bit(self.markers, flag::MARKERS)
-                | bit(self.crc, flag::CRC)
-                | bit(self.reject, flag::REJECT)
-                | bit(self.enhanced, flag::ENHANCED),
-        );
-        out.put_u8(self.revision);
-        out.put_u16(length as u16);
-        out.put_slice(&self.private_data[..length]);
+        let flags = bit(self.markers, flag::MARKERS)
+            | bit(self.crc, flag::CRC)
+            | bit(self.reject, flag::REJECT)
+            | bit(self.enhanced, flag::ENHANCED);
+        let [high, low] = (length as u16).to_be_bytes();
+        let mut out = StartBytes::from_elem(0, Self::HEADER + length);
+        let (header, rest) = out.split_at_mut(Self::HEADER);
+        let (key, fields) = header.split_at_mut(KEY_SIZE);
+        key.copy_from_slice(self.kind.key());
+        fields.copy_from_slice(&[flags, self.revision, high, low]);
+        let (first, rest) = rest.split_at_mut(parameters.len());
+        first.copy_from_slice(parameters);
+        rest.copy_from_slice(private_data);
+        out
     }
 
     /// Decodes the frame at the start of `bytes`. Returns the frame and the number of its bytes.
@@ -114,7 +123,7 @@ impl StartFrame {
     /// Reserved flag bits are ignored, because siw echoes all bits of the request. If the length has no room for the
     /// parameters that S announces, siw has lost 256 of it. A wrong key and too long a length are detected also in an incomplete
     /// frame.
-    pub(crate) fn decode(kind: StartKind, bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
+    pub(crate) fn decode(kind: StartKind, bytes: &'a [u8]) -> Result<(Self, usize), DecodeError> {
         let seen = bytes.len().min(KEY_SIZE);
         if bytes[..seen] != kind.key()[..seen] {
             return Err(DecodeError::BadKey(Excerpt::new(bytes)));
@@ -137,7 +146,7 @@ impl StartFrame {
             reject,
             enhanced,
             revision,
-            private_data: Bytes::copy_from_slice(private_data),
+            private_data,
         };
         Ok((frame, end))
     }
@@ -201,22 +210,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encoded(frame: &StartFrame) -> Vec<u8> {
-        let mut out = Vec::new();
-        frame.encode(&mut out);
-        out
+    fn encoded(frame: &StartFrame<'_>) -> Vec<u8> {
+        frame.encode(&[]).into_vec()
     }
 
     /// Composes a frame from its flag word, as siw's own logs write it, and its private data.
     fn raw(kind: StartKind, word: u16, private_data: &[u8]) -> Vec<u8> {
-        let mut bytes = kind.key().to_vec();
-        bytes.put_u16(word);
-        bytes.put_u16(private_data.len() as u16);
-        bytes.put_slice(private_data);
-        bytes
+        let length = private_data.len() as u16;
+        [&kind.key()[..], &word.to_be_bytes(), &length.to_be_bytes(), private_data].concat()
     }
 
-    fn flags(frame: &StartFrame) -> (bool, bool, bool, bool, u8) {
+    fn flags(frame: &StartFrame<'_>) -> (bool, bool, bool, bool, u8) {
         (frame.markers, frame.crc, frame.reject, frame.enhanced, frame.revision)
     }
 
@@ -226,7 +230,7 @@ mod tests {
         let (frame, used) = StartFrame::decode(StartKind::Request, &bytes).unwrap();
         assert_eq!(used, 26);
         assert_eq!(flags(&frame), (false, false, false, true, 2));
-        let enhanced = Enhanced::decode(&frame.private_data).unwrap();
+        let enhanced = Enhanced::decode(frame.private_data).unwrap();
         assert_eq!((enhanced.ird, enhanced.ord, enhanced.peer_to_peer), (1, 2, false));
         assert_eq!(encoded(&frame), bytes);
     }
@@ -236,7 +240,7 @@ mod tests {
         let bytes = raw(StartKind::Request, 0x5002, &[0x80, 0x01, 0xc0, 0x01]);
         let (frame, _) = StartFrame::decode(StartKind::Request, &bytes).unwrap();
         assert_eq!(flags(&frame), (false, true, false, true, 2));
-        let enhanced = Enhanced::decode(&frame.private_data).unwrap();
+        let enhanced = Enhanced::decode(frame.private_data).unwrap();
         let expected =
             Enhanced { ird: 1, ord: 1, peer_to_peer: true, rtr_send: false, rtr_write: true, rtr_read: true };
         assert_eq!(enhanced, expected);
@@ -327,8 +331,7 @@ mod tests {
             let kind = if request { StartKind::Request } else { StartKind::Reply };
             // Short data with S is not what it seems.
             let enhanced = enhanced && private_data.len() >= Enhanced::LEN;
-            let private_data = Bytes::from(private_data);
-            let frame = StartFrame { kind, markers, crc, reject, enhanced, revision, private_data };
+            let frame = StartFrame { kind, markers, crc, reject, enhanced, revision, private_data: &private_data };
             let bytes = encoded(&frame);
             prop_assert_eq!(StartFrame::decode(kind, &bytes), Ok((frame, bytes.len())));
         }
@@ -348,7 +351,7 @@ mod tests {
             }
             if let Ok((frame, used)) = StartFrame::decode(kind, &bytes) {
                 prop_assert!(used <= bytes.len());
-                let _ = Enhanced::decode(&frame.private_data);
+                let _ = Enhanced::decode(frame.private_data);
             }
         }
     }

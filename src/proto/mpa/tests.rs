@@ -26,7 +26,7 @@ fn raw_reply(word: u16, private_data: &[u8]) -> Vec<u8> {
 }
 
 fn initiator(config: StartConfig) -> Initiator {
-    Initiator::new(config, ReadLimits::new(3, 4), b"hello")
+    Initiator::new(config, ReadLimits::new(3, 4))
 }
 
 fn answered(config: StartConfig, word: u16, private_data: &[u8]) -> Result<Reply, StartError> {
@@ -47,9 +47,9 @@ fn exchange(
     active: (StartConfig, ReadLimits),
     passive: (StartConfig, ReadLimits),
 ) -> (Negotiated, Negotiated) {
-    let mut initiator = Initiator::new(active.0, active.1, b"request");
+    let mut initiator = Initiator::new(active.0, active.1);
     let mut responder = Responder::new(passive.0);
-    let offer = responder.receive(&initiator.request()).unwrap().unwrap();
+    let offer = responder.receive(&initiator.request(b"request")).unwrap().unwrap();
     assert_eq!(&offer.private_data[..], b"request");
     assert!(offer.enhanced && offer.peer_to_peer && offer.revision == 2);
     let (reply, theirs) = responder.accept(passive.1, b"reply");
@@ -92,9 +92,9 @@ fn the_highest_limit_is_said_as_a_number() {
 
 #[test]
 fn request_bytes() {
-    let bytes = initiator(NO_CRC).request();
-    assert_eq!(bytes, raw_request(0x1002, &[0x80, 3, 0xc0, 4, b'h', b'e', b'l', b'l', b'o']));
-    assert_eq!(initiator(WITH_CRC).request()[16..20], [0x50, 2, 0, 9]);
+    let bytes = initiator(NO_CRC).request(b"hello");
+    assert_eq!(bytes[..], raw_request(0x1002, &[0x80, 3, 0xc0, 4, b'h', b'e', b'l', b'l', b'o']));
+    assert_eq!(initiator(WITH_CRC).request(b"hello")[16..20], [0x50, 2, 0, 9]);
 }
 
 /// Reads replies of siw: flags and bits as seen on the wire.
@@ -154,9 +154,9 @@ fn rejects() {
     // And our own.
     for crc in [NO_CRC, WITH_CRC] {
         let (mut initiator, mut responder) = (initiator(crc), Responder::new(crc));
-        responder.receive(&initiator.request()).unwrap().unwrap();
+        responder.receive(&initiator.request(b"hello")).unwrap().unwrap();
         let reply = responder.reject(b"no");
-        assert_eq!(reply, raw_reply(0x3002, b"\0\0\0\0no"));
+        assert_eq!(reply[..], raw_reply(0x3002, b"\0\0\0\0no"));
         let expected = Reply::Rejected { private_data: PrivateData::exact(&b"no"[..]) };
         assert_eq!(initiator.receive(&reply), Ok(Some(expected)));
     }
@@ -170,7 +170,7 @@ fn replies_without_limits() {
         assert_eq!(negotiated.limits, ReadLimits::new(3, 4), "the offer is below the unsaid limits");
         assert_eq!((negotiated.rtr, negotiated.revision), (Rtr::None, word as u8));
     }
-    let mut greedy = Initiator::new(NO_CRC, ReadLimits::new(90, 90), b"");
+    let mut greedy = Initiator::new(NO_CRC, ReadLimits::new(90, 90));
     match greedy.receive(&raw_reply(1, b"")) {
         Ok(Some(Reply::Accepted { negotiated, .. })) => {
             assert_eq!(negotiated.limits, NO_CRC.unsaid_limits);
@@ -214,20 +214,20 @@ fn requests_of_siw() {
     assert_eq!(offer.limits, ReadLimits::new(2, 1));
     assert_eq!((&offer.private_data[..], offer.peer_to_peer), (&b"hi"[..], false));
     let (reply, negotiated) = responder.accept(ReadLimits::new(9, 9), b"yes");
-    assert_eq!(reply, raw_reply(0x1002, b"\0\x02\0\x01yes"));
+    assert_eq!(reply[..], raw_reply(0x1002, b"\0\x02\0\x01yes"));
     assert_eq!(negotiated.limits, ReadLimits::new(2, 1));
 
     // Rebuilt with peer-to-peer and CRC.
     let mut responder = Responder::new(NO_CRC);
     responder.receive(&raw_request(0x5002, b"\x80\x01\xc0\x01")).unwrap().unwrap();
     let (reply, negotiated) = responder.accept(ReadLimits::new(9, 9), b"");
-    assert_eq!(reply, raw_reply(0x5002, b"\x80\x01\x80\x01"));
+    assert_eq!(reply[..], raw_reply(0x5002, b"\x80\x01\x80\x01"));
     assert_eq!((negotiated.rtr, negotiated.crc), (Rtr::Write, true));
 
     // Bits that only siw knows are neither understood nor sent back.
     let mut responder = Responder::new(NO_CRC);
     responder.receive(&raw_request(0x1802, b"\0\x01\0\x01")).unwrap().unwrap();
-    assert_eq!(responder.accept(ReadLimits::NONE, b"").0, raw_reply(0x1002, b"\0\0\0\0"));
+    assert_eq!(responder.accept(ReadLimits::NONE, b"").0[..], raw_reply(0x1002, b"\0\0\0\0"));
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn requests_without_limits() {
         assert_eq!(offer.limits, NO_CRC.unsaid_limits);
         assert_eq!(responder.reject(b"no"), raw_reply(answer & 0xff | 0x2000, b"no"));
         let (reply, negotiated) = responder.accept(ReadLimits::new(9, 2), b"yes");
-        assert_eq!(reply, raw_reply(answer, b"yes"));
+        assert_eq!(reply[..], raw_reply(answer, b"yes"));
         assert_eq!((negotiated.limits, negotiated.rtr), (ReadLimits::new(5, 2), Rtr::None));
     }
 }
