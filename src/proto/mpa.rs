@@ -252,6 +252,9 @@ pub(crate) struct Offer {
     pub(crate) crc: bool,
 }
 
+/// The error of bytes that come before the reply.
+const BEHIND: DecodeError = DecodeError::Malformed("bytes behind the MPA request");
+
 /// The properties of the request on which the reply depends.
 #[derive(Clone, Copy, Debug)]
 struct Request {
@@ -264,41 +267,49 @@ struct Request {
 #[derive(Debug)]
 pub(crate) struct Responder {
     config: StartConfig,
-    /// The bytes of an incomplete request.
-    input: Vec<u8>,
-    request: Option<Request>,
-    failed: Option<StartError>,
+    progress: Progress,
+}
+
+/// The progress of a responder.
+#[derive(Debug)]
+enum Progress {
+    /// The request is incomplete: its bytes so far.
+    Reading(Vec<u8>),
+    Offered(Request),
+    Failed(Box<StartError>),
 }
 
 impl Responder {
     /// Creates the responder of one connection, of which nothing was read yet.
     pub(crate) fn new(config: StartConfig) -> Self {
-        Self { config, input: Vec::new(), request: None, failed: None }
+        Self { config, progress: Progress::Reading(Vec::new()) }
     }
 
     /// Takes bytes of the request, in pieces of any size; `Some` when it is whole. It is an error if bytes follow the request,
     /// which an initiator may only send after the reply (RFC 5044 section 7.1.2): call this until the reply is sent.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
+        let result = match &mut self.progress {
+            Progress::Failed(error) => return Err(StartError::clone(error)),
+            Progress::Offered(_) if bytes.is_empty() => return Ok(None),
+            Progress::Offered(_) => Err(BEHIND.into()),
+            Progress::Reading(kept) => {
+                let kept = std::mem::take(kept);
+                self.advance(kept, bytes)
+            }
+        };
+        if let Err(error) = &result {
+            self.progress = Progress::Failed(Box::new(error.clone()));
         }
-        let result = self.advance(bytes);
-        self.failed = result.as_ref().err().cloned();
         result
     }
 
-    fn advance(&mut self, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
-        const BEHIND: DecodeError = DecodeError::Malformed("bytes behind the MPA request");
-        if self.request.is_some() {
-            return if bytes.is_empty() { Ok(None) } else { Err(BEHIND.into()) };
-        }
+    fn advance(&mut self, kept: Vec<u8>, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
         // One byte more than the longest frame is enough to see that there is too much.
-        let room = (StartFrame::MAX_LEN + 1).saturating_sub(self.input.len());
-        let held = std::mem::take(&mut self.input);
-        let bytes = joined(held, &bytes[..bytes.len().min(room)]);
+        let room = (StartFrame::MAX_LEN + 1).saturating_sub(kept.len());
+        let bytes = joined(kept, &bytes[..bytes.len().min(room)]);
         let (frame, used) = match StartFrame::decode(StartKind::Request, &bytes) {
             Err(DecodeError::Truncated) => {
-                self.input = bytes.into_owned();
+                self.progress = Progress::Reading(bytes.into_owned());
                 return Ok(None);
             }
             decoded => decoded?,
@@ -315,7 +326,7 @@ impl Responder {
             let error = DecodeError::Unsupported("markers in the request");
             return Err(StartError { error, parting: Some(Box::new(Parting::Reply(reply))) });
         }
-        self.request = Some(request);
+        self.progress = Progress::Offered(request);
         Ok(Some(Offer {
             limits: self.offered(&request),
             private_data: copied(private_data),
@@ -330,7 +341,7 @@ impl Responder {
     /// Returns it with the terms that hold once it is sent. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
-    pub(crate) fn accept(&mut self, limits: ReadLimits, private_data: &[u8]) -> (StartBytes, Negotiated) {
+    pub(crate) fn accept(&self, limits: ReadLimits, private_data: &[u8]) -> (StartBytes, Negotiated) {
         let request = self.request_or_plain();
         let limits = sayable(limits).capped_to(self.offered(&request));
         // RFC 5044 section 7.1.1: either side's wish binds both. siw only reads the C bit of the reply, so the reply
@@ -365,8 +376,12 @@ impl Responder {
 
     /// Returns the request; when called too early, the one that the oldest peer would have sent.
     fn request_or_plain(&self) -> Request {
-        debug_assert!(self.request.is_some(), "accept or reject before the request");
-        self.request.unwrap_or(Request { revision: 0, crc: false, enhanced: None })
+        let offered = matches!(self.progress, Progress::Offered(_));
+        debug_assert!(offered, "accept or reject before the request");
+        match self.progress {
+            Progress::Offered(request) => request,
+            Progress::Reading(_) | Progress::Failed(_) => Request { revision: 0, crc: false, enhanced: None },
+        }
     }
 }
 

@@ -60,6 +60,28 @@ impl AsMut<ConnectorState> for State {
 }
 
 impl State {
+    /// Creates the state of an unbound connector, or of that of a request.
+    fn new(incoming: Option<Box<Incoming>>) -> Self {
+        let (progress, handshake, descriptor) = match incoming.map(|incoming| *incoming) {
+            Some(Incoming { terms, handshake, local, peer, descriptor }) => {
+                let machine = Machine::with_request(terms);
+                let progress = ConnectorState::new(machine, Some(local), Some(peer));
+                (progress, Some(handshake), Some(descriptor))
+            }
+            None => (ConnectorState::new(Machine::new(), None, None), None, None),
+        };
+        Self {
+            progress,
+            socket: None,
+            lease: None,
+            handshake,
+            queue_pair: None,
+            connection: None,
+            answered: false,
+            descriptor,
+        }
+    }
+
     /// Returns whether Disconnect waits for the driver to flush the requests and close the socket. No other
     /// end of the connection answers the call, so that no request is outstanding when it returns (`DIS-01`).
     fn flushes_for_disconnect(&self) -> bool {
@@ -70,48 +92,25 @@ impl State {
 impl Connector {
     /// Creates an unbound connector.
     pub(crate) fn new(adapter: Arc<Adapter>) -> Arc<Self> {
-        Self::with(adapter, Machine::new(), None, None, None)
+        Self::with(adapter, None)
     }
 
     /// Creates the connector of a request that has arrived.
-    pub(crate) fn with_request(
-        adapter: Arc<Adapter>,
-        Incoming { terms, handshake, local, peer, descriptor }: Incoming,
-    ) -> Arc<Self> {
-        let machine = Machine::with_request(terms);
-        let phase = machine.phase();
-        let connector = Self::with(adapter, machine, Some(handshake), Some(local), Some(peer));
-        connector.lock().descriptor = Some(descriptor);
+    pub(crate) fn with_request(adapter: Arc<Adapter>, incoming: Box<Incoming>) -> Arc<Self> {
+        let peer = Some(tracing::field::display(incoming.peer));
+        let connector = Self::with(adapter, Some(incoming));
         // The machine was made in this state; the listener's machine was the one that waited.
-        let (peer, status) = (Some(peer), Status::SUCCESS);
-        let peer = peer.map(tracing::field::display);
+        let (phase, status) = (Phase::RequestPending, Status::SUCCESS);
         debug!(connection = %connector.id, peer, from = %"Waiting", ?phase, %status, "state changed");
         connector
     }
 
-    fn with(
-        adapter: Arc<Adapter>,
-        machine: Machine,
-        handshake: Option<PendingHandshake>,
-        local: Option<SocketAddr>,
-        peer: Option<SocketAddr>,
-    ) -> Arc<Self> {
-        let state = State {
-            progress: ConnectorState::new(machine, local, peer),
-            socket: None,
-            lease: None,
-            handshake,
-            queue_pair: None,
-            connection: None,
-            answered: false,
-            descriptor: None,
-        };
-        let id = next_id();
+    fn with(adapter: Arc<Adapter>, incoming: Option<Box<Incoming>>) -> Arc<Self> {
         let registry = adapter.registry().clone();
         registry.create(|_, registered| Self {
-            id,
+            id: next_id(),
             adapter,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(incoming)),
             _registered: registered,
         })
     }
@@ -376,7 +375,7 @@ impl Member for Connector {
 /// The number of bytes that suffice for the header and control word of a Terminate.
 const FIRST_WORDS: usize = 24;
 
-/// A connection request that no connector has yet.
+/// A connection request that no connector has yet. In a box, as it passes through the queue of the listener.
 pub(crate) struct Incoming {
     pub(super) terms: Terms,
     pub(super) handshake: PendingHandshake,
@@ -390,7 +389,7 @@ pub(crate) enum PendingHandshake {
     /// The peer accepted; CompleteConnect is owed.
     Active { stream: Stream, negotiated: Negotiated, leftover: Bytes },
     /// The peer has sent a request; Accept is owed. The data is that of a Reject, if there was one.
-    Passive { stream: Stream, responder: Box<Responder>, reject_data: Option<Bytes> },
+    Passive { stream: Stream, responder: Responder, reject_data: Option<Bytes> },
 }
 
 impl PendingHandshake {

@@ -52,7 +52,7 @@ pub(crate) struct Listener {
 
 /// The state of a listener, under its lock.
 pub(crate) struct State {
-    requests: Requests<Incoming>,
+    requests: Requests<Box<Incoming>>,
     bound: Option<BoundListener>,
     local: Option<SocketAddr>,
     /// The listening sockets, each with the task that accepts from it.
@@ -144,13 +144,13 @@ impl Listener {
     }
 
     /// Queues a connection request that has arrived in full.
-    fn arrived(&self, incoming: Incoming) {
+    fn arrived(&self, incoming: Box<Incoming>) {
         debug!(peer = %incoming.peer, "request arrived");
         self.enqueue(incoming, |queued| queued.handshake.check().is_err());
     }
 
-    /// Ends the tasks that accept and every waiting future. Returns the requests that were not fetched.
-    fn end(&self, end: End) -> Vec<Incoming> {
+    /// Ends the tasks that accept and every waiting future, and closes the sockets of requests that were not fetched.
+    fn end(&self, end: End) {
         let mut state = self.state.lock();
         let (wakers, requests) = state.requests.end(end);
         let bound = state.bound.take();
@@ -159,43 +159,43 @@ impl Listener {
         stop(tasks);
         drop(bound);
         wakers.into_iter().for_each(Waker::wake);
-        requests
+        drop(requests);
     }
 
     /// Closes the listener, after its last handle was dropped: waiting futures end with CANCELED, and queued
     /// requests are refused by closing their sockets (`LS-07`).
     pub(crate) fn close(&self) {
-        drop(self.end(End::Closed));
+        self.end(End::Closed);
     }
 }
 
-impl AsMut<Requests<Incoming>> for State {
-    fn as_mut(&mut self) -> &mut Requests<Incoming> {
+impl AsMut<Requests<Box<Incoming>>> for State {
+    fn as_mut(&mut self) -> &mut Requests<Box<Incoming>> {
         &mut self.requests
     }
 }
 
 impl AcceptQueue for Listener {
     type State = State;
-    type Request = Incoming;
+    type Request = Box<Incoming>;
     type Connector = Arc<Connector>;
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    fn connector_for(&self, incoming: Incoming) -> Arc<Connector> {
+    fn connector_for(&self, incoming: Box<Incoming>) -> Arc<Connector> {
         Connector::with_request(self.adapter.serving(incoming.local), incoming)
     }
 
     /// Returns how many requests may be queued when this one arrives. A request beyond the budget of
     /// descriptors may wait with a few others, because a task that waits for requests may need a turn to take
     /// them.
-    fn room(&self, incoming: &Incoming) -> usize {
+    fn room(&self, incoming: &Box<Incoming>) -> usize {
         if incoming.descriptor.fits() { usize::MAX } else { TURN }
     }
 
-    fn refuse(&self, incoming: Incoming) {
+    fn refuse(&self, incoming: Box<Incoming>) {
         // The peer reads the end of the stream.
         debug!(peer = %incoming.peer, "request rejected: the backlog is full or the listener is closed");
     }
@@ -203,7 +203,7 @@ impl AcceptQueue for Listener {
 
 impl Member for Listener {
     fn device_removed(&self) {
-        drop(self.end(End::Removed));
+        self.end(End::Removed);
     }
 }
 
@@ -273,8 +273,7 @@ impl Connector {
 
     /// Sends the reply and passes the socket to its driver.
     async fn reply(self: &Arc<Self>, queue_pair: &Arc<QueuePair>, agreed: ReadLimits, private_data: &[u8]) {
-        let Some(PendingHandshake::Passive { stream, mut responder, .. }) = self.lock().handshake.take()
-        else {
+        let Some(PendingHandshake::Passive { stream, responder, .. }) = self.lock().handshake.take() else {
             return;
         };
         let (reply, negotiated) = responder.accept(agreed, private_data);
@@ -348,7 +347,7 @@ const TURN: usize = 16;
 async fn accept_loop(
     listener: Arc<net::Listener>,
     adapter: Arc<Adapter>,
-    arrived: impl Fn(Incoming) -> ControlFlow<()>,
+    arrived: impl Fn(Box<Incoming>) -> ControlFlow<()>,
 ) {
     let mut reading = FuturesUnordered::new();
     let Ok(local) = listener.local_addr() else { return };
@@ -522,7 +521,7 @@ impl Peers {
 }
 
 /// The outcome of reading the request of a peer in the table.
-type Read = (PeerKey, Option<Incoming>);
+type Read = (PeerKey, Option<Box<Incoming>>);
 
 /// The state of a peer when it was accepted.
 #[allow(
@@ -531,7 +530,7 @@ type Read = (PeerKey, Option<Incoming>);
 )]
 enum Admitted<F> {
     /// The peer has sent its whole request, or invalid bytes, or has closed.
-    Done(Option<Incoming>),
+    Done(Option<Box<Incoming>>),
     /// The peer has sent too little. The future reads on.
     Silent(F),
 }
@@ -585,7 +584,7 @@ impl Request {
     }
 
     /// Reads the request, until it is whole, its place is needed, or the time is up.
-    async fn read(mut self, left: oneshot::Receiver<()>, adapter: &Adapter) -> Option<Incoming> {
+    async fn read(mut self, left: oneshot::Receiver<()>, adapter: &Adapter) -> Option<Box<Incoming>> {
         let timeout = adapter.config.request_timeout;
         let progress = tokio::select! {
             biased;
@@ -613,17 +612,16 @@ impl Request {
     }
 
     /// Returns the request as the listener takes it, or closes the connection.
-    fn end(self, progress: Progress, adapter: &Adapter) -> Option<Incoming> {
+    fn end(self, progress: Progress, adapter: &Adapter) -> Option<Box<Incoming>> {
         let Self { stream, local, peer, responder, requested } = self;
         let closed = match progress {
             Ok(Some(offer)) => {
                 stream.prepare_accepted(&adapter.socket_options(None, false));
                 let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
                 let terms = Terms { limits, private_data: offer.private_data };
-                let responder = Box::new(responder);
                 let handshake = PendingHandshake::Passive { stream, responder, reject_data: None };
                 let (peer, descriptor) = (canonical(peer), requested.hold());
-                return Some(Incoming { terms, handshake, local, peer, descriptor });
+                return Some(Box::new(Incoming { terms, handshake, local, peer, descriptor }));
             }
             Ok(None) | Err(Closed::Gone) => Closed::Gone,
             Err(Closed::Invalid(error)) => {
