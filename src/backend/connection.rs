@@ -1,6 +1,7 @@
 //! Connectors and listeners of either provider.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use tokio::runtime::Handle;
 
@@ -79,8 +80,8 @@ impl Connector {
     }
 
     /// Returns the runtime of its adapter.
-    fn runtime(&self) -> Handle {
-        dispatch!(self, connector => connector.adapter.runtime.clone())
+    fn runtime(&self) -> &Handle {
+        dispatch!(self, connector => &connector.adapter.runtime)
     }
 
     /// Asks the peer; ready when it has accepted.
@@ -90,13 +91,14 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<(), ConnectError> {
-        let connect = async {
+        // Pinned here, because moving it costs more than a poll.
+        let connect = pin!(async {
             dispatch_all!(
                 self, queue_pair, QueuePair;
                 (connector, queue_pair) => connector.connect(queue_pair, peer, params).await,
                 Err(ConnectError::ForeignQueuePair)
             )
-        };
+        });
         WithRuntime::new(self.runtime(), connect).await
     }
 
@@ -118,13 +120,13 @@ impl Connector {
         queue_pair: &QueuePair,
         params: &AcceptParams,
     ) -> Result<(), AcceptError> {
-        let accept = async {
+        let accept = pin!(async {
             dispatch_all!(
                 self, queue_pair, QueuePair;
                 (connector, queue_pair) => connector.accept(queue_pair, params).await,
                 Err(AcceptError::ForeignQueuePair)
             )
-        };
+        });
         WithRuntime::new(self.runtime(), accept).await
     }
 

@@ -528,7 +528,8 @@ where
         }
         let place = Place { _place: place, descriptor: of_handshake };
         let handshake = answer(self.context.clone(), self.logged.clone(), with, request, place);
-        let task = self.tasks.spawn(handshake);
+        // In a box: to spawn a task moves its future several times, and this one has kilobytes.
+        let task = self.tasks.spawn(Box::pin(handshake));
         self.handshakes.insert(peer.ip(), task, replied);
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
@@ -333,8 +333,11 @@ impl Request {
         let agreed = self.attempt.provider().agreed(params.read_limits, self.read_limits());
         // An attempt that has ended may not have given it back. The peer is not to blame for that wait.
         queue_pair.provider().settled().await;
-        let accept = self.attempt.provider().accept(queue_pair.provider(), &params);
-        match noting_wait(accept, self.replied.clone()).await {
+        let outcome = {
+            let accept = pin!(self.attempt.provider().accept(queue_pair.provider(), &params));
+            noting_wait(accept, self.replied.clone()).await
+        };
+        match outcome {
             Ok(()) => {
                 self.attempt.agree(agreed);
                 self.attempt.set_queue_pair(queue_pair);
@@ -367,8 +370,10 @@ impl Request {
 }
 
 /// Runs an accept, and notes when it first has to wait. By then it has sent the reply: a fresh socket has room for it.
-async fn noting_wait<F: Future>(accept: F, replied: Option<Arc<OnceLock<Instant>>>) -> F::Output {
-    let mut accept = std::pin::pin!(accept);
+async fn noting_wait<F: Future>(
+    mut accept: Pin<&mut F>,
+    replied: Option<Arc<OnceLock<Instant>>>,
+) -> F::Output {
     std::future::poll_fn(|cx| {
         let polled = accept.as_mut().poll(cx);
         if let Some(replied) = replied.as_ref().filter(|_| polled.is_pending()) {

@@ -56,19 +56,19 @@ pub(crate) fn with_timers() -> Result<Handle, OpenError> {
 /// A future that is polled within a runtime: what it opens is watched by that runtime, not by the one that polls, if
 /// any. It uses the budget of the task that polls.
 #[pin_project]
-pub(crate) struct WithRuntime<F> {
-    runtime: Handle,
+pub(crate) struct WithRuntime<'a, F> {
+    runtime: &'a Handle,
     #[pin]
     future: F,
 }
 
-impl<F: Future> WithRuntime<F> {
-    pub(crate) fn new(runtime: Handle, future: F) -> Self {
+impl<'a, F: Future> WithRuntime<'a, F> {
+    pub(crate) fn new(runtime: &'a Handle, future: F) -> Self {
         Self { runtime, future }
     }
 }
 
-impl<F: Future> Future for WithRuntime<F> {
+impl<F: Future> Future for WithRuntime<'_, F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
