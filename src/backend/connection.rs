@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use super::{Adapter, Connector, Listener, QueuePair};
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
 use crate::net::descriptors::{Descriptors, Held};
+use crate::proto::connector::Terms;
 use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::info::ProviderKind;
@@ -43,6 +44,9 @@ impl Connector {
 
         /// Returns the private data of the peer's last message.
         pub(crate) fn private_data(&self) -> Result<PrivateData, StateError>;
+
+        /// Returns the terms of the peer, the local address and that of the peer.
+        pub(crate) fn terms(&self) -> Result<(Terms, (SocketAddr, SocketAddr)), StateError>;
 
         /// Returns whether the connection is established.
         pub(crate) fn is_connected(&self) -> bool;

@@ -8,7 +8,8 @@ use futures::FutureExt;
 use tokio::task::coop::cooperative;
 
 use crate::backend;
-use crate::error::{DisconnectError, StateError};
+use crate::error::DisconnectError;
+use crate::proto::connector::Terms;
 use crate::provider::info::ProviderKind;
 use crate::qp::{QueuePair, WeakQueuePair};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -32,14 +33,10 @@ impl Attempt {
     /// # Errors
     /// The connector, if the attempt was ended in this very moment, and its answers with it.
     pub(super) fn new(provider: backend::Connector) -> Result<Self, backend::Connector> {
-        let answers = (|| {
-            let private_data = provider.private_data()?;
-            Ok((provider.read_limits()?, private_data, provider.local_addr()?, provider.peer_addr()?))
-        })();
-        let Ok::<_, StateError>((read_limits, private_data, local, peer)) = answers else {
+        let Ok((Terms { limits, private_data }, (local, peer))) = provider.terms() else {
             return Err(provider);
         };
-        Ok(Self { provider, read_limits, private_data, local, peer, queue_pair: None })
+        Ok(Self { provider, read_limits: limits, private_data, local, peer, queue_pair: None })
     }
 
     pub(super) fn provider(&self) -> &backend::Connector {

@@ -27,7 +27,7 @@ use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, Reason
 use crate::inflight::WakeList;
 use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::net;
-use crate::proto::connector::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase};
+use crate::proto::connector::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase, Terms};
 use crate::status::Status;
 use crate::sync::{MutexGuard, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -603,6 +603,18 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// `ConnectionInvalid` outside of the handshake and after a refusal without data.
     fn private_data(&self) -> Result<PrivateData, StateError> {
         self.lock().as_mut().machine.private_data().cloned()
+    }
+
+    /// Returns the terms of the peer, the local address and that of the peer.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` outside of the handshake.
+    fn terms(&self) -> Result<(Terms, (SocketAddr, SocketAddr)), StateError> {
+        let mut state = self.lock();
+        let ConnectorState { machine, local, peer, .. } = state.as_mut();
+        let (limits, private_data) = (machine.read_limits()?, machine.private_data()?.clone());
+        let ends = local.zip(*peer).ok_or(StateError::ConnectionInvalid)?;
+        Ok((Terms { limits, private_data }, ends))
     }
 
     /// Returns the local address (GetLocalAddress).

@@ -68,13 +68,14 @@ impl<'a, D: ConnectorDriver> ConnectCall<'a, D> {
 
 impl<D: ConnectorDriver> Drop for ConnectCall<'_, D> {
     fn drop(&mut self) {
-        let canceled = !self.returned;
+        if self.returned {
+            self.connector.lock().as_mut().connect_called = false;
+            return;
+        }
         // Under one lock, so that the input cannot meet the attempt of another call.
         self.connector.step(AfterStep::run, |state, after| {
             state.as_mut().connect_called = false;
-            if canceled {
-                let _ = self.connector.advance(state, Input::Cancel, after);
-            }
+            let _ = self.connector.advance(state, Input::Cancel, after);
         });
     }
 }
