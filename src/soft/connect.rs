@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -350,8 +351,8 @@ impl Connector {
                 &leftover,
                 negotiated.rtr,
             );
-            if let Some((connection, driver)) = started {
-                connection.transmit_after(|_queue| ());
+            if let Some(driver) = started {
+                driver.connection().transmit_after(|_queue| ());
                 self.establish(Input::CompleteDone);
                 self.adapter.runtime.spawn(driver);
             }
@@ -381,7 +382,7 @@ impl Connector {
         negotiated: &Negotiated,
         leftover: &Bytes,
         rtr: Rtr,
-    ) -> Option<(Arc<ConnectionShared>, Driver<Self>)> {
+    ) -> Option<Pin<Box<Driver<Self>>>> {
         let socket = Socket::new(stream, self.take_descriptor());
         let mut queue = SendQueue::new(
             queue_pair.send_depth,
@@ -409,8 +410,8 @@ impl Connector {
             return None;
         }
         let receiver = Receiver::new(connection.clone(), leftover, rtr == Rtr::Send);
-        let driver = Driver::new(connection.clone(), socket, receiver, self.clone(), &self.adapter.config);
-        Some((connection, driver))
+        // In a box: tokio moves the future of a task at its start and at its end.
+        Some(Box::pin(Driver::new(connection, socket, receiver, self.clone(), &self.adapter.config)))
     }
 
     /// Rejects the peer's reply (IND2Connector::Reject by the active side).

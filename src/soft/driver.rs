@@ -127,6 +127,11 @@ impl<O: Observer> Driver<O> {
         }
     }
 
+    /// Returns the part of the connection that posting calls share.
+    pub(crate) fn connection(&self) -> &ConnectionShared {
+        &self.connection
+    }
+
     /// Polls the command of the connector and the timers of an open connection, and writes on: once per
     /// wake-up, as each wakes the task. The state may change.
     fn poll_surroundings(&mut self, cx: &mut Context<'_>) {

@@ -299,7 +299,7 @@ impl Connector {
             &Bytes::new(),
             negotiated.rtr,
         );
-        let Some((_, driver)) = started else { return };
+        let Some(driver) = started else { return };
         if negotiated.rtr == Rtr::None {
             // The peer sends no RTR message, so its request for the connection is all that can be awaited
             // (`NEG-07`).
