@@ -5,12 +5,17 @@
 //! process keeps a list.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::BuildHasherDefault;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use smallvec::SmallVec;
+
 use crate::sync::Mutex;
+use crate::sync::hash::KeyHasher;
 
 /// The ports to choose from when the caller gives port 0, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +80,7 @@ pub(crate) fn candidates(range: PortRange) -> impl Iterator<Item = u16> {
 }
 
 /// The holders of ports: addresses, of which at most one is unspecified per family, by namespace and port.
-type Table = HashMap<(Namespace, u16), Vec<IpAddr>>;
+type Table = HashMap<(Namespace, u16), SmallVec<[IpAddr; 1]>, BuildHasherDefault<KeyHasher>>;
 
 /// Every change is one step, so that a panic elsewhere cannot leave the table half changed.
 static HELD: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -105,11 +110,10 @@ impl PortLease {
 impl Drop for PortLease {
     fn drop(&mut self) {
         let mut table = HELD.lock();
-        let key = (self.namespace, self.port);
-        if let Some(holders) = table.get_mut(&key) {
-            holders.retain(|ip| *ip != self.ip);
-            if holders.is_empty() {
-                table.remove(&key);
+        if let Entry::Occupied(mut holders) = table.entry((self.namespace, self.port)) {
+            holders.get_mut().retain(|ip| *ip != self.ip);
+            if holders.get().is_empty() {
+                holders.remove();
             }
         }
     }
