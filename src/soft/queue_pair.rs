@@ -54,8 +54,6 @@ pub(crate) struct QueuePair {
     connection: OnceLock<Arc<ConnectionShared>>,
     /// The completion queues whose polls also poll the socket.
     polled: SmallVec<[Arc<CompletionQueue>; 1]>,
-    /// Notified when the driver has freed the queue pair, for [`settled`](Self::settled).
-    returned: Arc<Notify>,
     _registered: Registered,
 }
 
@@ -67,6 +65,8 @@ struct State {
     released: bool,
     /// The attempt has ended, and its driver has not freed the queue pair yet.
     is_returning: bool,
+    /// Notified when that driver has freed the queue pair, if [`QueuePair::settled`] waits for it.
+    returned: Option<Arc<Notify>>,
     /// Held as long as the queue pair is connected: an ended connection takes no turns from others.
     memberships: SmallVec<[Membership; 1]>,
 }
@@ -96,9 +96,9 @@ impl QueuePair {
                 user: None,
                 released: false,
                 is_returning: false,
+                returned: None,
                 memberships: SmallVec::new(),
             }),
-            returned: Arc::default(),
             connected: AtomicBool::new(false),
             connection: OnceLock::new(),
             polled,
@@ -167,12 +167,17 @@ impl QueuePair {
     /// Waits until the driver of an ended attempt has freed the queue pair, so that another connector can use
     /// it, or until that can no longer happen.
     pub(crate) async fn settled(&self) {
-        // In a box, because it is seldom needed: without one it would be moved with each connect.
-        while self.lock().is_returning {
-            let mut returned = Box::pin(self.returned.notified());
-            returned.as_mut().enable();
+        loop {
+            let returned = {
+                let mut state = self.lock();
+                state.is_returning.then(|| state.returned.get_or_insert_default().clone())
+            };
+            let Some(returned) = returned else { return };
+            // In a box, because it is seldom needed: without one it would be moved with each connect.
+            let mut notified = Box::pin(returned.notified());
+            notified.as_mut().enable();
             if self.lock().is_returning {
-                returned.await;
+                notified.await;
             }
         }
     }
@@ -214,8 +219,9 @@ impl QueuePair {
         let mut state = self.lock();
         change(&mut state.phase);
         self.connected.store(state.phase == QueuePairState::Connected, Ordering::Release);
-        if std::mem::take(&mut state.is_returning) {
-            let returned = self.returned.clone();
+        if std::mem::take(&mut state.is_returning)
+            && let Some(returned) = state.returned.clone()
+        {
             wakes.run(move || returned.notify_waiters());
         }
         let connected = state.phase == QueuePairState::Connected;
