@@ -61,9 +61,9 @@ impl Host {
         by_network!(self, Self::Kernel => &PROCESS, Self::Sim(host) => &host.descriptors)
     }
 
-    /// Returns a random number that a peer cannot guess; `None` if the system has none.
-    pub(crate) fn random(&self) -> Option<u32> {
-        by_network!(self, Self::Kernel => getrandom::u32().ok(), Self::Sim(host) => Some(host.random()))
+    /// Returns a random number that a peer cannot guess; `None` if the system has none. The reserve is that of the caller.
+    pub(crate) fn random(&self, reserve: &mut Reserve) -> Option<u32> {
+        by_network!(self, Self::Kernel => reserve.take(), Self::Sim(host) => Some(host.random()))
     }
 
     /// Counts memory of a program; `None` if so much is not left. The system has counted that of this machine.
@@ -176,6 +176,27 @@ impl Host {
             },
             Self::Sim(host) => host.bind_listener(addresses, port, range).map(BoundListener::Sim),
         )
+    }
+}
+
+/// Random numbers of the system that were not used yet. Most numbers so cost no system call.
+#[derive(Default)]
+pub(crate) struct Reserve {
+    numbers: [[u8; 4]; Self::COUNT],
+    left: usize,
+}
+
+impl Reserve {
+    const COUNT: usize = 32;
+
+    /// Takes one, which is not kept; `None` if the system has none.
+    fn take(&mut self) -> Option<u32> {
+        if self.left == 0 {
+            getrandom::fill(self.numbers.as_flattened_mut()).ok()?;
+            self.left = Self::COUNT;
+        }
+        self.left -= 1;
+        Some(u32::from_ne_bytes(std::mem::take(&mut self.numbers[self.left])))
     }
 }
 

@@ -15,6 +15,7 @@ use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::Payload;
 use crate::memory::{Shared, Slice};
 use crate::net::Host;
+use crate::net::host::Reserve;
 use crate::provider::work::BindTarget;
 use crate::sync::hash::KeyHasher;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
@@ -239,6 +240,7 @@ type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
 struct Keys {
     /// The source of random numbers.
     host: Host,
+    reserve: Reserve,
     names: ByKey<Named>,
     /// The number of windows that are bound to each region that has any, by the key of the region.
     bound: ByKey<usize>,
@@ -246,11 +248,12 @@ struct Keys {
 
 impl Keys {
     /// Returns a free random key.
-    fn fresh(&self) -> Option<u32> {
+    fn fresh(&mut self) -> Option<u32> {
+        let Self { host, reserve, names, .. } = self;
         // With a thousand million keys in use half of the tries still succeed.
-        let tries = std::iter::repeat_with(|| self.host.random()).take(64);
+        let tries = std::iter::repeat_with(|| host.random(reserve)).take(64);
         // Zero names nothing on the wire: the empty Write of the handshake carries it.
-        tries.flatten().find(|key| *key != 0 && !self.names.contains_key(key))
+        tries.flatten().find(|key| *key != 0 && !names.contains_key(key))
     }
 
     /// Returns whether the key is still that of this registration: later it may belong to another.
