@@ -454,7 +454,7 @@ where
                     }
                 }
                 // They are never closed.
-                Ok(place) = self.places.clone().acquire_owned(), if waits && has_room => self.begin(place),
+                Ok(place) = self.places.clone().acquire_owned(), if waits && has_room => self.begin_oldest(place),
                 () = wait_until(next) => {}
                 Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.remove_ended(ended),
             }
@@ -481,7 +481,15 @@ where
             Ok(request) => {
                 let descriptor = request.provider().take_descriptor();
                 is_short = descriptor.as_ref().is_some_and(|descriptor| !descriptor.fits());
-                self.waiting.insert(request.peer_addr().ip(), Waiting { with, request, descriptor });
+                let waiting = Waiting { with, request, descriptor };
+                // Mostly there is a place, and a table with one entry is an allocation of two kilobytes.
+                if self.waiting.len() == 0
+                    && let Some(place) = self.place()
+                {
+                    self.begin(waiting, place);
+                } else {
+                    self.waiting.insert(waiting.request.peer_addr().ip(), waiting);
+                }
             }
             Err(error) => {
                 if matches!(error, AcceptError::Canceled) {
@@ -508,17 +516,29 @@ where
         self.handshakes.remove(id);
     }
 
+    /// Takes a place for a handshake, if there is one.
+    fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.handshakes.has_room().then(|| self.places.clone().try_acquire_owned().ok())?
+    }
+
     /// Begins to answer requests while there are places.
     fn begin_all(&mut self) {
-        while self.waiting.len() > 0 && self.handshakes.has_room() {
-            let Ok(place) = self.places.clone().try_acquire_owned() else { return };
-            self.begin(place);
+        while self.waiting.len() > 0 {
+            let Some(place) = self.place() else { return };
+            self.begin_oldest(place);
         }
     }
 
     /// Begins to answer the oldest request.
-    fn begin(&mut self, place: OwnedSemaphorePermit) {
-        let Some(Waiting { with, mut request, descriptor }) = self.waiting.pop_oldest() else { return };
+    fn begin_oldest(&mut self, place: OwnedSemaphorePermit) {
+        if let Some(oldest) = self.waiting.pop_oldest() {
+            self.begin(oldest, place);
+        }
+    }
+
+    /// Begins to answer a request.
+    fn begin(&mut self, waiting: Waiting<A>, place: OwnedSemaphorePermit) {
+        let Waiting { with, mut request, descriptor } = waiting;
         let (peer, replied) = (request.peer_addr(), Arc::default());
         request.note_reply(Arc::clone(&replied));
         let budget = request.provider().descriptors().filter(|_| descriptor.is_some());
