@@ -2,14 +2,16 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 
 use futures::FutureExt;
 use tokio::task::yield_now;
 use tokio_rdma::qp::{CompletionQueueConfig, Op, WorkCompletion, WorkOptions};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{
-    AcceptParams, Access, Adapter, Buffer, CompletionQueue, ConnectParams, Connection, Provider, QueuePair,
-    QueuePairConfig, Region, RegionSlice, RemoteRegion,
+    AcceptParams, Access, Adapter, Buffer, CompletionQueue, ConnectParams, Connection, Listener, Provider,
+    QueuePair, QueuePairConfig, Region, RegionSlice, RemoteRegion,
 };
 
 use crate::ends::{Ends, runtime};
@@ -72,6 +74,29 @@ impl Resources {
         let receive = queue_pair.receive(adapter.buffer(plan.message)?)?;
         let region = adapter.register(BLOCK, Access::REMOTE_READ | Access::REMOTE_WRITE).await?;
         Ok(Self { adapter, queue, queue_pair, buffer, receive, region })
+    }
+
+    /// Listens for one peer.
+    fn listen(&self) -> io::Result<Listener> {
+        let listener = self.adapter.listener();
+        listener.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        listener.listen(1)?;
+        Ok(listener)
+    }
+
+    async fn connect(self, address: SocketAddr) -> io::Result<End> {
+        let params = ConnectParams::default().private_data(self.region.remote().to_bytes());
+        let reply = self.adapter.connector().connect(&self.queue_pair, address, params).await?;
+        let remote = RemoteRegion::decode(reply.private_data()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(self.connected(reply.complete().await?, remote))
+    }
+
+    async fn accept(self, listener: &Listener) -> io::Result<End> {
+        let request = listener.request().await?;
+        let remote = RemoteRegion::decode(request.private_data()).ok_or(io::ErrorKind::InvalidData)?;
+        let params = AcceptParams::default().private_data(self.region.remote().to_bytes());
+        let connection = request.accept(&self.queue_pair, params).await?;
+        Ok(self.connected(connection, remote))
     }
 
     fn connected(self, connection: Connection, remote: RemoteRegion) -> End {
@@ -197,30 +222,10 @@ struct Pair {
 impl Pair {
     fn new(plan: &Plan) -> io::Result<Self> {
         let ends = Ends::new()?;
-        let ((active, _), (passive, listener)) =
-            ends.prepare(async { Ok((Resources::new(plan).await?, ())) }, async {
-                let passive = Resources::new(plan).await?;
-                let listener = passive.adapter.listener();
-                listener.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-                listener.listen(1)?;
-                Ok((passive, listener))
-            })?;
-        let (address, memory) = (listener.local_addr()?, passive.region.remote());
-        let ((connected, remote), (accepted, peer)) = ends.prepare(
-            async {
-                let params = ConnectParams::default().private_data(active.region.remote().to_bytes());
-                let reply = active.adapter.connector().connect(&active.queue_pair, address, params).await?;
-                let remote = RemoteRegion::decode(reply.private_data()).ok_or(io::ErrorKind::InvalidData)?;
-                Ok((reply.complete().await?, remote))
-            },
-            async {
-                let request = listener.request().await?;
-                let peer = RemoteRegion::decode(request.private_data()).ok_or(io::ErrorKind::InvalidData)?;
-                let params = AcceptParams::default().private_data(memory.to_bytes());
-                Ok((request.accept(&passive.queue_pair, params).await?, peer))
-            },
-        )?;
-        let (active, passive) = (active.connected(connected, remote), passive.connected(accepted, peer));
+        let (active, passive) = ends.prepare(Resources::new(plan), Resources::new(plan))?;
+        let listener = passive.listen()?;
+        let address = listener.local_addr()?;
+        let (active, passive) = ends.prepare(active.connect(address), passive.accept(&listener))?;
         Ok(Self { ends, active, passive })
     }
 
@@ -260,6 +265,39 @@ pub(crate) fn send_polled(count: usize) -> io::Result<()> {
         pair.ends.passive(pair.passive.receive_polled())?;
     }
     Ok(())
+}
+
+/// Messages there and back. Each end is a task of a runtime that has a thread of its own, so that every wait is a real one.
+pub(crate) fn send_tasks(count: usize) -> io::Result<()> {
+    let (say, hear) = mpsc::channel();
+    let passive = as_task(async move {
+        let passive = Resources::new(&Plan::default()).await?;
+        let listener = passive.listen()?;
+        say.send(listener.local_addr()?).map_err(io::Error::other)?;
+        let mut passive = passive.accept(&listener).await?;
+        for _ in 0..count {
+            passive.receive().await?;
+            passive.send().await?;
+        }
+        Ok(())
+    });
+    let address = hear.recv().map_err(io::Error::other)?;
+    let active = as_task(async move {
+        let mut active = Resources::new(&Plan::default()).await?.connect(address).await?;
+        for _ in 0..count {
+            active.send().await?;
+            active.receive().await?;
+        }
+        Ok(())
+    });
+    [active, passive]
+        .into_iter()
+        .try_for_each(|end| end.join().unwrap_or(Err(io::ErrorKind::BrokenPipe.into())))
+}
+
+/// Runs this as a task, on a thread and a runtime of its own.
+fn as_task(work: impl Future<Output = io::Result<()>> + Send + 'static) -> JoinHandle<io::Result<()>> {
+    thread::spawn(|| runtime()?.block_on(async { tokio::spawn(work).await? }))
 }
 
 /// Writes that are awaited one by one. A message follows eight of them: the peer would not wake up otherwise.

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
-use crate::ends::Ends;
+use crate::ends::{Ends, runtime};
 use crate::queue_pairs::open;
 
 const ECHO: usize = 64;
@@ -58,4 +58,29 @@ pub(crate) fn write(count: usize) -> io::Result<()> {
         ends.passive(async { passive.read_exact(&mut back).await })?;
     }
     Ok(())
+}
+
+/// Connect and accept of streams, and the shutdown of both ends, which are tasks of one runtime.
+pub(crate) fn connect(count: usize) -> io::Result<()> {
+    runtime()?.block_on(async {
+        let adapter = open(SoftConfig::default())?;
+        let config = StreamConfig::default();
+        let listener = RdmaListener::bind_on(&adapter, any(), &config)?;
+        let address = listener.local_addr()?;
+        for _ in 0..count {
+            let active = async { close(RdmaStream::connect_on(&adapter, address, &config).await?).await };
+            let passive = async { close(listener.accept().await?.0).await };
+            tokio::try_join!(active, passive)?;
+        }
+        Ok(())
+    })
+}
+
+/// Shuts this end down, and waits for the other one.
+async fn close(mut stream: RdmaStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    match stream.read(&mut [0]).await? {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
