@@ -185,8 +185,8 @@ impl ConnectionShared {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let ConnectionParts { id, socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
         let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
-        let sending = Sending { queue, socket: Some(socket), flush: None, driver: None, command: None };
-        Arc::new(Self {
+        // Made in its place: `Arc::new` would copy it three times.
+        Arc::new_cyclic(|_| Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             id,
             crc,
@@ -195,7 +195,13 @@ impl ConnectionShared {
             inbound_reads,
             receives,
             keys,
-            sending: Mutex::new(sending),
+            sending: Mutex::new(Sending {
+                queue,
+                socket: Some(socket),
+                flush: None,
+                driver: None,
+                command: None,
+            }),
             reader: OnceLock::new(),
         })
     }
