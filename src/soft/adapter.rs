@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
 use super::memory::{KeyTable, Registration};
+use super::metronome::Metronome;
 use crate::error::{OpenError, RegisterError};
 use crate::memory::{Owned, Shared};
 use crate::net::descriptors::Holder;
@@ -64,6 +65,7 @@ pub(crate) struct Adapter {
     pub(crate) config: SoftConfig,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) runtime: Handle,
+    pub(crate) metronome: Metronome,
     pub(crate) lingering_close: LingeringClose,
     /// Limits log lines about peers of its listeners that sent something else than a request.
     pub(crate) foreign_logged: Throttle,
@@ -104,6 +106,7 @@ impl Adapter {
             listing: Mutex::default(),
             interface,
             namespace: host.namespace(),
+            metronome: Metronome::new(&runtime),
             config,
             keys: Arc::new(KeyTable::new(host.clone())),
             host,

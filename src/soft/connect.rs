@@ -194,6 +194,7 @@ impl Connector {
             Err(SocketError::NotSupported(_)) if params.multipath => {}
             Err(error) => return Err(error.into()),
         }
+        self.adapter.metronome.start();
         let mut look = options.path_timeout;
         let reply = loop {
             let ready = match look {
@@ -383,6 +384,7 @@ impl Connector {
         leftover: &Bytes,
         rtr: Rtr,
     ) -> Option<Pin<Box<Driver<Self>>>> {
+        self.adapter.metronome.start();
         let socket = Socket::new(stream, self.take_descriptor());
         let mut queue = SendQueue::new(
             queue_pair.send_depth,

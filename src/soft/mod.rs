@@ -7,6 +7,7 @@
 // |---|---|
 // | `config` | settings |
 // | `memory` | registered memory, windows, and the keys that give peers access |
+// | `metronome` | a timer that spares the runtime the timers of new connections |
 // | `adapter` | an opened interface: protection domain, removal, lingering close of sockets |
 // | `receive_queue` | posted receives, of one queue pair and of several |
 // | `send_queue`, `framing` | the sending half: the queue of requests, and their frames in batches |
@@ -31,6 +32,7 @@ pub(crate) mod driver;
 pub(crate) mod framing;
 pub(crate) mod listener;
 pub(crate) mod memory;
+pub(crate) mod metronome;
 pub(crate) mod queue_pair;
 pub(crate) mod receive_queue;
 pub(crate) mod receiver;
