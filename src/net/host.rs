@@ -179,7 +179,8 @@ impl Host {
     }
 }
 
-/// Random numbers of the system that were not used yet. Most numbers so cost no system call.
+/// Random numbers of the system that were not used yet. Most numbers so cost no system call. A process that is
+/// forked without exec begins with the numbers of its parent; tokio does not support such a process.
 #[derive(Default)]
 pub(crate) struct Reserve {
     numbers: [[u8; 4]; Self::COUNT],
