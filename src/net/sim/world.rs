@@ -167,19 +167,20 @@ impl World {
         world
     }
 
-    /// Changes the state at this time, and then wakes the tasks that the change concerns, without the lock.
+    /// Changes the state at this time. The task of the network then wakes those that the change concerns, as the
+    /// kernel's events come from the runtime and not from the call: a waker may use a connection whose lock the
+    /// caller has.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let now = self.start.elapsed();
         state.advance(now);
         state.now = state.now.max(now);
         let result = change(&mut state);
-        let wakes = std::mem::take(&mut state.wakes);
         let first = state.events.first_key_value().map(|((at, _), _)| *at);
         let earlier = first.is_some_and(|first| state.asleep_until.is_none_or(|until| first < until));
-        let driver = if earlier { state.driver.take() } else { None };
+        let driver = if earlier || !state.wakes.is_empty() { state.driver.take() } else { None };
         drop(state);
-        wakes.into_iter().chain(driver).for_each(Waker::wake);
+        driver.into_iter().for_each(Waker::wake);
         result
     }
 
