@@ -1,5 +1,6 @@
 //! Foreign code that runs after the locks are released: wakers, the drop of buffers, and calls to other objects.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use smallvec::SmallVec;
@@ -10,6 +11,16 @@ enum After {
     Wake(Waker),
     Free(Completed),
     Run(Box<dyn FnOnce() + Send>),
+}
+
+impl After {
+    fn run(self) {
+        match self {
+            Self::Wake(waker) => waker.wake(),
+            Self::Free(completed) => drop(completed),
+            Self::Run(call) => call(),
+        }
+    }
 }
 
 /// Collects foreign code under a lock: call [`wake_all`](Self::wake_all) without one.
@@ -27,7 +38,10 @@ pub(crate) struct WakeList {
 impl WakeList {
     /// Frees the memory of a request whose future was dropped.
     pub(super) fn free(&mut self, completed: Completed) {
-        self.rest.get_or_insert_default().push(After::Free(completed));
+        // Without memory there is nothing foreign to drop.
+        if !completed.payload.is_empty() {
+            self.rest.get_or_insert_default().push(After::Free(completed));
+        }
     }
 
     /// Calls `call`.
@@ -38,6 +52,18 @@ impl WakeList {
     /// Returns whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none() && self.rest.is_none()
+    }
+
+    /// Takes out what may take long: all but the wakers. `None` if there is nothing else.
+    #[cfg(feature = "soft")]
+    pub(crate) fn take_destructors(&mut self) -> Option<Self> {
+        let is_waker = |after: &After| matches!(after, After::Wake(_));
+        if self.rest.as_ref()?.iter().all(is_waker) {
+            return None;
+        }
+        let (wakers, others): (SmallVec<_>, SmallVec<_>) = self.rest.take()?.into_iter().partition(is_waker);
+        self.rest = (!wakers.is_empty()).then(|| Box::new(wakers));
+        Some(Self { first: None, rest: Some(Box::new(others)) })
     }
 
     /// Wakes, frees and calls, in the order of collection, and leaves an empty list.
@@ -51,21 +77,30 @@ impl WakeList {
     /// Runs all that was collected.
     #[inline(never)]
     fn run_all(&mut self) {
-        self.first.take().into_iter().for_each(Waker::wake);
-        let Some(mut rest) = self.rest.take() else { return };
-        for after in rest.drain(..) {
-            match after {
-                After::Wake(waker) => waker.wake(),
-                After::Free(completed) => drop(completed),
-                After::Run(call) => call(),
-            }
-        }
+        let first = self.first.take();
+        let Some(rest) = self.rest.take() else { return first.into_iter().for_each(Waker::wake) };
+        let mut rest = Rest(rest.into_iter());
+        first.into_iter().for_each(Waker::wake);
+        rest.0.by_ref().for_each(After::run);
     }
 
     /// Returns the number of requests that it frees.
     #[cfg(test)]
     pub(super) fn frees(&self) -> usize {
         self.rest.iter().flat_map(|rest| rest.iter()).filter(|after| matches!(after, After::Free(_))).count()
+    }
+}
+
+/// The entries of a list that have not run. If one panics, those behind it run all the same: their tasks are not
+/// woken otherwise.
+struct Rest(smallvec::IntoIter<[After; 4]>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        for after in self.0.by_ref() {
+            // A second panic while the first one unwinds would end the process.
+            let _ = catch_unwind(AssertUnwindSafe(|| after.run()));
+        }
     }
 }
 
@@ -113,6 +148,49 @@ mod tests {
             list.wake_all();
             assert!(list.is_empty());
             assert_eq!(said.try_iter().collect::<Vec<_>>(), [1, 2, 3, 4].map(|place| round + place));
+        }
+    }
+
+    // The tasks behind it are not woken otherwise.
+    #[test]
+    fn a_panic_skips_no_other_entry() {
+        let (sender, said) = channel();
+        let waker = |number| Waker::from(Arc::new(Say(number, Mutex::new(sender.clone()))));
+        for place in 0..3 {
+            let mut list = WakeList::default();
+            for number in 0..3 {
+                if number == place {
+                    list.run(|| std::panic::resume_unwind(Box::new("foreign code")));
+                } else {
+                    list.extend([waker(number)]);
+                }
+            }
+            catch_unwind(AssertUnwindSafe(|| list.wake_all())).expect_err("it goes on to the caller");
+            assert_eq!(said.try_iter().count(), 2, "panic at {place}");
+        }
+    }
+
+    // Where sockets are reported only wakers run.
+    #[cfg(feature = "soft")]
+    #[test]
+    fn destructors_leave_the_wakers_in_order() {
+        let (sender, said) = channel();
+        let waker = |number| Waker::from(Arc::new(Say(number, Mutex::new(sender.clone()))));
+        for first in [true, false] {
+            let mut list = WakeList::default();
+            list.extend(first.then(|| waker(0)));
+            assert!(list.take_destructors().is_none());
+            for number in [1, 3] {
+                let call = sender.clone();
+                list.run(move || call.send(number + 1).expect("a listener"));
+                list.extend([waker(number)]);
+            }
+            let mut destructors = list.take_destructors().expect("calls");
+            assert!(list.take_destructors().is_none());
+            list.wake_all();
+            assert!(said.try_iter().skip(usize::from(first)).eq([1, 3]), "the wakers");
+            destructors.wake_all();
+            assert!(said.try_iter().eq([2, 4]), "the calls");
         }
     }
 }
