@@ -225,9 +225,18 @@ impl StreamEngine {
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
-        // The value is often available without polling the queues.
-        if let Some(done) = attempt(&mut self.lock(), false) {
-            return Poll::Ready(done);
+        // The value is often available without polling the queues, or with the message that has woken the task.
+        {
+            let mut state = self.lock();
+            let mut done = attempt(&mut state, false);
+            if done.is_none() && !self.queues.incoming.is_empty() {
+                self.collect(&mut state, side);
+                done = attempt(&mut state, false);
+            }
+            if let Some(done) = done {
+                state.spins[side as usize - 1].stop();
+                return Poll::Ready(done);
+            }
         }
         self.wakers.register(side, cx.waker());
         self.poll_registered(cx, side, attempt)
