@@ -104,9 +104,16 @@ impl Stream {
     }
 
     /// Reads into a buffer, as [`try_receive`](Self::try_receive) does; 0 is the end of the stream.
+    #[inline]
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let asked = bytes.len();
-        self.try_receive(&mut [Target::Bytes(bytes)], asked)
+        match self {
+            Self::Kernel(stream) => {
+                let is_short = |length| length > 0 && length < asked;
+                try_whole(stream, Interest::READABLE, is_short, || receive(stream, bytes, MsgFlags::empty()))
+            }
+            _ => self.try_receive(&mut [Target::Bytes(bytes)], asked),
+        }
     }
 
     /// Reads to the end of the stream, or until it fails, and throws the bytes away.
@@ -343,12 +350,16 @@ fn try_whole(
 /// Asks the socket for what has arrived. If the socket is readable for tokio, as each one is that was just accepted,
 /// and has nothing, tokio then waits for the next event.
 fn read_now(stream: &TcpStream, bytes: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
-    let flags = flags | MsgFlags::MSG_DONTWAIT;
-    let mut receive = || Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags)?);
     let mut asked = false;
     let outcome = stream.try_io(Interest::READABLE, || {
         asked = true;
-        receive()
+        receive(stream, bytes, flags)
     });
-    if asked { outcome } else { receive() }
+    if asked { outcome } else { receive(stream, bytes, flags) }
+}
+
+/// Reads what has arrived by one system call.
+#[inline]
+fn receive(stream: &TcpStream, bytes: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
+    Ok(nix::sys::socket::recv(stream.as_raw_fd(), bytes, flags | MsgFlags::MSG_DONTWAIT)?)
 }

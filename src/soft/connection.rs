@@ -90,6 +90,11 @@ impl Socket {
         }
     }
 
+    /// Reads once into a buffer, without blocking.
+    pub(super) fn read_bytes(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.is_eager() { self.stream.read_now(bytes) } else { self.stream.try_read(bytes) }
+    }
+
     /// Writes the batch once, without blocking, and returns how many bytes the socket took.
     fn write(&self, batch: &Batch, extent: Extent) -> io::Result<usize> {
         let held = match &batch.access {
@@ -119,6 +124,8 @@ pub(crate) struct ConnectionShared {
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
     sending: Mutex<Sending>,
+    /// This end has ended the connection, or is about to: what arrives must no longer succeed.
+    ends: AtomicBool,
     /// The receiving half, which its task owns.
     pub(super) reader: OnceLock<Weak<Reader>>,
 }
@@ -202,6 +209,7 @@ impl ConnectionShared {
                 driver: None,
                 command: None,
             }),
+            ends: AtomicBool::new(false),
             reader: OnceLock::new(),
         })
     }
@@ -278,6 +286,16 @@ impl ConnectionShared {
             self.wake_driver();
         }
         wakes.wake_all();
+    }
+
+    /// Has what arrives succeed no more, because this end ends the connection.
+    pub(super) fn ends(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether this end has ended the connection.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
     }
 
     /// Writes on if the socket was full and has room. Returns `None` if this end has ended the connection:
@@ -408,6 +426,7 @@ impl ConnectionShared {
     /// Sets the command of the driver and wakes it. The first command stands, unless the new one is more
     /// urgent.
     pub(crate) fn command(&self, command: Command) {
+        self.ends();
         let mut sending = self.sending();
         match (sending.command, command) {
             (None, _) | (Some(Command::Disconnect(_) | Command::Refuse), Command::Abandon(_)) => {

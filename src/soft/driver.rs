@@ -3,18 +3,20 @@
 //! It reports to an [`Observer`], and does not depend on the connector.
 
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::task::coop::has_budget_remaining;
 use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{ConnectionShared, DriverWork, Extent, Socket, Transmitted};
 use super::receiver::Receiver;
-use super::receiver::reader::Reader;
+use super::receiver::reader::{Reader, tasks_run};
 use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome, cost_of};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
@@ -24,7 +26,7 @@ use crate::status::Status;
 use crate::sync::{Spin, deadline};
 use crate::types::Role;
 use crate::wire::rdmap::Terminate;
-use close::{End, State};
+use close::State;
 
 mod close;
 
@@ -84,6 +86,8 @@ pub(crate) struct Driver<O: Observer> {
     spin: Spin,
     /// The work of this poll, as the reader counts it.
     spent: u32,
+    /// After the last turn, the next one belonged to this task: large frames are expected, for example.
+    reads_itself: bool,
     /// The reader has processed in this poll all bytes that had arrived: only the socket can bring more.
     awaits_socket: bool,
     state: State,
@@ -104,7 +108,7 @@ impl<O: Observer> Driver<O> {
         config: &SoftConfig,
     ) -> Self {
         let nudges = connection.role == Role::Active || connection.implied;
-        let reader = Reader::new(receiver, socket.clone());
+        let reader = Reader::new(receiver, socket.clone(), !config.spin.is_zero());
         // Set once, before any other task has the connection.
         let _ = connection.reader.set(Arc::downgrade(&reader));
         let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
@@ -119,6 +123,7 @@ impl<O: Observer> Driver<O> {
             is_starved: false,
             spin: Spin::new(config.spin),
             spent: 0,
+            reads_itself: true,
             awaits_socket: false,
             state: State::Open,
             disconnect_timeout: config.disconnect_timeout,
@@ -166,6 +171,8 @@ impl<O: Observer> Driver<O> {
                 self.observer.event(Event::Established);
                 self.connection.release();
                 self.reader.receiver().complete_first(&mut wakes);
+                // Small frames are expected until large ones have come.
+                self.reads_itself = false;
             }
             self.spent += cost;
         }
@@ -176,6 +183,18 @@ impl<O: Observer> Driver<O> {
         Poll::Ready(())
     }
 
+    /// Polls for readiness to read. The next report that the socket is readable goes to the reader's waker, or
+    /// to this task if that would only wake it.
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !has_budget_remaining() {
+            // The runtime would defer that waker in place of the task's.
+            let _ = pin!(yield_now()).poll(cx);
+            return Poll::Pending;
+        }
+        let waker = if self.reads_itself { cx.waker() } else { self.reader.waker() };
+        self.socket.stream().poll_read_ready(&mut Context::from_waker(waker))
+    }
+
     /// Processes staged bytes, or reads once, if there may be bytes to read.
     fn poll_receive(
         &mut self,
@@ -184,16 +203,17 @@ impl<O: Observer> Driver<O> {
     ) -> Poll<Result<TurnOutcome, Stop>> {
         let spinning = self.spin.is_spinning();
         self.socket.set_eager(spinning);
-        // Without the lock, as it may replace the waker of another task.
-        let readable = if spinning { Poll::Ready(Ok(())) } else { self.socket.stream().poll_read_ready(cx) };
+        let readable = if spinning { Poll::Ready(Ok(())) } else { self.poll_read_ready(cx) };
         if readable.is_pending() && self.awaits_socket {
             return Poll::Pending;
         }
         let mut receiver = self.reader.receiver();
-        if receiver.take_has_read() {
+        if let Some(reads) = receiver.take_reads() {
             // The message that waited has gone on.
             self.is_starved = false;
-            self.path_timeout.received();
+            self.path_timeout.received_before(reads);
+            self.path_timeout.follow_ticks_if_busy();
+            receiver.reads.stamps = self.path_timeout.stamps();
         }
         if receiver.awaits_receive() {
             drop(receiver);
@@ -216,7 +236,8 @@ impl<O: Observer> Driver<O> {
                 return Poll::Pending;
             }
         }
-        let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None });
+        let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None, limit: TURN });
+        self.reads_itself = !receiver.serves_at_once();
         let stop = receiver.take_stop();
         drop(receiver);
         match outcome {
@@ -251,7 +272,7 @@ impl<O: Observer> Driver<O> {
         }
         if ready.is_ready() {
             self.is_starved = false;
-            let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None });
+            let outcome = receiver.advance(&self.socket, &mut Turn { wakes, room: None, limit: TURN });
             let stop = receiver.take_stop();
             drop(receiver);
             return self.has_read(outcome, stop);
@@ -275,6 +296,7 @@ impl<O: Observer> Driver<O> {
         let Some(outcome) = outcome else { return stop.map_or(Poll::Pending, |stop| Poll::Ready(Err(stop))) };
         self.awaits_socket = outcome.needs_socket;
         self.path_timeout.received();
+        self.path_timeout.follow_ticks_if_busy();
         Poll::Ready(Ok(outcome))
     }
 
@@ -328,9 +350,9 @@ impl<O: Observer> Driver<O> {
     fn poll_clock(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<()> {
         let tick = ready!(self.path_timeout.poll(cx, known));
         let mut receiver = self.reader.receiver();
-        if receiver.take_has_read() {
+        if let Some(reads) = receiver.take_reads() {
             self.is_starved = false;
-            self.path_timeout.received();
+            self.path_timeout.received_before(reads);
         }
         let mut wakes = WakeList::default();
         receiver.shrink(&mut wakes);
@@ -353,6 +375,14 @@ impl<O: Observer> Driver<O> {
                     self.peer_silent();
                     return Poll::Ready(());
                 }
+            }
+        }
+        {
+            let mut receiver = self.reader.receiver();
+            receiver.reads.stamps = self.path_timeout.stamps();
+            // A read since the last look has no time if none was recorded then.
+            if let Some(reads) = receiver.take_reads() {
+                self.path_timeout.received_before(reads);
             }
         }
         self.path_timeout.rearm();
@@ -378,7 +408,10 @@ impl<O: Observer> Driver<O> {
         }
         let acknowledged = self.acknowledged();
         match self.path_timeout.check(acknowledged) {
-            Verdict::Lost if !self.has_input() => return Verdict::Lost,
+            // In this order: what has been read since is counted under the lock.
+            Verdict::Lost if !self.has_input() && self.reader.receiver().reads.count == 0 => {
+                return Verdict::Lost;
+            }
             // This task may be late, and bytes of the peer unread.
             Verdict::Lost => self.path_timeout.excuse(),
             Verdict::Ask => {
@@ -447,6 +480,7 @@ impl<O: Observer> Future for Driver<O> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // The timers of a program that is stopped are late.
         ready!(self.socket.stream().poll_running(cx));
+        tasks_run();
         self.spent = 0;
         self.awaits_socket = false;
         if matches!(self.state, State::Open) {
@@ -477,9 +511,7 @@ impl<O: Observer> Drop for Driver<O> {
     /// Ends an open connection when the runtime shuts down, so that no future is left waiting.
     fn drop(&mut self) {
         if !matches!(self.state, State::Over) {
-            self.report_end(Ending::Lost(Reason::Local("the runtime was shut down"), Status::CANCELED));
-            self.flush(Status::CANCELED, Status::CANCELED);
-            self.finish(End::Unanswered);
+            self.stop("the runtime was shut down");
         }
     }
 }

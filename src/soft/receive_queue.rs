@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::adapter::Adapter;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::inflight::{Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::stream::StreamInbox;
 use crate::provider::work::Refused;
@@ -78,6 +78,11 @@ impl ReceiveQueue {
         self.shared().is_some()
     }
 
+    /// Returns whether the receives are the queue pair's alone.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.source, Source::Own { .. })
+    }
+
     fn shared(&self) -> Option<&SharedReceives> {
         if let Source::Shared(shared) = &self.source { Some(shared) } else { None }
     }
@@ -117,6 +122,15 @@ impl ReceiveQueue {
             Source::Shared(shared) => shared.take(connection),
             Source::Stream(_) => None,
         }
+    }
+
+    /// Takes the next receive, if it is the queue pair's alone and has room for this many bytes.
+    #[inline]
+    pub(super) fn take_for(&self, length: usize) -> Option<Receive> {
+        let Source::Own { state, .. } = &self.source else { return None };
+        let mut state = state.lock();
+        let room = inflight::length(&state.queue.front()?.payload);
+        if room >= length { state.queue.pop_front() } else { None }
     }
 
     /// Returns the receive of an unfinished message to the queue, as the next one.

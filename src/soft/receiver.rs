@@ -12,6 +12,7 @@ mod message;
 mod placement;
 pub(crate) mod reader;
 pub(crate) mod turn;
+mod whole;
 
 use std::io;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::memory::Target;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::{StreamRoom, WORD};
 use crate::provider::work::RemoteAddress;
+use crate::types::Role;
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError};
 use crate::wire::mpa;
@@ -35,7 +37,8 @@ use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
 use message::StreamSide;
 use placement::{Content, Control, Destination, OnComplete, Place, offset, place_in};
-use turn::{Stop, TURN, Turn, TurnOutcome, cost_of, reject};
+use reader::Reads;
+use turn::{Stop, Turn, TurnOutcome, cost_of, reject};
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);
@@ -108,8 +111,10 @@ pub(crate) struct Receiver {
     empty_frame: bool,
     /// The search for a Terminate, while this end disconnects.
     last_words: Option<Box<LastWords>>,
-    /// Another caller than the task has read bytes since the task has last asked.
-    has_read: bool,
+    /// The connection is established for its connector, too: any message may complete.
+    is_established: bool,
+    /// Reads by others than the task.
+    pub(super) reads: Reads,
     /// Wakes the reader of a stream that waits for the next turn.
     waiting: Option<Waker>,
 }
@@ -120,6 +125,7 @@ impl Receiver {
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
         let stream = connection.receives.inbox().cloned().map(StreamSide::new);
+        let is_established = connection.role == Role::Active || connection.implied;
         Self {
             connection,
             staging: Staging::new(leftover),
@@ -139,7 +145,8 @@ impl Receiver {
             received: 0,
             empty_frame,
             last_words: None,
-            has_read: false,
+            reads: Reads::default(),
+            is_established,
             waiting: None,
         }
     }
@@ -220,13 +227,17 @@ impl Receiver {
         let reads = matches!(std::mem::replace(&mut self.next, Next::Read), Next::Read);
         let heard = self.heard;
         self.cost = 1;
-        let outcome = self.with_staging(|receiver| {
-            let read = reads && receiver.read_once(socket, &mut turn.room)?;
-            if read || !reads {
-                receiver.next = receiver.process(turn)?;
-            }
-            Ok(read)
-        });
+        let outcome = if reads && self.expects_whole(turn) {
+            self.read_whole(socket, turn)
+        } else {
+            self.with_staging(|receiver| {
+                let read = reads && receiver.read_once(socket, &mut turn.room)?;
+                if read || !reads {
+                    receiver.next = receiver.process(turn)?;
+                }
+                Ok(read)
+            })
+        };
         match outcome {
             Ok(read) => Some(TurnOutcome {
                 read,
@@ -245,12 +256,16 @@ impl Receiver {
     fn with_staging<R>(&mut self, turn: impl FnOnce(&mut Self) -> R) -> R {
         self.staging.lend(self.ahead.room());
         let result = turn(self);
-        // The rest of a turn is processed next: it stays in the staging buffer.
+        self.return_staging();
+        result
+    }
+
+    /// Ends the turn of the staging buffer. The rest of the turn is processed next: it stays there.
+    fn return_staging(&mut self) {
         if !matches!(self.next, Next::Resume) {
             self.staging.give_back();
         }
         self.frame.park();
-        result
     }
 
     /// Releases memory of an unfinished frame, and of a byte stream without Writes. Called at each tick.
@@ -325,11 +340,19 @@ impl Receiver {
             Ok(Some(length)) => Ok(length),
             Err(stop) => Err(stop),
         };
+        self.has_read(length).map(|length| length.is_some())
+    }
+
+    /// Returns the number of bytes that a read has brought; `None` if it found none.
+    ///
+    /// # Errors
+    /// As [`read_once`](Self::read_once).
+    fn has_read(&self, length: Result<usize, Stop>) -> Result<Option<usize>, Stop> {
         match length {
             Ok(0) if self.at_boundary() => Err(Stop::Closed),
             Ok(0) => Err(Stop::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(true),
-            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Ok(length) => Ok(Some(length)),
+            Err(Stop::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(stop) => Err(stop),
         }
     }
@@ -411,7 +434,7 @@ impl Receiver {
     fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Stop> {
         let heard = self.heard;
         let next = loop {
-            if self.heard != heard || self.cost > TURN {
+            if self.heard != heard || self.cost > turn.limit {
                 // The connection is established before anything behind the first frame completes.
                 break if self.staging.is_empty() { Next::Read } else { Next::Resume };
             }

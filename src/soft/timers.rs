@@ -35,9 +35,9 @@ const NUDGE: Duration = Duration::from_millis(200);
 /// The number of ticks in a path timeout while a connection is busy or awaits an answer. A loss is noticed at
 /// most one tick late.
 const TICKS: u32 = 16;
-/// The number of reads within a tick from which on a connection is busy: the time of a read is then known by
-/// the tick alone.
-const BUSY: u32 = 64;
+/// The number of reads between two checks from which on a connection is busy: the time of a read is then
+/// known by the tick alone.
+pub(super) const BUSY: u32 = 64;
 
 /// The number of path timeouts that an answer may take: one without a byte, which the path timeout allows,
 /// and one of its own.
@@ -215,6 +215,27 @@ impl PathTimeout {
         self.reads = self.reads.saturating_add(1);
         if self.stamps {
             self.heard = Instant::now();
+        }
+    }
+
+    /// Records reads by others than the task: their number, and the time of the last one if it is known.
+    pub(super) fn received_before(&mut self, (reads, last): (u32, Option<Instant>)) {
+        self.reads = self.reads.saturating_add(reads);
+        if self.stamps {
+            self.heard = last.unwrap_or_else(Instant::now);
+        }
+    }
+
+    /// Returns whether the time of each read is needed.
+    pub(super) fn stamps(&self) -> bool {
+        self.stamps
+    }
+
+    /// Leaves the time of reads to the ticks if the connection is busy, and lets the next one come soon.
+    pub(super) fn follow_ticks_if_busy(&mut self) {
+        if self.stamps && self.reads > BUSY && self.next == Tick::Check {
+            self.stamps = false;
+            self.rearm();
         }
     }
 
@@ -605,6 +626,22 @@ mod tests {
             assert_eq!(check(&mut clock, start, 0).await, (Verdict::Alive, second));
         }
         assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 28));
+    }
+
+    // The clock is not read for each of many reads, as soon as there are many.
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_becomes_busy_is_checked_soon() {
+        let (start, mut clock) = (Instant::now(), clock());
+        assert_eq!(check(&mut clock, start, 0).await, (Verdict::Alive, 1));
+        for _ in 0..=2 * BUSY {
+            clock.received();
+            clock.follow_ticks_if_busy();
+        }
+        assert!(!clock.stamps);
+        assert_eq!(check(&mut clock, start, 0).await, (Verdict::Alive, 2));
+        assert_eq!(run(&mut clock, start, |_| 0).await, (Verdict::Ask, 10));
+        ask(&mut clock, Question::Asked(20), 0);
+        assert_eq!(run(&mut clock, start, |_| 20).await, (Verdict::Lost, 18));
     }
 
     // A peer whose bytes are not read lives as long as its kernel acknowledges (SEC-03, SEC-04).

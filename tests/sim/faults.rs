@@ -353,6 +353,32 @@ fn removed_interface_removes_its_adapter() {
     });
 }
 
+// SEC-04: the silence begins with the last byte, also if that came before the first tick, and no task read it.
+#[test]
+fn silence_begins_with_the_last_message() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let config = tokio_rdma::soft::SoftConfig::default().path_timeout(Some(TIMEOUT));
+        let [passive, active] = [&server, &client]
+            .map(|host| host.provider_with(config.clone()).open(host.address()).expect("opened"));
+        let (theirs, ours) = joined(&server, (&passive, queue_pair(&passive)), &active).await;
+        for number in 0..network.random(1..=5) {
+            let receive = ours.queue_pair.receive(active.buffer(8).expect("memory")).expect("posted");
+            let sent = theirs.queue_pair.send(passive.buffer(8).expect("memory")).expect("posted");
+            sent.await.0.expect("sent");
+            receive.await.0.expect("received");
+            sleep(Duration::from_millis(number)).await;
+        }
+        let begin = network.elapsed();
+        network.partition(&server, &client, 100 * SECOND);
+        let reason = ours.connection.disconnected().await;
+        assert!(is_path_timeout(&reason), "{reason:?}");
+        let silence = network.elapsed() - begin;
+        assert!(silence <= TIMEOUT + TIMEOUT / 10, "{silence:?}");
+    });
+}
+
 // SEC-04: the path timeout is that of the adapter.
 #[test]
 fn a_shorter_path_timeout_notices_sooner() {

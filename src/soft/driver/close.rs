@@ -134,12 +134,18 @@ impl<O: Observer> Driver<O> {
 
     /// Flushes as soon as no writer is left, and then closes the socket.
     fn flush_and(&mut self, first: Status, rest: Status, end: End) {
+        self.connection.ends();
         self.connection.receives.forget(self.connection.number);
         self.state = State::Flushing { first, rest, end, lost: None };
     }
 
     /// Handles the end of the reader.
     pub(super) fn on_read_end(&mut self, stop: Stop) {
+        self.end_reading();
+        if let Stop::Panicked = stop {
+            let _ = self.socket.stream().abort();
+            return self.stop("a waker or a destructor of the program panicked");
+        }
         let stop = first_cause(stop, self.connection.sending().queue.broken.take());
         let (ending, last_words) = classify(stop, self.is_established());
         match ending {
@@ -160,6 +166,21 @@ impl<O: Observer> Driver<O> {
         }
     }
 
+    /// Has what arrives succeed no more, before the end is reported.
+    fn end_reading(&self) {
+        self.connection.ends();
+        // Waits for a turn that has begun elsewhere.
+        drop(self.reader.receiver());
+    }
+
+    /// Ends the connection without another poll. If a thread is writing, that writer flushes the send queue.
+    pub(super) fn stop(&mut self, reason: &'static str) {
+        self.end_reading();
+        self.report_end(Ending::Lost(Reason::Local(reason), Status::CANCELED));
+        self.flush(Status::CANCELED, Status::CANCELED);
+        self.finish(End::Unanswered);
+    }
+
     pub(super) fn report_end(&mut self, ending: Ending) {
         if !std::mem::replace(&mut self.ended, true) {
             self.observer.event(Event::Ended(ending));
@@ -168,6 +189,7 @@ impl<O: Observer> Driver<O> {
 
     /// Ends a lost connection. `last_words` go out behind the frames that are queued, and nothing else does.
     pub(super) fn connection_lost(&mut self, reason: Reason, first: Status, last_words: Option<Terminate>) {
+        self.end_reading();
         self.report_end(Ending::Lost(reason, first));
         let Some(terminate) = last_words else {
             if first == Status::IO_TIMEOUT {
@@ -419,6 +441,9 @@ pub(super) fn classify(stop: Stop, established: bool) -> (Ending, Option<Termina
         Stop::Terminated(terminate) => (terminate.reason(false), blame(&terminate), None),
         Stop::Violation(violation) => {
             (violation.terminate.reason(true), violation.blame, Some(violation.terminate))
+        }
+        Stop::Panicked => {
+            (Reason::Local("a waker or a destructor of the program panicked"), Status::CANCELED, None)
         }
         Stop::Broken(error) => {
             let reason = match error.raw_os_error() {

@@ -88,6 +88,11 @@ impl Wake for Request {
     }
 }
 
+/// Returns the settings of an end whose socket is read by its task, which spins for no time, and by polls.
+fn read_by_task() -> SoftConfig {
+    SoftConfig::default().spin(Duration::from_nanos(1))
+}
+
 /// One end of a connection, and the socket of its peer.
 struct End {
     log: Arc<Log>,
@@ -330,6 +335,8 @@ fn every_end_of_the_reader_has_its_ending() {
     lost(violation(CRC, Status::CANCELED), CRC.reason(true), Status::CANCELED, Some(CRC));
     lost(violation(ACCESS, Status::REMOTE_ERROR), ACCESS.reason(true), Status::REMOTE_ERROR, Some(ACCESS));
     failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
+    let panicked = Reason::Local("a waker or a destructor of the program panicked");
+    lost(Stop::Panicked, panicked, Status::CANCELED, None);
 }
 
 /// Counts the turns of another task of the runtime while the flood is processed, from the start of the task.
@@ -542,7 +549,10 @@ async fn read_cost_counts_system_call_and_bytes() {
         reading::comes(&driver, bytes.len()).await;
         tokio::time::timeout(LIMIT, socket.stream().readable()).await.expect("in time").expect("a socket");
         let mut wakes = WakeList::default();
-        let turned = driver.reader.receiver().advance(&socket, &mut Turn { wakes: &mut wakes, room: None });
+        let turned = driver
+            .reader
+            .receiver()
+            .advance(&socket, &mut Turn { wakes: &mut wakes, room: None, limit: TURN });
         let turned = turned.expect("no end");
         assert!(turned.read);
         assert_eq!(turned.cost, cost, "{} bytes", bytes.len());

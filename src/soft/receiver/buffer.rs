@@ -16,6 +16,7 @@
 //! frame, two bytes, does not justify 64 KiB.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use crate::wire::mpa;
 
@@ -98,6 +99,17 @@ thread_local! {
     static FREE_ROOM: Cell<Box<[u8]>> = Cell::default();
 }
 
+/// Takes the room of this thread, at least [`MANY`] bytes, for a read whose bytes are processed at once.
+pub(super) fn take_room() -> Box<[u8]> {
+    let room = FREE_ROOM.take();
+    if room.len() < MANY { vec![0; MANY].into_boxed_slice() } else { room }
+}
+
+/// Returns the room to the thread.
+pub(super) fn put_room(room: Box<[u8]>) {
+    FREE_ROOM.set(room);
+}
+
 /// The unread bytes of a connection, and room behind them.
 #[derive(Default)]
 pub(super) struct Staging {
@@ -138,6 +150,12 @@ impl Staging {
             self.kept.clear();
         }
         self.lent = lent;
+    }
+
+    /// Takes over the room of the thread, with these unread bytes, for a turn. Nothing else is unread.
+    pub(super) fn adopt(&mut self, room: Box<[u8]>, unread: Range<usize>) {
+        debug_assert!(self.is_empty() && self.lent.is_empty(), "nothing is unread");
+        (self.lent, self.start, self.end) = (room, unread.start, unread.end);
     }
 
     /// Returns the room to the thread, and keeps the unread bytes.

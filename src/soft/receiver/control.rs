@@ -152,6 +152,7 @@ impl Receiver {
 
     /// Completes the message that has established the connection.
     pub(crate) fn complete_first(&mut self, wakes: &mut WakeList) {
+        self.is_established = true;
         if let Some((ticket, completed)) = self.first.take() {
             self.connection.receives.complete(ticket, completed, wakes);
         }

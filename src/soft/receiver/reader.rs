@@ -1,21 +1,46 @@
 //! Shares the receiving half between the task of a connection, the reader of a byte stream, and polls of a
 //! completion queue.
 //!
-//! The task waits for the socket. When large frames come while the reader of a stream waits, the reader has a
-//! turn before the task: it places payload in its own memory, and the ring of the stream is not touched. For
-//! small frames that would not pay. The task does not wait for a reader whose future was dropped: it has the
-//! next turn.
+//! Small frames are read where the runtime reports that the socket is readable: the waker that the socket has
+//! takes a short turn, and no task has to run. All else is left to the task. When large frames come while the
+//! reader of a stream waits, the reader has a turn before the task: it places payload in its own memory, and
+//! the ring of the stream is not touched. For small frames that would not pay. The task does not wait for a
+//! reader whose future was dropped: it has the next turn.
 
-use std::sync::Arc;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Waker;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Wake, Waker};
 
-use super::Receiver;
-use super::turn::{TURN, Turn, TurnOutcome};
+use tokio::runtime::Handle;
+use tokio::task::coop::has_budget_remaining;
+use tokio::time::Instant;
+
+use super::turn::{Stop, TURN, Turn, TurnOutcome};
+use super::{Next, Receiver};
 use crate::inflight::WakeList;
 use crate::provider::stream::StreamRoom;
-use crate::soft::connection::Socket;
+use crate::soft::connection::{ConnectionShared, Socket};
+use crate::soft::timers::BUSY;
 use crate::sync::{Mutex, MutexGuard};
+
+/// The cost limit of a turn in the thread that reports that the socket is readable. It keeps the tasks of that
+/// thread waiting, so the rest is left to the task of the connection.
+const SHORT_TURN: u32 = 16;
+/// The cost limit of all such turns of a thread, until a task of a connection runs there: however many peers
+/// send at once, the other tasks of the runtime have their turn.
+const MOST_AT_ONCE: u32 = TURN;
+
+thread_local! {
+    /// The cost of the turns that this thread has taken where it reports sockets.
+    static AT_ONCE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Allows this thread further turns where it reports sockets, because it runs tasks.
+pub(crate) fn tasks_run() {
+    AT_ONCE.set(0);
+}
 
 /// The receiving half, behind a lock.
 pub(crate) struct Reader {
@@ -24,6 +49,54 @@ pub(crate) struct Reader {
     /// again, leaves the lock to them.
     wanted: AtomicU32,
     socket: Arc<Socket>,
+    connection: Arc<ConnectionShared>,
+    /// A [`ReadingWaker`].
+    waker: Waker,
+    /// The task spins after each read, so it reads itself.
+    task_spins: bool,
+}
+
+/// The waker that the socket has: it does not wake the task, but reads. The socket keeps it, and the reader
+/// keeps the socket.
+struct ReadingWaker(Weak<Reader>);
+
+impl Wake for ReadingWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(reader) = self.0.upgrade() {
+            Reader::readable(reader);
+        }
+    }
+}
+
+/// Reads by others than the task of the connection.
+pub(crate) struct Reads {
+    /// The number of reads since the task has last asked.
+    pub(crate) count: u32,
+    /// The time of the last one, unless reads are so many that the time of the tick will do.
+    pub(crate) last: Option<Instant>,
+    /// The time of a read is recorded.
+    pub(crate) stamps: bool,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self { count: 0, last: None, stamps: true }
+    }
+}
+
+impl Reads {
+    /// Records a read. Returns whether there are so many that the task is to leave their time to its ticks.
+    fn record(&mut self) -> bool {
+        self.count = self.count.saturating_add(1);
+        if self.stamps {
+            self.last = Some(Instant::now());
+        }
+        self.stamps && self.count > BUSY
+    }
 }
 
 /// The result of [`Reader::poll`].
@@ -42,15 +115,113 @@ impl Receiver {
         self.waiting.take()
     }
 
-    /// Returns whether another caller than the task has read bytes since the last call.
-    pub(crate) fn take_has_read(&mut self) -> bool {
-        std::mem::take(&mut self.has_read)
+    /// Returns the number of reads by others than the task since the last call, and the time of the last one
+    /// if it was recorded. `None` if there were none.
+    pub(crate) fn take_reads(&mut self) -> Option<(u32, Option<Instant>)> {
+        let count = std::mem::take(&mut self.reads.count);
+        (count > 0).then(|| (count, self.reads.last.take()))
+    }
+
+    /// Returns whether the next turn may be taken where the socket is reported readable: small frames on an
+    /// established connection, for which the task has nothing to supervise.
+    pub(crate) fn serves_at_once(&self) -> bool {
+        matches!(self.next, Next::Read)
+            && self.heard
+            && self.is_established
+            && self.first.is_none()
+            && !self.expects_large()
+            && !self.holds_shared()
     }
 }
 
 impl Reader {
-    pub(crate) fn new(receiver: Receiver, socket: Arc<Socket>) -> Arc<Self> {
-        Arc::new(Self { receiver: Mutex::new(receiver), wanted: AtomicU32::new(0), socket })
+    /// Shares the receiver of a connection. `task_spins` if the task polls the socket after each read.
+    pub(crate) fn new(receiver: Receiver, socket: Arc<Socket>, task_spins: bool) -> Arc<Self> {
+        Arc::new_cyclic(|reader| Self {
+            connection: receiver.connection.clone(),
+            receiver: Mutex::new(receiver),
+            wanted: AtomicU32::new(0),
+            socket,
+            waker: Waker::from(Arc::new(ReadingWaker(reader.clone()))),
+            task_spins,
+        })
+    }
+
+    /// Returns the waker for the socket, which takes a turn as soon as the socket is readable.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Reads where the runtime reports that the socket is readable.
+    ///
+    /// A panic of foreign code must not end the thread that reports the sockets of the runtime: it ends the
+    /// connection, as it does in the task. Nor do destructors run there, as they may take long.
+    fn readable(reader: Arc<Self>) {
+        let mut wakes = WakeList::default();
+        let turn = catch_unwind(AssertUnwindSafe(|| reader.read_at_once(&mut wakes)));
+        if let Some(mut destructors) = wakes.take_destructors() {
+            let mut run = move || destructors.wake_all();
+            match Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn(async move { run() })),
+                Err(_) => drop(catch_unwind(AssertUnwindSafe(run))),
+            }
+        }
+        let woken = catch_unwind(AssertUnwindSafe(|| wakes.wake_all()));
+        if turn.is_err() || woken.is_err() {
+            reader.stop(Stop::Panicked);
+        }
+        if *turn.as_ref().unwrap_or(&true) || woken.is_err() {
+            reader.connection.wake_driver();
+        }
+        // If the connection has just ended, this may be the last reference to the reader.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop((reader, turn, woken))));
+    }
+
+    /// Takes short turns while the socket is readable, and has the next report come here, too. Returns whether
+    /// the task of the connection has to go on: with what exceeds a short turn, with large frames, with a
+    /// message that waits for a receive, with the end. A half that another thread has is left to the task,
+    /// which waits for its turn.
+    fn read_at_once(&self, wakes: &mut WakeList) -> bool {
+        let before = AT_ONCE.get();
+        if self.task_spins || before >= MOST_AT_ONCE {
+            return true;
+        }
+        let Some(mut receiver) = self.receiver.try_lock() else { return true };
+        // With the lock, so that no turn begins behind it.
+        if self.connection.is_ending() {
+            return true;
+        }
+        let mut spent = 0;
+        let armed = loop {
+            if spent >= SHORT_TURN || !receiver.serves_at_once() {
+                break false;
+            }
+            let mut turn = Turn { wakes: &mut *wakes, room: None, limit: SHORT_TURN - spent };
+            let Some(TurnOutcome { read, cost, .. }) = receiver.advance(&self.socket, &mut turn) else {
+                break false;
+            };
+            spent += cost;
+            if read && receiver.reads.record() {
+                break false;
+            }
+            // Without budget the runtime would defer this waker, which may be called by it just now.
+            if !receiver.serves_at_once() || !has_budget_remaining() {
+                break false;
+            }
+            if self.socket.stream().poll_read_ready(&mut Context::from_waker(&self.waker)).is_pending() {
+                break true;
+            }
+        };
+        AT_ONCE.set(before + spent);
+        !armed
+    }
+
+    /// Ends the reading, for the task to end the connection, unless it has ended.
+    pub(crate) fn stop(&self, stop: Stop) {
+        let mut receiver = self.receiver();
+        if !matches!(receiver.next, Next::Ended(_)) {
+            receiver.next = Next::Ended(Some(Box::new(stop)));
+        }
     }
 
     /// Locks the receiver.
@@ -82,10 +253,11 @@ impl Reader {
         let mut spent = 0;
         while receiver.may_advance() && spent < TURN {
             let reads = receiver.needs_socket();
-            match self.advance(&mut receiver, &mut Turn { wakes: &mut *wakes, room: None }, true) {
+            match self.advance(&mut receiver, &mut Turn { wakes: &mut *wakes, room: None, limit: TURN }, true)
+            {
                 Some(TurnOutcome { read: false, .. }) if reads => break,
                 Some(TurnOutcome { cost, established, .. }) => {
-                    receiver.has_read = true;
+                    _ = receiver.reads.record();
                     polled.established |= established;
                     spent += cost;
                 }
@@ -119,11 +291,11 @@ impl Reader {
         let mut spent = 0;
         while receiver.serves_streams() && receiver.expects_large() == reads_large && spent < TURN {
             let reads = receiver.needs_socket();
-            let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut() };
+            let mut turn = Turn { wakes: &mut *wakes, room: room.as_deref_mut(), limit: TURN };
             match self.advance(&mut receiver, &mut turn, spins) {
                 Some(TurnOutcome { read: false, .. }) if reads => break,
                 Some(TurnOutcome { cost, .. }) => {
-                    receiver.has_read = true;
+                    _ = receiver.reads.record();
                     spent += cost;
                 }
                 None => {}

@@ -35,6 +35,9 @@ pub(crate) enum Stop {
     Terminated(Terminate),
     /// The peer broke a rule: the Terminate is to be sent.
     Violation(Box<Violation>),
+    /// A waker of the program, or the destructor of a buffer, has panicked where the socket was reported
+    /// readable.
+    Panicked,
 }
 
 /// A mistake of the peer, and the status of a local request that fails by it.
@@ -51,6 +54,8 @@ pub(crate) struct Turn<'a, 'b> {
     pub(crate) wakes: &'a mut WakeList,
     /// The room of the reader of a stream, if the turn is that reader's.
     pub(crate) room: Option<&'a mut StreamRoom<'b>>,
+    /// The cost limit.
+    pub(crate) limit: u32,
 }
 
 /// The result of a turn of the reader.

@@ -157,7 +157,7 @@ async fn a_poll_does_not_overtake_the_first_message() {
 #[tokio::test]
 async fn a_poll_reads_nothing_after_a_command() {
     for command in [Command::Abandon(Status::CANCELED), Command::Disconnect(deadline(LIMIT))] {
-        let (mut end, mut driver) = End::passive().await;
+        let (mut end, mut driver) = End::passive_with(&read_by_task()).await;
         feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
         let receive = end.receive();
         end.peer.write_all(&message()).await.expect("written");
@@ -190,7 +190,7 @@ async fn connections_leave_a_queue_in_any_order() {
     let queue = Arc::<CompletionQueue>::default();
     let mut ends = Vec::new();
     for _ in 0..5 {
-        let (mut end, mut driver) = End::passive().await;
+        let (mut end, mut driver) = End::passive_with(&read_by_task()).await;
         feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
         let receive = end.receive();
         let membership = Some(queue.add(&end.connection));
@@ -247,7 +247,7 @@ fn associated(queue: &Arc<CompletionQueue>) -> Arc<QueuePair> {
 async fn poll_reads_nothing_before_queue_pair_connects() {
     let queue = Arc::<CompletionQueue>::default();
     let queue_pair = associated(&queue);
-    let (mut end, mut driver) = End::passive().await;
+    let (mut end, mut driver) = End::passive_with(&read_by_task()).await;
     feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
     let receive = end.receive();
     end.peer.write_all(&message()).await.expect("written");

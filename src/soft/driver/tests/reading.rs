@@ -1,6 +1,8 @@
-//! Tests the reads of a task beside the reader of a stream, ahead of a receive, and before it ends.
+//! Tests the reads of a task beside the reader of a stream, ahead of a receive, and before it ends, and those
+//! that are made where the runtime reports the socket.
 
 use std::sync::Barrier;
+use std::sync::atomic::Ordering;
 
 use tokio::io::ReadBuf;
 use tokio::net::TcpSocket;
@@ -8,7 +10,8 @@ use tokio::net::TcpSocket;
 use super::*;
 use crate::provider::stream::{StreamInbox, StreamRoom};
 use crate::soft::receive_queue::SharedReceives;
-use crate::soft::receive_queue::tests::{post, shared_receives};
+use crate::soft::receive_queue::tests::{Count, post, shared_receives};
+use crate::soft::receiver::reader::tasks_run;
 use crate::types::Access;
 use crate::wire::ddp::Tagged;
 
@@ -195,4 +198,132 @@ async fn send_does_not_hide_an_earlier_write() {
         end.connection.if_quiet(&mut |end| written = Some(end));
         assert_eq!(written, Some(expected));
     }
+}
+
+/// Creates an established end whose task was polled once more, and does not run again by itself. Also returns
+/// the count of the wakes of the task.
+async fn resting() -> (End, Driver<Log>, Arc<Count>) {
+    let (mut end, mut driver) = End::passive().await;
+    feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
+    assert_eq!(end.log.take(1).await, ["established"]);
+    let count = Arc::<Count>::default();
+    rest(&mut driver, &count);
+    (end, driver, count)
+}
+
+/// Polls the task, which then waits.
+fn rest(driver: &mut Driver<Log>, count: &Arc<Count>) {
+    let waker = Waker::from(count.clone());
+    assert!(Pin::new(driver).poll(&mut Context::from_waker(&waker)).is_pending());
+}
+
+fn wakes(count: &Count) -> usize {
+    count.0.load(Ordering::SeqCst)
+}
+
+// A program that polls nothing serves its peer all the same, and no task has to run for it.
+#[tokio::test]
+async fn small_frames_need_no_task() {
+    let (mut end, driver, count) = resting().await;
+    let memory = Owned::zeroed(FLOOD_BYTES).expect("memory").share();
+    let region = end.connection.keys.register(memory, Access::REMOTE_READ).expect("registered");
+    end.receive();
+    let read = read_frame(1, 8, region.key(), region.address());
+    end.peer.write_all(&[read, message()].concat()).await.expect("written");
+    assert_eq!(end.log.take(1).await, ["receive"]);
+    end.peer.read_exact(&mut [0; 16 + 8 + 4]).await.expect("the response");
+    assert_eq!(wakes(&count), 0);
+    drop(driver);
+}
+
+// What a peer sends after this end has disconnected must not succeed (DIS-10).
+#[tokio::test]
+async fn nothing_completes_after_a_disconnect() {
+    let (mut end, mut driver, count) = resting().await;
+    let receive = end.receive();
+    end.connection.command(Command::Disconnect(deadline(LIMIT)));
+    assert_eq!(wakes(&count), 1, "for the command");
+    // Registered again, but the command is not executed yet.
+    let old = end.connection.poll_command(&Context::from_waker(&Waker::from(count.clone())));
+    end.peer.write_all(&message()).await.expect("written");
+    until(|| wakes(&count) > 1).await;
+    assert!(end.is_pending(receive, "receive"));
+    end.connection.command(old.command.expect("the command"));
+    run_to(&end, &mut driver, "receive", |_| ()).await;
+    assert_eq!(end.completed(receive).await.status, Status::CANCELED);
+}
+
+// The thread that reports sockets takes so many turns, however many peers send, until tasks have run (SEC-01).
+#[tokio::test]
+async fn turns_at_once_are_limited() {
+    let (mut end, mut driver, count) = resting().await;
+    for _ in 0..2 {
+        tasks_run();
+        let before = wakes(&count);
+        let mut turns = 0;
+        while wakes(&count) == before {
+            let received = driver.reader.receiver().received;
+            end.peer.write_all(&rtr_frame(Rtr::Write, false)).await.expect("written");
+            until(|| wakes(&count) > before || driver.reader.receiver().received > received).await;
+            turns += 1;
+        }
+        assert_eq!(turns, 65);
+        rest(&mut driver, &count);
+    }
+}
+
+// A flood of one peer takes a short turn, and the task the rest (SEC-01).
+#[tokio::test]
+async fn a_turn_at_once_is_short() {
+    let (mut end, driver, count) = resting().await;
+    let received = driver.reader.receiver().received;
+    end.peer.write_all(&rtr_frame(Rtr::Write, false).repeat(200)).await.expect("written");
+    until(|| wakes(&count) > 0).await;
+    let receiver = driver.reader.receiver();
+    assert!(receiver.received > received, "a turn was taken");
+    assert!(receiver.needs_task(), "and the rest is left");
+}
+
+// The memory of a message for a dropped future is freed in a task, and the next one needs none.
+#[tokio::test]
+async fn a_dropped_receive_holds_up_no_other() {
+    let (mut end, driver, count) = resting().await;
+    let dropped = end.receive();
+    end.table.abandon(dropped);
+    end.receive();
+    let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 2, mo: 0 };
+    let next = [&header.encode(4)[..], b"next", &[0; 4]].concat();
+    end.peer.write_all(&[message(), next].concat()).await.expect("written");
+    assert_eq!(end.log.take(1).await, ["receive"]);
+    assert_eq!(wakes(&count), 0);
+    drop(driver);
+}
+
+/// A waker that panics.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the test panics");
+    }
+}
+
+// It would end the thread that reports the sockets of all connections.
+#[tokio::test]
+async fn panicking_waker_ends_its_connection_alone() {
+    let (mut end, driver, count) = resting().await;
+    let (mut other, other_driver, _) = resting().await;
+    let receive = end.receive();
+    let waker = Waker::from(Arc::new(Bomb));
+    assert!(end.table.poll(receive, &mut Context::from_waker(&waker)).is_pending());
+    end.peer.write_all(&message()).await.expect("written");
+    until(|| wakes(&count) > 0).await;
+    let task = tokio::spawn(driver);
+    assert_eq!(end.log.take(2).await, ["ended: lost", "closed"]);
+    task.await.expect("the task has not panicked");
+    assert_eq!(end.completed(receive).await.status, Status::SUCCESS, "it had completed before");
+    other.receive();
+    other.peer.write_all(&message()).await.expect("written");
+    assert_eq!(other.log.take(1).await, ["receive"]);
+    drop(other_driver);
 }

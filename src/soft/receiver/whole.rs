@@ -1,0 +1,130 @@
+//! Frames that have arrived as a whole: nearly every small one has, by one read at a frame boundary.
+//!
+//! They are parsed where they were read, in the room of the thread, and nothing is kept of them. The rest of
+//! the bytes, from the first frame on of which a part is missing or which has to wait, is staged and goes the
+//! general way, which makes the same decisions: [`Receiver::begin`], [`Receiver::place`],
+//! [`Receiver::complete`].
+
+use tracing::trace;
+
+use super::buffer::{MANY, put_room, take_room};
+use super::placement::{Content, OnComplete};
+use super::turn::{Stop, Turn};
+use super::{Receiver, State};
+use crate::inflight::{Completed, WakeList};
+use crate::soft::connection::Socket;
+use crate::soft::receive_queue::Receive;
+use crate::wire::ddp::{Header, Tagged, Untagged};
+use crate::wire::mpa;
+use crate::wire::rdmap::Opcode;
+
+/// The length of the longer header, with the length field. No frame is shorter.
+const START: usize = mpa::LENGTH_SIZE + Untagged::LEN;
+const _: () = assert!(START <= mpa::fpdu_length(Tagged::LEN));
+
+impl Receiver {
+    /// Returns whether the next read begins with a frame, and most likely brings small ones.
+    pub(super) fn expects_whole(&self, turn: &Turn<'_, '_>) -> bool {
+        matches!(self.state, State::Header)
+            && self.staging.is_empty()
+            && self.heard
+            && turn.room.is_none()
+            && !self.connection.crc
+            && !self.expects_large()
+    }
+
+    /// Reads once, and processes the frames that have arrived. Returns whether any bytes had.
+    ///
+    /// # Errors
+    /// The end of the stream, that of the socket, and what the peer has done wrong.
+    pub(super) fn read_whole(&mut self, socket: &Socket, turn: &mut Turn<'_, '_>) -> Result<bool, Stop> {
+        let mut room = take_room();
+        let length = self.has_read(socket.read_bytes(&mut room[..MANY]).map_err(Stop::from));
+        let length = match length {
+            Ok(Some(length)) => length,
+            other => {
+                put_room(room);
+                return other.map(|_| false);
+            }
+        };
+        self.account_for_bytes(length);
+        match self.whole_frames(&room[..length], turn) {
+            Ok(taken) if taken < length => {
+                self.staging.adopt(room, taken..length);
+                let next = self.process(turn).map(|next| self.next = next);
+                self.return_staging();
+                next?;
+            }
+            outcome => {
+                put_room(room);
+                outcome?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Processes the frames at the start of the bytes, up to the first of which a part is missing or which
+    /// has to wait, and as many as belong in the turn. Returns the number of their bytes.
+    fn whole_frames(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+        let mut taken = 0;
+        while self.cost <= turn.limit {
+            let rest = &bytes[taken..];
+            let Some(start) = rest.first_chunk::<START>() else { break };
+            // What is wrong with a header is reported in the general way.
+            let Ok((header, length, consumed)) = Header::decode(rest) else { break };
+            let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
+            if rest.len() < frame {
+                break;
+            }
+            self.header = *start;
+            let payload = &rest[consumed..][..length];
+            if !self.take_send(&header, payload, turn.wakes)? {
+                match self.begin(&header, length, consumed)? {
+                    None => break,
+                    Some(Content::Payload(place, on_complete)) => {
+                        self.place(place, payload, consumed, &mut turn.room)?;
+                        self.complete(on_complete, turn.wakes);
+                    }
+                    Some(Content::Control(control)) => self.control(control, payload, turn.wakes)?,
+                }
+            }
+            self.ahead.begin(frame);
+            self.frame_done();
+            taken += frame;
+        }
+        Ok(taken)
+    }
+
+    /// Receives a Send that is one frame, for a queue pair with receives of its own. Returns false, with
+    /// nothing changed, if the frame is anything else.
+    #[inline]
+    fn take_send(&mut self, header: &Header, payload: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
+        let Header::Untagged(Untagged { opcode, last: true, .. }) = header else { return Ok(false) };
+        let is_plain = matches!(opcode, Opcode::Send | Opcode::SendSolicited) && self.receive.is_none();
+        if !is_plain || !self.connection.receives.is_own() {
+            return Ok(false);
+        }
+        let segment = self.inbound.segment(header, payload.len());
+        segment.map_err(|terminate| terminate.with_header(&self.header))?;
+        trace!(connection = %self.connection.id, ?opcode, length = payload.len(), "frame received");
+        let solicited = opcode.is_solicited();
+        let Some(receive) = self.connection.receives.take_for(payload.len()) else {
+            // The connection ends with the reason, unless a receive has been posted in between.
+            self.reserve_receive(0, payload.len())?;
+            self.place_in_receive(0, payload);
+            self.complete(OnComplete::Send { last: true, solicited, invalidate: None }, wakes);
+            return Ok(true);
+        };
+        let Receive { ticket, payload: places } = receive;
+        let mut rest = payload;
+        for place in &places {
+            let (here, behind) = rest.split_at(rest.len().min(place.len()));
+            place.write(0, here);
+            rest = behind;
+        }
+        let mut completed = Completed::done(payload.len(), places);
+        completed.extra.solicited = solicited;
+        self.connection.receives.complete(ticket, completed, wakes);
+        Ok(true)
+    }
+}
