@@ -26,7 +26,7 @@ use super::receive_queue::SharedReceives;
 use super::routes::{CompletionHandler, Effects};
 use super::work_queue::{Outstanding, WcResult, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
-use crate::inflight::{Completed, Ticket, WakeList};
+use crate::inflight::WakeList;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
 use crate::provider::params::{self, Options, QueuePairParts};
@@ -107,7 +107,7 @@ pub(crate) trait QueuePairUser: Send + Sync {
 /// | `receives` | the newest queue pair of the device has it, or had it when it ended |
 /// | the [`Receives`](super::receive_queue::Receives) of a shared queue | whichever queue pair of the device a message comes for takes it |
 /// | `waiting` | a job replaces the queue pair of the device, and no device has it yet |
-/// | `failed` | the device has given it back. If a connection ends, it fails after that (`X3`); if only an attempt does, the next queue pair of the device gets it (`CM-21`) |
+/// | `receives.failed` | the device has given it back. If a connection ends, it fails after that (`X3`); if only an attempt does, the next queue pair of the device gets it (`CM-21`) |
 struct State {
     phase: QueuePairState,
     /// The connection it is being used for.
@@ -122,9 +122,7 @@ struct State {
     /// The requests of the newest queue pair of the device.
     initiator: WorkQueue,
     receives: WorkQueue,
-    /// Requests that failed, to be reported once the connection is known to be over, and whether they are receives.
-    failed: Vec<(bool, Ticket, Completed)>,
-    /// The report of the device on the first of them, which was passed to the connector.
+    /// The report of the device on the first request that failed, which was passed to the connector.
     broken: Option<WcError>,
 }
 
@@ -144,13 +142,8 @@ impl State {
         let mut kept = VecDeque::new();
         if !flushed {
             // Receives that the end of the attempt has flushed were not used either.
-            // An answer to a message that came before the attempt ended has failed with it.
-            let (receives, sends): (Vec<_>, _) =
-                std::mem::take(&mut self.failed).into_iter().partition(|(receive, ..)| *receive);
-            self.failed = sends;
-            let again =
-                |(_, ticket, completed): (_, _, Completed)| Outstanding::new(ticket, completed.payload);
-            kept.extend(receives.into_iter().map(again));
+            let failed = std::mem::take(&mut self.receives.failed).into_iter();
+            kept.extend(failed.map(|(ticket, completed)| Outstanding::new(ticket, completed.payload)));
             if free {
                 kept.append(&mut self.receives.outstanding);
             }
@@ -203,7 +196,6 @@ impl QueuePair {
                 reading: Vec::new(),
                 initiator: WorkQueue::new(parts.initiator),
                 receives: WorkQueue::new(parts.receive),
-                failed: Vec::new(),
                 broken: None,
             }),
             deferred_completions: DeferredCompletions::default(),

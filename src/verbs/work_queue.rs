@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::memory::{Bound, Window};
 use super::routes::RequestId;
 use crate::error::{PostErrorKind, WcError};
-use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket};
+use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket, WakeList};
 use crate::memory::Slice;
 use crate::provider::work::Flags;
 use crate::status::{Status, WcStatus};
@@ -113,13 +113,15 @@ impl WcResult {
 pub(crate) struct WorkQueue {
     pub(crate) sink: CompletionSink,
     pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Requests that failed, to be reported once the connection is known to be over.
+    pub(crate) failed: Vec<(Ticket, Completed)>,
     /// The sequence number of the request at the front.
     front: u32,
 }
 
 impl WorkQueue {
     pub(crate) fn new(sink: CompletionSink) -> Self {
-        Self { sink, outstanding: VecDeque::new(), front: 0 }
+        Self { sink, outstanding: VecDeque::new(), failed: Vec::new(), front: 0 }
     }
 
     /// Begins to count anew.
@@ -162,6 +164,16 @@ impl WorkQueue {
         let before = self.outstanding.range_mut(..place).rev();
         for outstanding in before.take_while(|other| other.unsignaled && other.result.is_none()) {
             outstanding.result = Some(WcResult::SUCCESS);
+        }
+    }
+
+    /// Completes the requests that failed: with `status` if they were flushed, as that was by the same end.
+    pub(crate) fn complete_failed(&mut self, status: Status, wakes: &mut WakeList) {
+        for (ticket, mut completed) in std::mem::take(&mut self.failed) {
+            if completed.status == Status::CANCELED {
+                completed.status = status;
+            }
+            self.sink.complete(ticket, completed, wakes);
         }
     }
 

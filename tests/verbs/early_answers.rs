@@ -96,6 +96,19 @@ fn poll_for_message(results: &CompletionQueue) {
     }
 }
 
+/// Drops an accept on a thread of its own, and waits until the next queue pair of the device is being made. That call is to be held. No
+/// task of the runtime runs meanwhile, or it would learn of the establishment.
+fn drop_until_renewal(accept: impl Send + 'static) -> thread::JoinHandle<()> {
+    let calls = fake("calls ibv_create_qp");
+    let dropping = thread::spawn(move || drop(accept));
+    let limit = Instant::now() + patience();
+    while fake("calls ibv_create_qp") == calls {
+        assert!(Instant::now() < limit, "the queue pair is not renewed");
+        thread::yield_now();
+    }
+    dropping
+}
+
 // LS-16: an accept that is dropped leaves the receives of the queue pair as they were. The answer that was posted fails, and is no
 // receive of the next connection.
 #[tokio::test]
@@ -165,13 +178,7 @@ async fn failed_early_answer_takes_no_receive_place() {
     let answer = queue_pair.send(bytes(&adapter, b"an answer")).expect("may be sent");
     // The next queue pair of the device is made when the answer has failed and the second receive was flushed.
     fake("hold ibv_create_qp");
-    let dropping = thread::spawn(move || drop(accept));
-    // No task of the runtime runs meanwhile, or it would learn of the establishment.
-    let limit = Instant::now() + patience();
-    while fake("held") != Some(1) {
-        assert!(Instant::now() < limit, "the queue pair is not renewed");
-        thread::yield_now();
-    }
+    let dropping = drop_until_renewal(accept);
     let third = queue_pair.receive(room(&adapter, 16)).expect("it has two places");
     let refused = queue_pair.receive(room(&adapter, 16)).expect_err("it has no third");
     assert!(matches!(refused.kind, PostErrorKind::QueueFull { queue: QueueKind::Receive, .. }), "{refused}");
@@ -193,4 +200,53 @@ async fn failed_early_answer_takes_no_receive_place() {
         let (outcome, buffer) = receive.take().expect("polled");
         assert_eq!(&buffer[..outcome.expect("received").bytes], message);
     }
+}
+
+// HW-03, LS-16, QP-17: with a shared receive queue the device may complete an answer while its queue pair is replaced after the
+// attempt. The answer does not wait for the end of that queue pair, and comes behind one that was flushed with the attempt.
+#[tokio::test]
+async fn early_answers_complete_during_queue_pair_renewal() {
+    if !alone(module_path!(), "early_answers_complete_during_queue_pair_renewal") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    if adapter.info().iwarp {
+        eprintln!("skipped: an answer that finds no receive does not wait on iWARP");
+        return;
+    }
+    let (listener, address) = listening(&adapter);
+    let queue = || adapter.completion_queue(CompletionQueueConfig::default()).expect("a completion queue");
+    let (results, sent) = (queue(), queue());
+    let receives = adapter.shared_receive_queue(Default::default()).expect("a shared receive queue");
+    let config = QueuePairConfig::default().receive_completions(&results).send_completions(&sent);
+    let queue_pair = adapter.queue_pair(config.shared_receives(&receives)).expect("a queue pair");
+    let receive = receives.receive(room(&adapter, 16)).expect("posted");
+    let client = thread::spawn(move || ask_in_vain(address));
+    let request = within(listener.request()).await.expect("a request");
+    let passive = queue_pair.clone();
+    let mut accept = Box::pin(async move { request.accept(&passive, AcceptParams::default()).await });
+    assert!(poll_once(&mut accept).is_pending());
+    poll_for_message(&results);
+    assert_eq!(&receive.take().expect("polled").1[..8], b"question");
+    let answers = [1, 2].map(|context| {
+        let options = WorkOptions::default().context(context);
+        queue_pair.send_with(bytes(&adapter, b"an answer"), options).expect("may be sent")
+    });
+    for line in ["keep requests 1", "lose last_receives", "hold ibv_destroy_qp", "hold ibv_create_qp"] {
+        fake(line);
+    }
+    let dropping = drop_until_renewal(accept);
+    // The old queue pair is not destroyed, and the next one is not made.
+    fake("keep nothing");
+    let contexts: Vec<_> = collect(&sent, 2).await.iter().map(|result| result.context).collect();
+    assert_eq!(contexts, [1, 2]);
+    for answer in answers {
+        let (outcome, buffer) = answer.take().expect("polled");
+        assert_eq!(outcome.expect_err("its attempt has ended").status(), Status::CANCELED);
+        assert_eq!(&buffer[..], b"an answer");
+    }
+    fake("reset");
+    dropping.join().expect("no panic");
+    client.join().expect("no panic");
 }

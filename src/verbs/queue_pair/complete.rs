@@ -141,8 +141,9 @@ impl QueuePair {
         if let Some(outstanding) = state.queue(receive).pop_if(sequence) {
             self.finished(state, key, receive, outstanding, result, effects);
         } else if !state.queue(receive).finished(sequence, result) {
-            debug!(sequence, receive, "completion of an unknown request");
-            return;
+            debug!(sequence, receive, "completion of a request that is not in its queue");
+            // The job that ends the queue pair may have taken it, and has not settled the end.
+            return self.read_late(state, key, id, result, effects);
         }
         self.finish_ready(state, key, receive, effects);
     }
@@ -174,12 +175,12 @@ impl QueuePair {
         let mut status = status_of(result.status, receive, self.adapter.quirks());
         // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
         // that failed (`QP-18`).
-        if status == Status::SUCCESS && !receive && state.failed.iter().any(|(receive, ..)| !receive) {
+        if status == Status::SUCCESS && !receive && !state.initiator.failed.is_empty() {
             status = Status::CANCELED;
         }
         if status != Status::SUCCESS {
             // First the connection ends, then its requests fail (`X3`).
-            state.failed.push((receive, ticket, result.failed(status, payload)));
+            state.queue(receive).failed.push((ticket, result.failed(status, payload)));
             if let (None, Some(error)) = (state.broken, result.error()) {
                 state.broken = Some(error);
                 effects.queue_pair.broken = Some((error, key));

@@ -89,8 +89,7 @@ impl QueuePair {
 
     /// Keeps a receive for the next queue pair of the device, which a job is making.
     fn post_later(&self, state: &mut State, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        let failed = state.failed.iter().filter(|(receive, ..)| *receive).count();
-        let held = state.receives.outstanding.len() + failed + state.waiting.len();
+        let held = state.receives.outstanding.len() + state.receives.failed.len() + state.waiting.len();
         if held >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }

@@ -160,15 +160,10 @@ impl QueuePair {
         status: Status,
         effects: &mut Effects<'_, '_>,
     ) {
-        for (receive, ticket, mut completed) in std::mem::take(&mut state.failed) {
-            // Flushed by the same end.
-            if completed.status == Status::CANCELED {
-                completed.status = status;
-            }
-            state.queue(receive).sink.complete(ticket, completed, &mut effects.wakes);
-        }
         for receive in [false, true] {
-            let WorkQueue { sink, outstanding, .. } = state.queue(receive);
+            let queue = state.queue(receive);
+            queue.complete_failed(status, &mut effects.wakes);
+            let WorkQueue { sink, outstanding, .. } = queue;
             for outstanding in outstanding.drain(..) {
                 let (ticket, completed) = outstanding.ended(status, free);
                 sink.complete(ticket, completed, &mut effects.wakes);
@@ -247,13 +242,17 @@ impl QueuePair {
             && !self.adapter.is_stopped();
         if let (true, Some(receives), Some(queue_pair)) = (drains, receives, self.me.upgrade()) {
             let last_receive = device.last_receive.clone();
-            let mut state = self.lock();
+            let (mut state, mut wakes) = (self.lock(), WakeList::default());
             let next = WorkQueue::new(state.initiator.sink.clone());
-            let requests = std::mem::replace(&mut state.initiator, next);
+            let mut requests = std::mem::replace(&mut state.initiator, next);
+            // Before those that drain, which may finish before the end has settled (`QP-17`).
+            requests.complete_failed(status, &mut wakes);
             state.device.draining.push(Draining { key, qp: Some(device), receives, requests, status });
             drop(state);
             Drain { queue_pair, key }.begin(last_receive);
-            return then(true);
+            // Behind the wakers, even if one panics.
+            wakes.run(move || then(true));
+            return wakes.wake_all();
         }
         let lent = lent && stopped.is_ok();
         let held = lent || Arc::strong_count(&device) > 1;
@@ -299,8 +298,9 @@ impl QueuePair {
         }
     }
 
-    /// Handles the result of a request of a device's queue pair that has ended. A message that arrived before the end
-    /// is delivered.
+    /// Handles the result of a request of a device's queue pair that has ended, or whose requests drain. A message that
+    /// arrived before the end is delivered.
+    #[cold]
     pub(super) fn read_late(
         &self,
         state: &mut State,

@@ -41,6 +41,7 @@
 //! | `fatal` | the device fails for good: it says so, every command is refused with `EIO`, and no request is carried out; objects may be left |
 //! | `scribble` | the device writes 0xee to the memory of every receive that it has; the number of bytes |
 //! | `keep requests` | a queue pair in the error state gives no request back, as if a message were still arriving: their memory is in use until it is destroyed |
+//! | `keep requests N` | the same, but the first N requests of its send queue come back |
 //! | `keep nothing` | they give their requests back now |
 //! | `cut N` | the next N messages take a receive, and the rest of them never comes |
 //! | `lose last_receives` | no queue pair in the error state says that it has no receive of a shared queue any more |

@@ -36,8 +36,9 @@ pub(super) struct Script {
     pub(super) unresolved: bool,
     /// So many of the next resolutions of an address, and of a route, are not answered in time.
     expiring: [usize; 2],
-    /// A queue pair in the error state gives no request back: the device uses their memory until it is destroyed.
-    pub(super) keeps: bool,
+    /// A queue pair in the error state gives only so many requests of its send queue back: the device uses the memory of the others
+    /// until it is destroyed.
+    pub(super) keeps: Option<usize>,
     /// So many of the next messages take a receive, and the rest of them never comes.
     pub(super) cut_off: usize,
     /// No queue pair says that it has no receive of a shared queue any more.
@@ -95,7 +96,7 @@ impl Default for Script {
             mute: false,
             unresolved: false,
             expiring: [0; 2],
-            keeps: false,
+            keeps: None,
             cut_off: 0,
             silent: false,
             until_overrun: None,
@@ -216,7 +217,8 @@ impl Script {
                 self.holds.remove(call);
                 world::CHANGED.notify_all();
             }
-            ["keep", "requests"] => self.keeps = true,
+            ["keep", "requests"] => self.keeps = Some(0),
+            ["keep", "requests", flushed] => self.keeps = Some(parse(flushed)?),
             ["refuse", call, error] => {
                 self.refusals.insert(call.to_owned(), parse(error)?);
                 self.quiet = false;
@@ -345,7 +347,7 @@ impl World {
                 Ok(0)
             }
             ["keep", "nothing"] => {
-                self.script.keeps = false;
+                self.script.keeps = None;
                 let failed =
                     self.queue_pairs.iter().filter(|(_, queue_pair)| queue_pair.state == IBV_QPS_ERR);
                 let failed: Vec<usize> = failed.map(|(at, _)| *at).collect();

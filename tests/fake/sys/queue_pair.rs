@@ -64,6 +64,12 @@ impl QueuePair {
             && partition(self).is_some()
             && partition(self) == partition(peer)
     }
+
+    /// Returns the completion of a request that comes back in the error state.
+    fn flushed(&self, id: u64, opcode: u32) -> Completion {
+        let (status, number) = (wc::WR_FLUSH_ERR, self.number);
+        Completion { id, status, opcode, bytes: 0, word: 0, flags: 0, number, shared: None }
+    }
 }
 
 impl World {
@@ -83,8 +89,9 @@ impl World {
             let first = std::mem::take(&mut queue_pair.cut_off);
             first.into_iter().rev().for_each(|receive| queue_pair.receives.push_front(receive));
         }
-        if !self.script.keeps {
-            self.flush(at);
+        match self.script.keeps {
+            None => self.flush(at),
+            Some(flushed) => self.flush_sends(at, flushed),
         }
         match shared {
             None => {}
@@ -123,27 +130,25 @@ impl World {
 
     /// Gives every request back that is in the queues.
     pub(super) fn flush(&mut self, at: usize) {
+        self.flush_sends(at, usize::MAX);
         let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
-        let sends = std::mem::take(&mut queue_pair.sends);
         let receives = std::mem::take(&mut queue_pair.receives);
-        let (send_queue, receive_queue) = (queue_pair.send_queue, queue_pair.receive_queue);
-        let flushed = |id, opcode| Completion {
-            id,
-            status: wc::WR_FLUSH_ERR,
-            opcode,
-            bytes: 0,
-            word: 0,
-            flags: 0,
-            number: queue_pair.number,
-            shared: None,
-        };
-        let sends: Vec<_> = sends.iter().map(|send| flushed(send.id, opcode::SEND)).collect();
         // SAFETY: a queue pair that is in the table is live.
         let instant = unsafe { objects::take_receives(std::ptr::with_exposed_provenance_mut(at)) };
         let receives = receives.iter().map(|receive| receive.id).chain(instant);
-        let receives: Vec<_> = receives.map(|id| flushed(id, opcode::RECV)).collect();
-        sends.into_iter().for_each(|completion| self.complete(send_queue, completion, false));
-        receives.into_iter().for_each(|completion| self.complete(receive_queue, completion, false));
+        let flushed: Vec<_> = receives.map(|id| queue_pair.flushed(id, opcode::RECV)).collect();
+        let queue = queue_pair.receive_queue;
+        flushed.into_iter().for_each(|completion| self.complete(queue, completion, false));
+    }
+
+    /// Gives so many requests back of the send queue, from the oldest on.
+    fn flush_sends(&mut self, at: usize, most: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&at) else { return };
+        let sends = queue_pair.sends.drain(..most.min(queue_pair.sends.len()));
+        let ids: Vec<_> = sends.map(|send| send.id).collect();
+        let flushed: Vec<_> = ids.into_iter().map(|id| queue_pair.flushed(id, opcode::SEND)).collect();
+        let queue = queue_pair.send_queue;
+        flushed.into_iter().for_each(|completion| self.complete(queue, completion, false));
     }
 }
 
