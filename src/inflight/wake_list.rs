@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
+use std::thread;
 
 use smallvec::SmallVec;
 
@@ -72,6 +73,15 @@ impl WakeList {
         if !self.is_empty() {
             self.run_all();
         }
+    }
+
+    /// Wakes, frees and calls like [`wake_all`](Self::wake_all), for a caller that has to go on behind a panic.
+    ///
+    /// # Errors
+    /// The first panic.
+    #[inline]
+    pub(crate) fn try_wake_all(&mut self) -> thread::Result<()> {
+        if self.is_empty() { Ok(()) } else { catch_unwind(AssertUnwindSafe(|| self.run_all())) }
     }
 
     /// Runs all that was collected.

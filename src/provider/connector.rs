@@ -7,13 +7,13 @@
 
 mod calls;
 
-use std::any::Any;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -160,34 +160,30 @@ impl AfterStep {
         #[cfg(feature = "verbs")]
         self.run_jobs_by(|job| job());
         #[cfg(not(feature = "verbs"))]
-        {
-            resume(self.observe_and_wake());
-        }
+        resume(self.observe_and_wake());
     }
 
     /// Runs all of it, and passes the jobs to `run`.
     #[cfg(feature = "verbs")]
     #[inline]
-    pub(crate) fn run_jobs_by(&mut self, run: impl FnMut(Job)) {
-        let observed = self.observe_and_wake();
-        if !self.jobs.is_empty() {
-            self.jobs.drain(..).for_each(run);
+    pub(crate) fn run_jobs_by(&mut self, mut run: impl FnMut(Job)) {
+        let mut outcome = self.observe_and_wake();
+        for job in std::mem::take(&mut self.jobs) {
+            outcome = outcome.and(catch_unwind(AssertUnwindSafe(|| run(job))));
         }
-        resume(observed);
+        resume(outcome);
     }
 
     /// Wakes the calls on the connector before the requests: a task that waits for the end of a connection resumes before those that
     /// wait for its requests.
     ///
     /// # Errors
-    /// The panic of a recorder or a subscriber, which must not keep a task waiting.
+    /// The first panic, which must not keep a task waiting.
     #[inline]
-    fn observe_and_wake(&mut self) -> Result<(), Box<dyn Any + Send>> {
+    fn observe_and_wake(&mut self) -> thread::Result<()> {
         // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
         let observed = if self.events.is_none() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
-        self.calls.wake_all();
-        self.requests.wake_all();
-        observed
+        observed.and(self.calls.try_wake_all()).and(self.requests.try_wake_all())
     }
 
     /// Records the metrics and emits the events.
@@ -195,7 +191,7 @@ impl AfterStep {
     /// # Errors
     /// The panic of a recorder or a subscriber.
     #[cold]
-    fn observe(&mut self) -> Result<(), Box<dyn Any + Send>> {
+    fn observe(&mut self) -> thread::Result<()> {
         let (metrics, events) = (std::mem::take(&mut self.metrics), self.events.take());
         catch_unwind(AssertUnwindSafe(|| {
             metrics.record();
@@ -210,10 +206,10 @@ fn is_logged() -> bool {
     LevelFilter::current() >= LevelFilter::INFO
 }
 
-/// Resumes the panic of an observer, unless one is under way: a second one in a destructor would abort the process.
-fn resume(observed: Result<(), Box<dyn Any + Send>>) {
-    if let Err(panic) = observed
-        && !std::thread::panicking()
+/// Resumes a panic, unless one is under way: a second one in a destructor would abort the process.
+fn resume(outcome: thread::Result<()>) {
+    if let Err(panic) = outcome
+        && !thread::panicking()
     {
         resume_unwind(panic);
     }

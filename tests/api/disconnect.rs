@@ -12,6 +12,7 @@ use common::life::*;
 use common::raw::failure;
 use common::*;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Wake, Waker};
@@ -223,6 +224,21 @@ impl Wake for Witness {
         let connected = self.connection.is_connected();
         self.seen.get_or_init(|| (connected, self.connection.disconnected().now_or_never()));
     }
+}
+
+// A task that waits for the end of the connection panics when it is woken, and those behind it are woken all the same (CAN-09).
+#[tokio::test]
+async fn panicking_waker_keeps_no_request_waiting() {
+    let adapter = adapter();
+    let Pair { active, passive } = connected(&adapter).await;
+    let receive = active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+    let mut watch = Box::pin(active.connection.disconnected());
+    assert!(poll_with(&mut watch, &panicking_waker()).is_pending());
+    // On a device the call ends the connection, on soft the task of the connection.
+    let _ = catch_unwind(AssertUnwindSafe(|| active.queue_pair.flush()));
+    assert_eq!(failure(receive).await, Status::CANCELED);
+    assert!(within(watch).await != DisconnectReason::Peer);
+    within(passive.connection.disconnected()).await;
 }
 
 // X3: which task runs first is the scheduler's.

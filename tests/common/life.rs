@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -204,6 +205,11 @@ impl<F: FnOnce() + Send + 'static> Wake for Once<F> {
             self.1.notify_one();
         }
     }
+}
+
+/// The waker of a task that panics when it is woken, without a message on stderr.
+pub fn panicking_waker() -> Waker {
+    Waker::from(Once::new(|| resume_unwind(Box::new("a waker"))))
 }
 
 /// Waits for something that nothing announces.

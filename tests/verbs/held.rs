@@ -4,14 +4,14 @@
 //! Runs on: fake, fake-iwarp
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::{Pin, pin};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use common::cm::{abandon, connecting as connect, outcome, requested};
-use common::life::{eventually, poll_once};
+use common::life::{eventually, panicking_waker, poll_once, poll_with};
 use common::process::alone;
 use common::raw::{bytes, room, success};
 use common::results::collect;
@@ -322,15 +322,6 @@ async fn flush_and_vendor_options_are_serialized() {
     assert_eq!(fake("calls ibv_set_ece"), Some(0), "the queue pair had ended");
 }
 
-/// The waker of a task that panics when it is woken.
-struct Panics;
-
-impl Wake for Panics {
-    fn wake(self: Arc<Self>) {
-        resume_unwind(Box::new("a waker"));
-    }
-}
-
 // CAN-04, HW-04: the end of a queue pair that follows its last completion is not lost if a waker panics before: the memory of its requests
 // comes back with the last thread that has the queue pair.
 #[tokio::test]
@@ -346,8 +337,7 @@ async fn panicking_waker_loses_no_queue_pair_end() {
     let (connect, accept) = (ConnectParams::default(), AcceptParams::default());
     let pair = connected_queue_pairs(&adapter, queue_pair(&adapter), first, connect, accept).await;
     let mut message = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
-    let waker = Waker::from(Arc::new(Panics));
-    assert!(Pin::new(&mut message).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(poll_with(&mut message, &panicking_waker()).is_pending());
     let accept = AcceptParams::default();
     let Held { accepting, passive, mut receive, connecting } =
         held_with("rdma_accept", &adapter, second, accept).await;

@@ -2,11 +2,8 @@
 //!
 //! Runs on: fake, fake-iwarp
 
-use std::sync::Arc;
-use std::task::{Wake, Waker};
-
 use common::cm::exchange;
-use common::life::{eventually, poll_once, poll_with};
+use common::life::{eventually, panicking_waker, poll_once, poll_with};
 use common::process::alone;
 use common::raw::{bytes, failure, room, success};
 use common::results::collect;
@@ -328,14 +325,6 @@ async fn a_removal_ends_the_queues_of_the_program() {
 // HW-08: a panic of a waker ends the task that completes requests. Whoever waits there is told, and does not wait for good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_while_requests_complete_leaves_nobody_waiting() {
-    struct Panics;
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("a waker of the program");
-        }
-    }
-
     if !alone(module_path!(), "a_panic_while_requests_complete_leaves_nobody_waiting") {
         return;
     }
@@ -349,7 +338,7 @@ async fn a_panic_while_requests_complete_leaves_nobody_waiting() {
         ends.map(|end| end.queue_pair.receive(room(&adapter, 8)).expect("posted"))
     });
     let mut receive = pair.passive.queue_pair.receive(room(&adapter, 8)).expect("posted");
-    assert!(poll_with(&mut receive, &Waker::from(Arc::new(Panics))).is_pending());
+    assert!(poll_with(&mut receive, &panicking_waker()).is_pending());
     let _sent = pair.active.queue_pair.send(bytes(&adapter, b"received")).expect("posted");
     for op in waiting.into_iter().flatten() {
         assert_eq!(failure(op).await, Status::CANCELED);
