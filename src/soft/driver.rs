@@ -511,7 +511,7 @@ impl<O: Observer> Drop for Driver<O> {
     /// Ends an open connection when the runtime shuts down, so that no future is left waiting.
     fn drop(&mut self) {
         if !matches!(self.state, State::Over) {
-            self.stop("the runtime was shut down");
+            self.stop();
         }
     }
 }

@@ -142,11 +142,10 @@ impl<O: Observer> Driver<O> {
     /// Handles the end of the reader.
     pub(super) fn on_read_end(&mut self, stop: Stop) {
         self.end_reading();
+        let stop = first_cause(stop, self.connection.sending().queue.broken.take());
         if let Stop::Panicked = stop {
             let _ = self.socket.stream().abort();
-            return self.stop("a waker or a destructor of the program panicked");
         }
-        let stop = first_cause(stop, self.connection.sending().queue.broken.take());
         let (ending, last_words) = classify(stop, self.is_established());
         match ending {
             Ending::PeerDisconnected => {
@@ -174,9 +173,9 @@ impl<O: Observer> Driver<O> {
     }
 
     /// Ends the connection without another poll. If a thread is writing, that writer flushes the send queue.
-    pub(super) fn stop(&mut self, reason: &'static str) {
+    pub(super) fn stop(&mut self) {
         self.end_reading();
-        self.report_end(Ending::Lost(Reason::Local(reason), Status::CANCELED));
+        self.report_end(Ending::Lost(Reason::Local("the runtime was shut down"), Status::CANCELED));
         self.flush(Status::CANCELED, Status::CANCELED);
         self.finish(End::Unanswered);
     }
