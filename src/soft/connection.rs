@@ -1,18 +1,20 @@
 //! Shares a connection between posting calls and its task: the socket and the sending half.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
+use tracing::level_filters::LevelFilter;
 use tracing::trace;
 
 use super::framing::Batch;
 use super::memory::{AccessGuard, KeyTable, WindowOp, deregistered};
 use super::receive_queue::ReceiveQueue;
 use super::receiver::reader::Reader;
-use super::receiver::turn::{TURN_BYTES, cost_of};
+use super::receiver::turn::{Panicked, TURN_BYTES, cost_of};
 use super::send_queue::{MAX_BATCHES, Next, SendQueue};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
@@ -335,12 +337,8 @@ impl ConnectionShared {
                 }
                 Next::Write(batch) => {
                     drop(sending);
-                    let outcome = socket.write(&batch, extent);
-                    // Here, because no foreign code runs under the lock under which frames are made.
-                    if let Ok(bytes) = outcome {
-                        written += bytes;
-                        trace!(connection = %self.id, bytes, "frames sent");
-                    }
+                    let outcome = self.report_sent(socket.write(&batch, extent));
+                    written += *outcome.as_ref().unwrap_or(&0);
                     sending = self.sending();
                     next = sending.queue.offered(batch, outcome, wakes);
                     batches += 1;
@@ -366,6 +364,25 @@ impl ConnectionShared {
             _ if in_vain => (Transmitted::Idle, written),
             transmitted => (transmitted, written),
         }
+    }
+
+    /// Emits the event of the bytes that a writer has sent, without the lock under which frames are made: a
+    /// subscriber is foreign code.
+    ///
+    /// # Errors
+    /// The outcome is one, or the subscriber has panicked: the connection ends. A panic that went on would
+    /// leave the queue to a writer that is gone.
+    #[inline]
+    pub(super) fn report_sent(&self, outcome: io::Result<usize>) -> io::Result<usize> {
+        if LevelFilter::current() < LevelFilter::TRACE { outcome } else { self.emit_sent(outcome) }
+    }
+
+    #[cold]
+    fn emit_sent(&self, outcome: io::Result<usize>) -> io::Result<usize> {
+        let bytes = outcome?;
+        let event = || trace!(connection = %self.id, bytes, "frames sent");
+        catch_unwind(AssertUnwindSafe(event)).map_err(|_| io::Error::other(Panicked))?;
+        Ok(bytes)
     }
 
     /// Wakes the driver, which then writes on or executes the command.

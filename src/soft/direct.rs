@@ -8,7 +8,6 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use tokio::io::ReadBuf;
-use tracing::trace;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
 use super::framing::{Batch, COPY_BELOW, MAX_UNTAGGED, TRAILER_ROOM, append_trailer};
@@ -127,10 +126,7 @@ impl ConnectionShared {
         drop(sending);
         let mut room = [MaybeUninit::uninit(); MAX_COPIED];
         let frame = DirectFrame::new(&mut room, header, source, length, self.crc);
-        let outcome = frame.send(&socket.stream);
-        if let Ok(bytes) = outcome {
-            trace!(connection = %self.id, bytes, "frames sent");
-        }
+        let outcome = self.report_sent(frame.send(&socket.stream));
         let mut sending = self.sending();
         if let Ok(sent) = outcome
             && sent == frame.length()

@@ -281,7 +281,7 @@ impl<O: Observer> Driver<O> {
         if let Some(error) = self.connection.sending().queue.broken.take() {
             // The peer is gone, and so is the message: without a receive the end of the stream would not be
             // read.
-            return Poll::Ready(Err(Stop::Broken(error)));
+            return Poll::Ready(Err(error.into()));
         }
         self.poll_starved(cx);
         Poll::Pending

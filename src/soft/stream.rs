@@ -15,7 +15,6 @@ use std::sync::Weak;
 use std::task::Waker;
 
 use tokio::io::ReadBuf;
-use tracing::trace;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
 use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, MAX_TAGGED, TRAILER_ROOM, append_trailer};
@@ -77,12 +76,11 @@ impl ConnectionShared {
         cut: impl FnOnce(usize) -> (usize, Batch),
         waker: &Waker,
     ) -> Streamed {
-        let sent = match outcome {
+        let sent = match self.report_sent(outcome) {
             Ok(sent) if sent > 0 => sent,
             Ok(_) => return self.message_refused(socket, io::ErrorKind::WouldBlock.into(), waker),
             Err(error) => return self.message_refused(socket, error, waker),
         };
-        trace!(connection = %self.id, bytes = sent, "frames sent");
         if sent < length {
             let (payload, rest) = cut(sent);
             self.write_behind(socket, self.sending(), sent, rest);

@@ -6,10 +6,13 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
 use common::device::{nobody, patience, silent};
+use common::raw::failure;
+use common::stream::{granted, streams};
 use common::*;
 use futures::FutureExt;
-use tokio_rdma::error::ConnectError;
-use tokio_rdma::{ConnectParams, Connection};
+use tokio::io::AsyncWriteExt;
+use tokio_rdma::error::{ConnectError, Reason};
+use tokio_rdma::{ConnectParams, Connection, DisconnectReason, Status};
 use tracing::field::{Field, Visit};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Event, Subscriber};
@@ -131,6 +134,40 @@ async fn panic_in_connect_cancels_the_attempt() {
     assert!(panicked.is_err(), "the subscriber has been called");
     let again = adapter.connector().connect(&queue_pair, address, ConnectParams::default()).now_or_never();
     assert!(again.is_none(), "{again:?}");
+}
+
+/// Has the subscriber of this thread panic at each event of sent frames during a call.
+fn with_panics_at_frames<R>(call: impl FnOnce() -> R) -> R {
+    let _guard = on_event(|text| assert!(!text.contains("frames sent"), "a subscriber that panics"));
+    catch_unwind(AssertUnwindSafe(call)).expect("the panic ends the connection and not the call")
+}
+
+// Requests do not wait for the writer whose subscriber has panicked (OBS-01).
+#[tokio::test]
+async fn panic_at_a_frame_ends_the_connection() {
+    // The call that posts the first writes its frame; the frames of the second come from the send queue.
+    for length in [8, 200_000] {
+        let adapter = adapter();
+        let Pair { active, passive } = connected(&adapter).await;
+        let buffer = || adapter.buffer(length).expect("memory");
+        let receive = passive.queue_pair.receive(buffer()).expect("posted");
+        let sent = with_panics_at_frames(|| active.queue_pair.send(buffer())).expect("posted");
+        assert_eq!(failure(sent).await, Status::CANCELED, "{length}");
+        let end = within(active.connection.disconnected()).await;
+        let DisconnectReason::Lost { reason: Reason::Local(why), .. } = end else { panic!("{end:?}") };
+        assert!(why.contains("panicked"), "{why}");
+        let (_outcome, _buffer) = within(receive).await;
+        within(passive.connection.disconnected()).await;
+    }
+}
+
+#[tokio::test]
+async fn panic_at_a_frame_ends_the_stream() {
+    let (mut active, mut passive) = streams(&adapter()).await;
+    granted(&mut active, &mut passive).await;
+    let written = with_panics_at_frames(|| active.write_all(b"lost").now_or_never());
+    assert!(written.is_none(), "{written:?}");
+    within(active.write_all(b"lost")).await.expect_err("the connection has ended");
 }
 
 // The moment between the end of an attempt and the return of its call, in which another call is Active (CM-22).

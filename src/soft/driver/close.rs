@@ -328,7 +328,7 @@ impl<O: Observer> Driver<O> {
             return Some((terminate.reason(false), blame(terminate)));
         }
         let error = self.connection.sending().queue.broken.take().or(failed)?;
-        match classify(Stop::Broken(error), true).0 {
+        match classify(error.into(), true).0 {
             Ending::Lost(reason, status) => Some((reason, status)),
             _ => None,
         }
@@ -422,7 +422,7 @@ impl<O: Observer> Driver<O> {
 pub(super) fn first_cause(stop: Stop, broken: Option<io::Error>) -> Stop {
     match (stop, broken) {
         (Stop::Closed | Stop::Broken(_), Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Stop::Broken(error)
+            error.into()
         }
         (stop, _) => stop,
     }
@@ -442,7 +442,8 @@ pub(super) fn classify(stop: Stop, established: bool) -> (Ending, Option<Termina
             (violation.terminate.reason(true), violation.blame, Some(violation.terminate))
         }
         Stop::Panicked => {
-            (Reason::Local("a waker or a destructor of the program panicked"), Status::CANCELED, None)
+            let reason = Reason::Local("a waker, a destructor or a subscriber of the program panicked");
+            (reason, Status::CANCELED, None)
         }
         Stop::Broken(error) => {
             let reason = match error.raw_os_error() {

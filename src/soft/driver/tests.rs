@@ -21,7 +21,7 @@ use crate::soft::connection::{Command, ConnectionParts};
 use crate::soft::memory::Registration;
 use crate::soft::memory::deregistered;
 use crate::soft::receive_queue::{Receive, ReceiveQueue};
-use crate::soft::receiver::turn::Violation;
+use crate::soft::receiver::turn::{Panicked, Violation};
 use crate::sync::Mutex;
 use crate::types::{Access, ConnectionId, OpKind};
 use crate::wire::ddp::{Tagged, Untagged};
@@ -335,8 +335,9 @@ fn every_end_of_the_reader_has_its_ending() {
     lost(violation(CRC, Status::CANCELED), CRC.reason(true), Status::CANCELED, Some(CRC));
     lost(violation(ACCESS, Status::REMOTE_ERROR), ACCESS.reason(true), Status::REMOTE_ERROR, Some(ACCESS));
     failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
-    let panicked = Reason::Local("a waker or a destructor of the program panicked");
+    let panicked = Reason::Local("a waker, a destructor or a subscriber of the program panicked");
     lost(Stop::Panicked, panicked, Status::CANCELED, None);
+    lost(io::Error::other(Panicked).into(), panicked, Status::CANCELED, None);
 }
 
 /// Counts the turns of another task of the runtime while the flood is processed, from the start of the task.

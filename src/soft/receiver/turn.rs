@@ -36,9 +36,14 @@ pub(crate) enum Stop {
     /// The peer broke a rule: the Terminate is to be sent.
     Violation(Box<Violation>),
     /// A waker of the program, or the destructor of a buffer, has panicked where the socket was reported
-    /// readable.
+    /// readable; or a subscriber, where the socket was written.
     Panicked,
 }
+
+/// The error of a writer whose subscriber has panicked.
+#[derive(Debug, thiserror::Error)]
+#[error("a subscriber panicked")]
+pub(crate) struct Panicked;
 
 /// A mistake of the peer, and the status of a local request that fails by it.
 #[derive(Debug)]
@@ -80,7 +85,8 @@ impl Stop {
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        Self::Broken(error)
+        let panicked = error.get_ref().is_some_and(|source| source.is::<Panicked>());
+        if panicked { Self::Panicked } else { Self::Broken(error) }
     }
 }
 
