@@ -226,19 +226,31 @@ impl Wake for Witness {
     }
 }
 
-// A task that waits for the end of the connection panics when it is woken, and those behind it are woken all the same (CAN-09).
+// A task panics when it is woken for the end of the connection, or for the end of a request, and what is behind it goes on
+// (CAN-09).
 #[tokio::test]
-async fn panicking_waker_keeps_no_request_waiting() {
-    let adapter = adapter();
-    let Pair { active, passive } = connected(&adapter).await;
-    let receive = active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
-    let mut watch = Box::pin(active.connection.disconnected());
-    assert!(poll_with(&mut watch, &panicking_waker()).is_pending());
-    // On a device the call ends the connection, on soft the task of the connection.
-    let _ = catch_unwind(AssertUnwindSafe(|| active.queue_pair.flush()));
-    assert_eq!(failure(receive).await, Status::CANCELED);
-    assert!(within(watch).await != DisconnectReason::Peer);
-    within(passive.connection.disconnected()).await;
+async fn panicking_waker_keeps_no_other_waiting() {
+    for of_request in [false, true] {
+        let adapter = adapter();
+        let Pair { active, passive } = connected(&adapter).await;
+        let receive = || active.queue_pair.receive(adapter.buffer(8).expect("memory")).expect("posted");
+        let (mut first, second) = (receive(), receive());
+        let mut watch = Box::pin(active.connection.disconnected());
+        let waker = panicking_waker();
+        let is_pending = if of_request {
+            poll_with(&mut first, &waker).is_pending()
+        } else {
+            poll_with(&mut watch, &waker).is_pending()
+        };
+        assert!(is_pending);
+        // On a device the call ends the connection, on soft the task of the connection.
+        let _ = catch_unwind(AssertUnwindSafe(|| active.queue_pair.flush()));
+        assert_eq!(failure(second).await, Status::CANCELED);
+        assert_eq!(failure(first).await, Status::CANCELED);
+        assert!(within(watch).await != DisconnectReason::Peer);
+        let _ = within(active.connection.disconnect()).await;
+        within(passive.connection.disconnected()).await;
+    }
 }
 
 // X3: which task runs first is the scheduler's.
