@@ -36,6 +36,8 @@ enum Role {
     End(ends::End),
     /// The memory of an idle connection.
     Idle(ends::idle::Idle),
+    /// The waits of another task while many peers flood the runtime.
+    Flood(ends::flood::Flood),
 }
 
 /// How the lines are run.
@@ -70,6 +72,7 @@ fn main() -> io::Result<ExitCode> {
         Role::Smoke => smoke(),
         Role::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         Role::Idle(idle) => idle.run().map(|()| ExitCode::SUCCESS),
+        Role::Flood(flood) => scale::raise_limit().and_then(|()| flood.run()).map(|()| ExitCode::SUCCESS),
     }
 }
 

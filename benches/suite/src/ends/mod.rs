@@ -4,6 +4,7 @@
 //! passive one with a zero when its part is done.
 
 mod bytes;
+pub(crate) mod flood;
 mod framed;
 mod grpc;
 pub(crate) mod idle;
