@@ -2,7 +2,10 @@
 
 use std::hint::black_box;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
 
 use futures::future::{MaybeDone, maybe_done};
 use futures::poll;
@@ -58,6 +61,28 @@ impl Ends {
         passive_end(&mut || result = work.take().map(|work| self.passive.block_on(work)));
         result.ok_or(io::ErrorKind::BrokenPipe)?
     }
+}
+
+/// Runs both ends, each as a task of a runtime that has a thread of its own, so that every wait is a real one. The passive end sends
+/// the address on which it listens.
+pub(crate) fn tasks<P, A>(
+    passive: impl FnOnce(Sender<SocketAddr>) -> P,
+    active: impl FnOnce(SocketAddr) -> A,
+) -> io::Result<()>
+where
+    P: Future<Output = io::Result<()>> + Send + 'static,
+    A: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel();
+    let passive = spawn(passive(sender));
+    let active = spawn(active(receiver.recv().map_err(io::Error::other)?));
+    let join = |end: JoinHandle<_>| end.join().unwrap_or(Err(io::ErrorKind::BrokenPipe.into()));
+    [active, passive].into_iter().try_for_each(join)
+}
+
+/// Runs this as a task, on a thread and a runtime of its own.
+fn spawn(work: impl Future<Output = io::Result<()>> + Send + 'static) -> JoinHandle<io::Result<()>> {
+    thread::spawn(|| runtime()?.block_on(async { tokio::spawn(work).await? }))
 }
 
 /// Runs this until it has ended, or until it has waited several times.

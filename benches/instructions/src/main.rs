@@ -2,6 +2,7 @@
 
 mod calls;
 mod ends;
+mod floor;
 #[path = "../../fake/lanes.rs"]
 #[allow(dead_code, reason = "the other program has connections that are lost, too")]
 mod lanes;
@@ -42,6 +43,8 @@ const LINES: &[Measurement] = &[
     Measurement::apart("send-polled", 512, queue_pairs::send_polled),
     Measurement::apart("send-1k", 512, queue_pairs::send_long),
     Measurement::whole("send-task", 512, queue_pairs::send_tasks),
+    Measurement::whole("send-floor", 512, floor::frames),
+    Measurement::whole("send-raw", 512, floor::bytes),
     Measurement::apart("write-4k", 512, queue_pairs::write),
     Measurement::apart("write-4k-batch", 512, queue_pairs::write_chain),
     Measurement::apart("write-64k-crc", 128, queue_pairs::write_checksums),

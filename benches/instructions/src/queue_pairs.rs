@@ -2,8 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::Sender;
 
 use futures::FutureExt;
 use tokio::task::yield_now;
@@ -14,7 +13,7 @@ use tokio_rdma::{
     QueuePair, QueuePairConfig, Region, RegionSlice, RemoteRegion,
 };
 
-use crate::ends::{Ends, runtime};
+use crate::ends::{Ends, runtime, tasks};
 
 const MESSAGE: usize = 64;
 const LONG_MESSAGE: usize = 1024;
@@ -267,37 +266,27 @@ pub(crate) fn send_polled(count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Messages there and back. Each end is a task of a runtime that has a thread of its own, so that every wait is a real one.
+/// Messages there and back.
 pub(crate) fn send_tasks(count: usize) -> io::Result<()> {
-    let (say, hear) = mpsc::channel();
-    let passive = as_task(async move {
+    let passive = move |sender: Sender<SocketAddr>| async move {
         let passive = Resources::new(&Plan::default()).await?;
         let listener = passive.listen()?;
-        say.send(listener.local_addr()?).map_err(io::Error::other)?;
+        sender.send(listener.local_addr()?).map_err(io::Error::other)?;
         let mut passive = passive.accept(&listener).await?;
         for _ in 0..count {
             passive.receive().await?;
             passive.send().await?;
         }
         Ok(())
-    });
-    let address = hear.recv().map_err(io::Error::other)?;
-    let active = as_task(async move {
+    };
+    tasks(passive, move |address| async move {
         let mut active = Resources::new(&Plan::default()).await?.connect(address).await?;
         for _ in 0..count {
             active.send().await?;
             active.receive().await?;
         }
         Ok(())
-    });
-    [active, passive]
-        .into_iter()
-        .try_for_each(|end| end.join().unwrap_or(Err(io::ErrorKind::BrokenPipe.into())))
-}
-
-/// Runs this as a task, on a thread and a runtime of its own.
-fn as_task(work: impl Future<Output = io::Result<()>> + Send + 'static) -> JoinHandle<io::Result<()>> {
-    thread::spawn(|| runtime()?.block_on(async { tokio::spawn(work).await? }))
+    })
 }
 
 /// Writes that are awaited one by one. A message follows eight of them: the peer would not wake up otherwise.
