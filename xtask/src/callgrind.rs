@@ -1,4 +1,4 @@
-//! Instructions of user space, as callgrind counts them. Also a module of `benches/fake`.
+//! Instructions of user space and system calls, as callgrind counts them. Also a module of `benches/fake`.
 //!
 //! The difference of two runs with different numbers of operations has nothing of what a program does once.
 //!
@@ -15,6 +15,10 @@ use std::process::Command;
 const DEVICE: &str = "libfake.so";
 /// The functions that run the ends of a connection in `benches/instructions`.
 const ENDS: [&str; 2] = ["::active_end", "::passive_end"];
+/// The function of the C library that reads a clock: a system call only under valgrind, which has no vDSO.
+const CLOCK: &str = "clock_gettime";
+/// The function by which tokio wakes a driver that sleeps, through an eventfd. Sockets are written to by others.
+const WRITE: [&str; 2] = ["write", "__write"];
 
 /// Functions of the C library for any x86-64 processor. Others would be taken by the features of this one, of which valgrind passes on
 /// some, and a long copy by `rep movsb` counts as an instruction for each byte. And small blocks of memory that are freed are not joined
@@ -25,13 +29,13 @@ const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX2,-AVX2_Us
 /// valgrind, which writes its figures to this file. The program and its arguments are still to be added.
 pub(crate) fn command(figures: &Path) -> Command {
     let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--quiet"]);
+    command.args(["--tool=callgrind", "--quiet", "--collect-systime=yes"]);
     command.arg(format!("--callgrind-out-file={}", figures.display()));
     command.env("GLIBC_TUNABLES", TUNABLES);
     command
 }
 
-/// The instructions of a whole run.
+/// The instructions and the system calls of a whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Those of the device, and of the functions that it calls.
@@ -40,6 +44,10 @@ pub(crate) struct Totals {
     pub(crate) own: u64,
     /// Those of each end of a connection, with the functions that it calls: the active end, and the passive one.
     pub(crate) ends: [u64; 2],
+    /// System calls of the process.
+    pub(crate) calls: u64,
+    /// Those of them that write to an eventfd.
+    pub(crate) eventfd_writes: u64,
 }
 
 /// An object or a function that a cost belongs to.
@@ -49,13 +57,22 @@ struct Mark {
     is_device: bool,
     /// The end of a connection that the function runs.
     end: Option<usize>,
+    /// Whether it reads a clock.
+    is_clock: bool,
+    /// Whether it writes to an eventfd.
+    is_eventfd_write: bool,
 }
 
 impl Mark {
     /// That of a name.
     fn of(name: &str) -> Self {
-        // A hash may follow the name.
-        Self { is_device: name.ends_with(DEVICE), end: ENDS.iter().position(|end| name.contains(end)) }
+        // A hash or a version may follow the name.
+        Self {
+            is_device: name.ends_with(DEVICE),
+            end: ENDS.iter().position(|end| name.contains(end)),
+            is_clock: name.starts_with(CLOCK),
+            is_eventfd_write: WRITE.contains(&name.split('@').next().unwrap_or_default()),
+        }
     }
 }
 
@@ -80,6 +97,7 @@ pub(crate) fn totals(text: &str) -> Totals {
     let (mut objects, mut functions) = (Names::default(), Names::default());
     let mut all = 0;
     let mut in_device = false;
+    let mut function = Mark::default();
     // The object of the function that is called, if it is another one; and that function.
     let mut leads_to_device = None;
     let mut leads_to_end = None;
@@ -91,16 +109,20 @@ pub(crate) fn totals(text: &str) -> Totals {
         } else if let Some(name) = line.strip_prefix("cob=") {
             leads_to_device = Some(objects.mark(name).is_device);
         } else if let Some(name) = line.strip_prefix("fn=") {
-            functions.mark(name);
+            function = functions.mark(name);
         } else if let Some(name) = line.strip_prefix("cfn=") {
             leads_to_end = functions.mark(name).end;
         } else if line.starts_with("calls=") {
             call = Some((leads_to_device.take().unwrap_or(in_device), leads_to_end.take()));
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
-            let cost = line.split_whitespace().nth(1).and_then(|cost| cost.parse().ok()).unwrap_or(0);
+            // Instructions, then system calls, unless there were none.
+            let mut costs = line.split_whitespace().skip(1).map(|cost| cost.parse().unwrap_or(0));
+            let (cost, calls) = (costs.next().unwrap_or(0), costs.next().unwrap_or(0));
             let Some((to_device, to_end)) = call.take() else {
                 all += cost;
                 sums.device += if in_device { cost } else { 0 };
+                sums.calls += if function.is_clock { 0 } else { calls };
+                sums.eventfd_writes += if function.is_eventfd_write { calls } else { 0 };
                 continue;
             };
             // The cost of a call is counted in the function that was called, too.
@@ -121,9 +143,10 @@ pub(crate) fn totals(text: &str) -> Totals {
 mod tests {
     use super::*;
 
-    /// A program that runs both ends, one of which calls the device, which calls the C library.
+    /// A program that runs both ends, one of which calls the device, which calls the C library. The other one waits, reads the clock
+    /// and wakes a driver.
     const FILE: &str = "\
-events: Ir
+events: Ir sysCount sysTime
 
 ob=(1) /target/instructions
 fl=(1) main.rs
@@ -134,7 +157,7 @@ calls=2 40
 17 1000
 cfn=(3) instructions::ends::passive_end
 calls=1 50
-18 300
+18 300 4 9
 
 fn=(2)
 40 100
@@ -144,12 +167,24 @@ calls=2 7
 +1 900
 
 fn=(3)
-50 300
+50 200
+cob=(3) /lib/libc.so.6
+cfn=(6) epoll_wait
+calls=2 1
++1 40 2 5
+cob=(3)
+cfn=(7) clock_gettime@@GLIBC_2.17
+calls=1 1
++1 30 1 1
+cob=(3)
+cfn=(8) write
+calls=1 1
++1 30 1 3
 
 ob=(2)
 fn=(4)
 7 200
-cob=(3) /lib/libc.so.6
+cob=(3)
 cfn=(5) malloc
 calls=2 1
 * 700
@@ -158,12 +193,28 @@ ob=(3)
 fn=(5)
 1 700
 
-totals: 1305
+fn=(6)
+1 40 2 5
+
+fn=(7)
+1 30 1 1
+
+fn=(8)
+1 30 1 3
+
+totals: 1305 4 9
 ";
 
     #[test]
     fn the_device_and_the_ends_are_counted_apart() {
-        assert_eq!(totals(FILE), Totals { device: 900, own: 405, ends: [1000, 300] });
+        let Totals { device, own, ends, .. } = totals(FILE);
+        assert_eq!((device, own, ends), (900, 405, [1000, 300]));
+    }
+
+    #[test]
+    fn clocks_are_no_system_calls() {
+        let Totals { calls, eventfd_writes, .. } = totals(FILE);
+        assert_eq!((calls, eventfd_writes), (3, 1));
     }
 
     #[test]

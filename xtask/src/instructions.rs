@@ -1,5 +1,5 @@
-//! `cargo xtask instructions`: the instructions of operations, counted by callgrind, beside committed figures; and the step
-//! that fails if there are more of them.
+//! `cargo xtask instructions`: the instructions and system calls of operations, counted by callgrind, beside committed figures; and
+//! the step that fails if there are more of them.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::{Usage, exec, fake, packages};
 
 mod figures;
 
-use figures::{Conditions, Figure, Figures, Verdict};
+use figures::{Conditions, Figure, Figures, Unit, Verdict};
 
 /// The program whose instructions are counted; see `benches/instructions/README.md`.
 const PROGRAM: &str = "target/whole/instructions";
@@ -126,14 +126,17 @@ fn compare(committed: &Figures, measured: &Figures, whole: bool) -> Tally {
     let differences = committed.differences(&measured.conditions);
     let mut tally = Tally::default();
     let mut sentences = Vec::new();
-    println!("{:<28}{:>12}{:>12}{:>10}", "instructions of an operation", "committed", "now", "change");
+    let mut last = None;
     for figure in &measured.figures {
-        let Figure { name, instructions } = figure;
+        let Figure { name, unit, count } = figure;
+        if last.replace(*unit) != Some(*unit) {
+            let title = format!("{} of an operation", unit.name());
+            println!("{title:<28}{:>12}{:>12}{:>10}", "committed", "now", "change");
+        }
         let old = committed.get(name);
-        let change = old.map(|old| format!("{:+.2} %", (instructions / old - 1.0) * 100.0));
-        let old = old.map(|old| format!("{old:.0}"));
-        let (old, change) = (old.unwrap_or_default(), change.unwrap_or_default());
-        println!("{name:<28}{old:>12}{instructions:>12.0}{change:>10}");
+        let change = old.map(|old| unit.change_text(old, *count)).unwrap_or_default();
+        let old = old.map(|old| unit.text(old)).unwrap_or_default();
+        println!("{name:<28}{old:>12}{:>12}{change:>10}", unit.text(*count));
         match committed.judge(figure) {
             Verdict::Same => tally += Tally::PASSED,
             Verdict::Better(sentence) => {
@@ -202,6 +205,7 @@ fn measure(only: Option<&str>) -> Result<Figures, String> {
     for (_, line) in measured {
         figures.figures.extend(line?);
     }
+    figures.figures.sort_by_key(|figure| figure.unit);
     Ok(figures)
 }
 
@@ -212,8 +216,19 @@ struct Line {
     name: String,
     /// The operations of the first run.
     operations: usize,
-    /// Whether each end is counted apart.
-    apart: bool,
+    /// What is counted.
+    counted: Counted,
+}
+
+/// What is counted in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// The instructions of each end.
+    Apart,
+    /// Those of both ends together.
+    Whole,
+    /// Those, and the system calls of both ends.
+    Calls,
 }
 
 /// Asks the program for its table.
@@ -236,12 +251,13 @@ impl Line {
             return Err(wrong());
         };
         let operations = operations.parse().map_err(|_| wrong())?;
-        let apart = match counted {
-            "apart" => true,
-            "whole" => false,
+        let counted = match counted {
+            "apart" => Counted::Apart,
+            "whole" => Counted::Whole,
+            "calls" => Counted::Calls,
             _ => return Err(wrong()),
         };
-        Ok(Self { name: name.to_owned(), operations, apart })
+        Ok(Self { name: name.to_owned(), operations, counted })
     }
 
     /// Its figures: the difference of two runs.
@@ -252,13 +268,26 @@ impl Line {
             if few == 0 || many <= few {
                 return Err(format!("{name}: {few} instructions in the first run, {many} in the second"));
             }
-            Ok(Figure { name, instructions: (many - few) as f64 / operations })
+            Ok(Figure { name, unit: Unit::Instructions, count: (many - few) as f64 / operations })
         };
-        if !self.apart {
-            return Ok(vec![figure(self.name.clone(), few.own, many.own)?]);
-        }
+        // Rare ones may be more in the shorter run.
+        let calls = |what: &str, few: u64, many: u64| {
+            let count = many.saturating_sub(few) as f64 / operations;
+            Figure { name: format!("{}.{what}", self.name), unit: Unit::Calls, count }
+        };
         let end = |end: usize| figure(format!("{}.{}", self.name, ENDS[end]), few.ends[end], many.ends[end]);
-        Ok(vec![end(0)?, end(1)?])
+        let whole = || figure(self.name.clone(), few.own, many.own);
+        Ok(match self.counted {
+            Counted::Apart => vec![end(0)?, end(1)?],
+            Counted::Whole => vec![whole()?],
+            Counted::Calls => {
+                vec![
+                    whole()?,
+                    calls("calls", few.calls, many.calls),
+                    calls("eventfd-writes", few.eventfd_writes, many.eventfd_writes),
+                ]
+            }
+        })
     }
 
     /// Counts the instructions of so many operations.
@@ -339,17 +368,18 @@ mod tests {
 
     #[test]
     fn the_table_of_the_program_is_read() {
-        let line = Line { name: "send-1k".into(), operations: 512, apart: true };
+        let line = Line { name: "send-1k".into(), operations: 512, counted: Counted::Apart };
         assert_eq!(Line::parse("send-1k 512 apart"), Ok(line));
-        assert!(!Line::parse("connection 32 whole").expect("a line").apart);
+        assert_eq!(Line::parse("verbs-send 32 whole").map(|line| line.counted), Ok(Counted::Whole));
+        assert_eq!(Line::parse("connection 32 calls").map(|line| line.counted), Ok(Counted::Calls));
         assert!(Line::parse("connection 32").is_err() && Line::parse("connection many whole").is_err());
     }
 
     #[test]
     fn worse_figures_fail_only_under_the_same_conditions() {
-        let figures = |rustc: &str, instructions| Figures {
+        let figures = |rustc: &str, count| Figures {
             conditions: vec![("rustc".to_owned(), rustc.to_owned())],
-            figures: vec![Figure { name: "send.active".into(), instructions }],
+            figures: vec![Figure { name: "send.active".into(), unit: Unit::Instructions, count }],
         };
         let committed = figures("1.95.0", 1000.0);
         assert_eq!(compare(&committed, &figures("1.95.0", 1050.0), true), Tally::FAILED);

@@ -111,7 +111,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "instructions",
         arguments: "[--only WORD] [--json] [--renew]",
-        about: "count the instructions of operations, and compare them with the committed ones (benches/instructions)",
+        about: "count the instructions and system calls of operations, and compare them with the committed ones (benches/instructions)",
         run: instructions::main,
     },
 ];

@@ -58,7 +58,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "tests", place: HOST, beside: None, about: "unit and integration tests", run: steps::tests },
     Step { name: "simulate", place: HOST, beside: Some("tests"), about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
     Step { name: "fake", place: HOST, beside: None, about: "tests of the verbs provider over a device in the memory of the process", run: fake::step },
-    Step { name: "instructions", place: HOST, beside: Some("fake"), about: "no operation takes more instructions than are committed", run: instructions::step },
+    Step { name: "instructions", place: HOST, beside: Some("fake"), about: "no operation takes more instructions or system calls than are committed", run: instructions::step },
     Step { name: "sim", place: "sim", beside: None, about: "tests of every device, over the simulated network", run: steps::sim },
     Step { name: "headers", place: HOST, beside: None, about: "the bindings of the verbs libraries agree with the headers of each Debian release", run: headers::step },
     Step { name: "bindings", place: HOST, beside: None, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },

@@ -20,19 +20,23 @@ struct Measurement {
     name: &'static str,
     /// The operations of the shorter one of two runs; the longer one has four times as many.
     operations: usize,
-    /// Whether each end is counted apart, or the process as a whole.
-    apart: bool,
+    /// What is counted: each end `apart`, the process as a `whole`, or its system `calls`, too.
+    counted: &'static str,
     /// Does so many operations.
     run: fn(usize) -> io::Result<()>,
 }
 
 impl Measurement {
     const fn apart(name: &'static str, operations: usize, run: fn(usize) -> io::Result<()>) -> Self {
-        Self { name, operations, apart: true, run }
+        Self { name, operations, counted: "apart", run }
     }
 
     const fn whole(name: &'static str, operations: usize, run: fn(usize) -> io::Result<()>) -> Self {
-        Self { name, operations, apart: false, run }
+        Self { name, operations, counted: "whole", run }
+    }
+
+    const fn calls(name: &'static str, operations: usize, run: fn(usize) -> io::Result<()>) -> Self {
+        Self { name, operations, counted: "calls", run }
     }
 }
 
@@ -42,15 +46,15 @@ const LINES: &[Measurement] = &[
     Measurement::apart("send-inline", 512, queue_pairs::send_inline),
     Measurement::apart("send-polled", 512, queue_pairs::send_polled),
     Measurement::apart("send-1k", 512, queue_pairs::send_long),
-    Measurement::whole("send-task", 512, queue_pairs::send_tasks),
-    Measurement::whole("send-floor", 512, floor::frames),
-    Measurement::whole("send-raw", 512, floor::bytes),
+    Measurement::calls("send-task", 512, queue_pairs::send_tasks),
+    Measurement::calls("send-floor", 512, floor::frames),
+    Measurement::calls("send-raw", 512, floor::bytes),
     Measurement::apart("write-4k", 512, queue_pairs::write),
     Measurement::apart("write-4k-batch", 512, queue_pairs::write_chain),
     Measurement::apart("write-64k-crc", 128, queue_pairs::write_checksums),
     Measurement::apart("read-4k", 256, queue_pairs::read),
-    Measurement::whole("connection", 32, queue_pairs::connection),
-    Measurement::whole("stream-connect", 32, streams::connect),
+    Measurement::calls("connection", 32, queue_pairs::connection),
+    Measurement::calls("stream-connect", 32, streams::connect),
     Measurement::apart("stream-echo", 256, streams::echo),
     Measurement::apart("stream-write-64k", 128, streams::write),
     Measurement::whole("tonic-unary", 128, calls::unary),
@@ -77,7 +81,7 @@ fn verbs(line: Line, count: usize) -> io::Result<()> {
 
 #[derive(Parser)]
 enum Role {
-    /// Print the name of each line, its number of operations, and whether its ends are counted apart.
+    /// Print the name of each line, its number of operations, and what is counted.
     List,
     /// Do so many operations of a line.
     Run { line: String, operations: usize },
@@ -85,8 +89,8 @@ enum Role {
 
 fn main() -> io::Result<()> {
     match Role::parse() {
-        Role::List => LINES.iter().try_for_each(|Measurement { name, operations, apart, .. }| {
-            writeln!(io::stdout(), "{name} {operations} {}", if *apart { "apart" } else { "whole" })
+        Role::List => LINES.iter().try_for_each(|Measurement { name, operations, counted, .. }| {
+            writeln!(io::stdout(), "{name} {operations} {counted}")
         }),
         Role::Run { line, operations } => {
             let found = LINES.iter().find(|measurement| measurement.name == line);

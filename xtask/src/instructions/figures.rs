@@ -5,25 +5,77 @@ use std::fmt::Write as _;
 /// The part of a figure by which another one may differ: the spread of runs is far below.
 const TOLERANCE: f64 = 0.03;
 
+/// The same for system calls, as a number: one more in each operation fails, and one more in some that took long does not.
+const SLACK: f64 = 0.5;
+
 /// The command that makes new figures.
 const RENEW: &str = "cargo xtask instructions --renew";
 
 /// The first lines of the file.
 const HEAD: &str = "\
-# Instructions of an operation in user space, by callgrind. README.md describes the lines.
+# Instructions of an operation in user space, and system calls, by callgrind. README.md describes the lines.
 # Written by `cargo xtask instructions --renew`.
 ";
 
 /// The tools and the machine, on which figures depend: a name and a value for each.
 pub(crate) type Conditions = Vec<(String, String)>;
 
-/// The instructions of an operation of a line, or of one end of it.
+/// A section of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Unit {
+    /// Instructions of user space.
+    Instructions,
+    /// System calls.
+    Calls,
+}
+
+impl Unit {
+    /// In the order of the file.
+    const ALL: [Self; 2] = [Self::Instructions, Self::Calls];
+
+    /// The name of the section.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Instructions => "instructions",
+            Self::Calls => "calls",
+        }
+    }
+
+    /// A figure as the file has it.
+    pub(crate) fn text(self, count: f64) -> String {
+        match self {
+            Self::Instructions => format!("{count:.0}"),
+            Self::Calls => format!("{count:.2}"),
+        }
+    }
+
+    /// The difference of two figures, as a part of the first one or as a number, and that by which they may differ.
+    fn change(self, old: f64, new: f64) -> (f64, f64) {
+        match self {
+            Self::Instructions => (new / old - 1.0, TOLERANCE),
+            Self::Calls => (new - old, SLACK),
+        }
+    }
+
+    /// The difference of two figures as text.
+    pub(crate) fn change_text(self, old: f64, new: f64) -> String {
+        let (change, _) = self.change(old, new);
+        match self {
+            Self::Instructions => format!("{:+.2} %", change * 100.0),
+            Self::Calls => format!("{change:+.2}"),
+        }
+    }
+}
+
+/// A figure of an operation of a line, or of one end of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
-    /// The name of the line, and that of the end behind a dot.
+    /// The name of the line; behind a dot that of the end, or what kind of system calls it is.
     pub(crate) name: String,
+    /// What is counted.
+    pub(crate) unit: Unit,
     /// How many they are.
-    pub(crate) instructions: f64,
+    pub(crate) count: f64,
 }
 
 /// All that a file has.
@@ -54,6 +106,10 @@ impl Figures {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut figures = Self::default();
         let mut section = "";
+        let unit = |section: &str| {
+            let name = section.strip_prefix('[')?.strip_suffix(']')?;
+            Unit::ALL.into_iter().find(|unit| unit.name() == name)
+        };
         for (place, line) in text.lines().enumerate() {
             let line = line.trim();
             let wrong = || format!("line {}: `{line}`", place + 1);
@@ -65,19 +121,21 @@ impl Figures {
                 continue;
             }
             let (name, value) = line.split_once(" = ").ok_or_else(wrong)?;
-            match section {
-                "[conditions]" => {
-                    let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-                    figures.conditions.push((name.to_owned(), value.ok_or_else(wrong)?.to_owned()));
-                }
-                "[instructions]" => {
-                    let instructions = value.parse().map_err(|_| wrong())?;
-                    figures.figures.push(Figure { name: name.to_owned(), instructions });
-                }
-                _ => return Err(wrong()),
+            let name = name.to_owned();
+            if section == "[conditions]" {
+                let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+                figures.conditions.push((name, value.ok_or_else(wrong)?.to_owned()));
+                continue;
             }
+            let unit = unit(section).ok_or_else(wrong)?;
+            figures.figures.push(Figure { name, unit, count: value.parse().map_err(|_| wrong())? });
         }
         Ok(figures)
+    }
+
+    /// The figures of a section.
+    pub(crate) fn of(&self, unit: Unit) -> impl Iterator<Item = &Figure> {
+        self.figures.iter().filter(move |figure| figure.unit == unit)
     }
 
     /// The text of the file.
@@ -87,26 +145,30 @@ impl Figures {
             // Nothing that is written to a string fails.
             let _ = writeln!(text, "{name} = \"{value}\"");
         }
-        text += "\n[instructions]\n";
-        for Figure { name, instructions } in &self.figures {
-            let _ = writeln!(text, "{name} = {instructions:.0}");
+        for unit in Unit::ALL {
+            let _ = writeln!(text, "\n[{}]", unit.name());
+            for Figure { name, count, .. } in self.of(unit) {
+                let _ = writeln!(text, "{name} = {}", unit.text(*count));
+            }
         }
         text
     }
 
     /// One JSON object.
     pub(crate) fn json(&self) -> String {
+        let object = |entries: Vec<String>| format!("{{{}}}", entries.join(", "));
         let conditions = self.conditions.iter().map(|(name, value)| format!("\"{name}\": \"{value}\""));
-        let figures = self.figures.iter();
-        let figures = figures.map(|Figure { name, instructions }| format!("\"{name}\": {instructions:.1}"));
-        let list = |all: &mut dyn Iterator<Item = String>| all.collect::<Vec<_>>().join(", ");
-        let (conditions, figures) = (list(&mut conditions.into_iter()), list(&mut figures.into_iter()));
-        format!("{{\"conditions\": {{{conditions}}}, \"instructions\": {{{figures}}}}}")
+        let mut sections = vec![format!("\"conditions\": {}", object(conditions.collect()))];
+        for unit in Unit::ALL {
+            let figures = self.of(unit).map(|Figure { name, count, .. }| format!("\"{name}\": {count:.2}"));
+            sections.push(format!("\"{}\": {}", unit.name(), object(figures.collect())));
+        }
+        object(sections)
     }
 
     /// The committed number of a figure.
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
-        self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.instructions)
+        self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.count)
     }
 
     /// The conditions that are others now: the name, the committed value and the present one.
@@ -119,20 +181,19 @@ impl Figures {
     }
 
     /// Compares a measured figure with the committed one.
-    pub(crate) fn judge(&self, Figure { name, instructions: new }: &Figure) -> Verdict {
+    pub(crate) fn judge(&self, Figure { name, unit, count: new }: &Figure) -> Verdict {
         let Some(old) = self.get(name) else {
             return Verdict::Worse(format!("{name}: no figure is committed; `{RENEW}` adds it"));
         };
-        let change = new / old - 1.0;
+        let (change, limit) = unit.change(old, *new);
         let sentence = |advice: &str| {
-            format!(
-                "{name}: {old:.0} -> {new:.0} instructions ({:+.1} %); {advice}: `{RENEW}`",
-                change * 100.0
-            )
+            let (before, now) = (unit.text(old), unit.text(*new));
+            let (of, by) = (unit.name(), unit.change_text(old, *new));
+            format!("{name}: {before} -> {now} {of} ({by}); {advice}: `{RENEW}`")
         };
-        if change > TOLERANCE {
+        if change > limit {
             Verdict::Worse(sentence("if this is intended, renew the figures"))
-        } else if change < -TOLERANCE {
+        } else if change < -limit {
             Verdict::Better(sentence("renew the figure"))
         } else {
             Verdict::Same
@@ -151,15 +212,24 @@ mod tests {
     use super::*;
 
     /// A figure of this name.
-    fn figure(name: &str, instructions: f64) -> Figure {
-        Figure { name: name.into(), instructions }
+    fn figure(name: &str, count: f64) -> Figure {
+        Figure { name: name.into(), unit: Unit::Instructions, count }
     }
 
-    /// A file with two figures.
+    /// A figure of system calls.
+    fn calls(name: &str, count: f64) -> Figure {
+        Figure { unit: Unit::Calls, ..figure(name, count) }
+    }
+
+    /// A file with a figure of each kind.
     fn example() -> Figures {
         Figures {
             conditions: vec![("rustc".into(), "1.95.0 (59807616e)".into())],
-            figures: vec![figure("send.active", 1000.0), figure("connection", 50_000.0)],
+            figures: vec![
+                figure("send.active", 1000.0),
+                figure("connection", 50_000.0),
+                calls("connection.calls", 34.0),
+            ],
         }
     }
 
@@ -168,6 +238,7 @@ mod tests {
         let text = example().text();
         assert_eq!(Figures::parse(&text), Ok(example()));
         assert!(text.contains("\nsend.active = 1000\n"), "{text}");
+        assert!(text.ends_with("\n[calls]\nconnection.calls = 34.00\n"), "{text}");
     }
 
     #[test]
@@ -177,25 +248,35 @@ mod tests {
         assert!(
             Figures::parse("send = 1\n").is_err() && Figures::parse("[conditions]\nrustc = 1\n").is_err()
         );
+        assert!(Figures::parse("[other]\nsend = 1\n").is_err());
     }
 
     #[test]
     fn three_percent_more_fail() {
-        let verdict = |instructions| example().judge(&figure("send.active", instructions));
+        let verdict = |count| example().judge(&figure("send.active", count));
         assert_eq!(verdict(1029.0), Verdict::Same);
         assert_eq!(verdict(971.0), Verdict::Same);
         let Verdict::Worse(sentence) = verdict(1031.0) else { panic!("3.1 % more") };
-        for part in ["send.active", "1000 -> 1031", "+3.1 %", RENEW] {
+        for part in ["send.active", "1000 -> 1031", "+3.10 %", RENEW] {
             assert!(sentence.contains(part), "{sentence}");
         }
-        assert!(matches!(verdict(969.0), Verdict::Better(sentence) if sentence.contains("-3.1 %")));
+        assert!(matches!(verdict(969.0), Verdict::Better(sentence) if sentence.contains("-3.10 %")));
+    }
+
+    #[test]
+    fn another_system_call_fails() {
+        let verdict = |count| example().judge(&calls("connection.calls", count));
+        assert_eq!((verdict(34.4), verdict(33.6)), (Verdict::Same, Verdict::Same));
+        let Verdict::Worse(sentence) = verdict(35.0) else { panic!("one more") };
+        assert!(sentence.contains("34.00 -> 35.00 calls (+1.00)"), "{sentence}");
+        assert!(matches!(verdict(33.0), Verdict::Better(_)));
     }
 
     #[test]
     fn lines_and_figures_belong_together() {
         assert!(matches!(example().judge(&figure("new", 1.0)), Verdict::Worse(_)));
         let measured = [figure("send.active", 1.0)];
-        assert_eq!(example().unknown(&measured).collect::<Vec<_>>(), ["connection"]);
+        assert_eq!(example().unknown(&measured).collect::<Vec<_>>(), ["connection", "connection.calls"]);
     }
 
     #[test]
@@ -210,8 +291,9 @@ mod tests {
     fn the_figures_are_an_object() {
         let json = example().json();
         assert!(
-            json.contains("\"instructions\": {\"send.active\": 1000.0, \"connection\": 50000.0}"),
+            json.contains("\"instructions\": {\"send.active\": 1000.00, \"connection\": 50000.00}"),
             "{json}"
         );
+        assert!(json.ends_with(", \"calls\": {\"connection.calls\": 34.00}}"), "{json}");
     }
 }
