@@ -52,11 +52,11 @@ const LONGEST: f64 = 5.0;
 pub(crate) fn ratios(races: &[Outcome], file: &Path) -> io::Result<()> {
     let mut rows = Vec::new();
     for race in races {
-        let Some((first, others)) = race.results.split_first() else { continue };
+        let Some(first) = race.reference() else { continue };
         rows.push(Row::Heading(format!("{}; 1 = {}", race.line.title, first.contender.name)));
         // Of times less is better: the speed is the other way round.
         let speed = |ratio: f64| if race.line.unit == Unit::Micros { 1.0 / ratio } else { ratio };
-        for result in others {
+        for result in race.results.iter().skip(1) {
             let Some(ratio) = race.ratio(result) else { continue };
             let [one, other] = [ratio.low, ratio.high].map(speed);
             let speeds = Speed { low: one.min(other), median: speed(ratio.median), high: one.max(other) };

@@ -24,7 +24,7 @@ pub(crate) struct Result {
 /// A race that has been run.
 pub(crate) struct Outcome {
     pub(crate) line: &'static Line,
-    /// The first one is what the others are measured against.
+    /// Those of the contenders that are installed, in the order of the line.
     pub(crate) results: Vec<Result>,
 }
 
@@ -114,10 +114,18 @@ impl Result {
 }
 
 impl Outcome {
-    /// The ratio of a contender to the first one, batch by batch.
+    /// The contender that the others are measured against, if it is installed: the first one of the line.
+    pub(crate) fn reference(&self) -> Option<&Result> {
+        self.results.iter().find(|result| self.is_reference(result))
+    }
+
+    fn is_reference(&self, result: &Result) -> bool {
+        self.line.contenders.first().is_some_and(|first| first.name == result.contender.name)
+    }
+
+    /// The ratio of a contender to that one, batch by batch.
     pub(crate) fn ratio(&self, result: &Result) -> Option<Quartiles> {
-        let reference = self.results.first()?;
-        Quartiles::of(ratios(&result.samples, &reference.samples))
+        Quartiles::of(ratios(&result.samples, &self.reference()?.samples))
     }
 
     /// The ratio of ours to another contender, batch by batch.
@@ -127,13 +135,13 @@ impl Outcome {
 
     /// Which of the others, raw TCP apart, are not slower than ours.
     pub(crate) fn faster_peers(&self, ours: &Result) -> Vec<&'static str> {
-        let others = self.results.iter().skip(1).filter(|result| !result.contender.is_ours());
+        let is_other = |result: &&Result| !self.is_reference(result) && !result.contender.is_ours();
         let ahead = |other: &&Result| {
             let is_raw = other.contender.name.starts_with("raw");
             let ratio = self.against(ours, other).map_or(f64::NAN, |ratio| ratio.median);
             !is_raw && !ratio.is_nan() && !self.line.unit.is_better(ratio, 1.0)
         };
-        others.filter(ahead).map(|other| other.contender.name).collect()
+        self.results.iter().filter(is_other).filter(ahead).map(|other| other.contender.name).collect()
     }
 
     /// For the person who waits.

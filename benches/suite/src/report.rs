@@ -87,12 +87,12 @@ impl Report {
         for (name, value) in &self.facts {
             text += &row(&[(*name).to_owned(), value.clone()]);
         }
-        text += "\n## Goals\n\nRatios are to raw tokio TCP, if nothing else is said.\n\n";
+        text += "\n## Goals\n\nRatios are to the first contender of a line: raw tokio TCP, if nothing else is said.\n\n";
         text += &head(&["figure", "goal", "measured", "verdict", "faster than ours"]);
         for cells in self.goals() {
             text += &row(&cells);
         }
-        text += "\n![ratios to raw tokio TCP](benchmarks.svg)\n";
+        text += "\n![speed beside the first contender](benchmarks.svg)\n";
         for race in &self.races {
             text += &Self::race(race);
         }

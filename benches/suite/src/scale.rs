@@ -23,7 +23,7 @@ const PING: Order = Order::Ping { size: 64, count: 200 };
 /// The goal of the last step: its round trips are compared with those of a pair without neighbours.
 const NEIGHBOURS: Goal = Goal::AtMost(1.2);
 /// The goal for an idle connection, both ends, in KiB.
-const MEMORY: Goal = Goal::AtMost(16.0);
+const MEMORY: Goal = Goal::AtMost(6.0);
 
 const CONTENDERS: [(&str, Make); 2] =
     [("soft", Make::Own(&["soft"])), ("raw tokio TCP", Make::Own(&["raw"]))];
