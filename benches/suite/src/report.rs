@@ -67,7 +67,7 @@ impl Report {
             "machine": machine::json(&self.facts),
             "command": self.command,
             "races": self.races.iter().map(Outcome::json).collect::<Vec<_>>(),
-            "system_calls_of_a_round_trip": self.calls.iter().map(Calls::json).collect::<Vec<_>>(),
+            "system_calls": self.calls.iter().map(Calls::json).collect::<Vec<_>>(),
             "many_connections": self.curves.iter().map(Curve::json).collect::<Vec<_>>(),
             "verbs_in_the_guest": self.guest,
             "absent": self.absent,
@@ -97,9 +97,9 @@ impl Report {
             text += &Self::race(race);
         }
         if !self.calls.is_empty() {
-            text += "\n## System calls of a 64 B round trip\n\nBy `strace -f -c` around each end, in two runs of \
+            text += "\n## System calls\n\nBy `strace -f -c` around each end, in two runs of \
                      different length. Verdicts are on one digit: the rest is timers and late wake-ups.\n\n";
-            text += &head(&["contender", "goal", "active end", "passive end", "verdict"]);
+            text += &head(&["operation and contender", "goal", "active end", "passive end", "verdict"]);
             self.calls.iter().for_each(|calls| text += &row(&calls.row()));
         }
         if !self.curves.is_empty() {
@@ -136,7 +136,7 @@ impl Report {
         for calls in &self.calls {
             let [name, goal, active, passive, verdict] = calls.row();
             if !goal.is_empty() {
-                let what = format!("system calls of a 64 B round trip: {name}");
+                let what = format!("system calls: {name}");
                 rows.push([what, goal, format!("{active} and {passive}"), verdict, String::new()]);
             }
         }

@@ -1,4 +1,4 @@
-//! System calls of one round trip, counted by strace.
+//! System calls of a round trip and of a connection, counted by strace.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,33 +13,51 @@ use crate::statistics::{Goal, Quartiles};
 
 /// One contender whose calls are counted.
 struct Subject {
+    /// The operation, and the contender.
     name: &'static str,
     make: Make,
+    /// Two runs: what they do not have in common is what the operations cost.
+    orders: [Order; 2],
     goal: Option<Goal>,
 }
 
+impl Subject {
+    const fn round_trip(name: &'static str, make: Make) -> Self {
+        let orders = [Order::Ping { size: 64, count: 200 }, Order::Ping { size: 64, count: 1200 }];
+        Self { name, make, orders, goal: None }
+    }
+
+    const fn cycle(name: &'static str, make: Make) -> Self {
+        let orders = [Order::Cycle { at_once: 1, count: 64 }, Order::Cycle { at_once: 1, count: 320 }];
+        Self { name, make, orders, goal: None }
+    }
+
+    const fn goal(self, most: f64) -> Self {
+        Self { goal: Some(Goal::AtMost(most)), ..self }
+    }
+}
+
+/// The ends are two processes, so each of them waits in places where two ends of one runtime do not: a connection takes two calls of
+/// `epoll_wait` more than in `benches/instructions`.
 const SUBJECTS: &[Subject] = &[
-    Subject { name: "raw tokio TCP, multi_thread", make: Make::Own(&["raw"]), goal: None },
-    Subject { name: "soft, multi_thread", make: Make::Own(&["soft"]), goal: Some(Goal::AtMost(3.0)) },
-    Subject {
-        name: "raw tokio TCP, current_thread",
-        make: Make::Own(&["raw", "--workers", "0"]),
-        goal: None,
-    },
-    Subject {
-        name: "soft, current_thread",
-        make: Make::Own(&["soft", "--workers", "0"]),
-        goal: Some(Goal::AtMost(4.0)),
-    },
-    Subject { name: "libfabric tcp", make: Make::Fabric(false), goal: None },
+    Subject::round_trip("64 B round trip: raw tokio TCP, multi_thread", Make::Own(&["raw"])),
+    Subject::round_trip("64 B round trip: soft, multi_thread", Make::Own(&["soft"])).goal(3.0),
+    Subject::round_trip(
+        "64 B round trip: raw tokio TCP, current_thread",
+        Make::Own(&["raw", "--workers", "0"]),
+    ),
+    Subject::round_trip("64 B round trip: soft, current_thread", Make::Own(&["soft", "--workers", "0"]))
+        .goal(4.0),
+    Subject::round_trip("64 B round trip: libfabric tcp", Make::Fabric(false)),
+    Subject::cycle("connection: raw tokio TCP, orderly end", Make::Own(&["raw", "--orderly"])),
+    Subject::cycle("connection: soft (goal for both ends)", Make::Own(&["soft"])).goal(32.0),
 ];
 
-/// Two runs of so many round trips each: what they do not have in common is what the round trips cost.
-const ROUND_TRIPS: [usize; 2] = [200, 1200];
-
-/// The calls of one contender for a round trip.
+/// The calls of one contender for an operation.
 pub(crate) struct Calls {
     name: &'static str,
+    /// Whether the goal is for both ends together, and not for each.
+    is_for_both: bool,
     goal: Option<Goal>,
     /// Of the active and the passive end.
     each: [f64; 2],
@@ -55,17 +73,17 @@ pub(crate) fn count() -> io::Result<Vec<Calls>> {
     }
     let present = SUBJECTS.iter().filter(|subject| subject.make.is_present());
     present
-        .map(|&Subject { name, make, goal }| {
-            let [few, many] = [totals(make, ROUND_TRIPS[0])?, totals(make, ROUND_TRIPS[1])?];
-            let trips = (ROUND_TRIPS[1] - ROUND_TRIPS[0]) as f64;
-            let each = [0, 1].map(|end| (many[end] - few[end]) / trips);
-            Ok(Calls { name, goal, each })
+        .map(|&Subject { name, make, orders: [less, more], goal }| {
+            let (few, many) = (totals(make, less)?, totals(make, more)?);
+            let operations = (more.operations() - less.operations()) as f64;
+            let each = [0, 1].map(|end| (many[end] - few[end]) / operations);
+            Ok(Calls { name, is_for_both: matches!(more, Order::Cycle { .. }), goal, each })
         })
         .collect()
 }
 
-/// All calls of both ends in a run of so many round trips.
-fn totals(make: Make, round_trips: usize) -> io::Result<[f64; 2]> {
+/// All calls of each end in a run.
+fn totals(make: Make, order: Order) -> io::Result<[f64; 2]> {
     let file = |active: bool| -> PathBuf {
         std::env::temp_dir().join(format!("suite-strace-{}-{active}", std::process::id()))
     };
@@ -74,7 +92,7 @@ fn totals(make: Make, round_trips: usize) -> io::Result<[f64; 2]> {
         words.into_iter().chain([file(active).into_os_string()]).collect()
     };
     let mut started = Started::start(make, [Some(0), Some(1)], wrap)?;
-    started.run(Order::Ping { size: 64, count: round_trips })?;
+    started.run(order)?;
     started.finish()?;
     let totals = [total(&file(true)), total(&file(false))];
     let _ = [fs::remove_file(file(true)), fs::remove_file(file(false))];
@@ -95,15 +113,17 @@ fn sum(table: &str) -> Option<f64> {
 }
 
 impl Calls {
-    /// Whether both ends reach the goal.
+    /// Whether the goal is reached.
     fn verdict(&self) -> Option<&'static str> {
-        let most = self.most();
-        self.goal.map(|goal| goal.verdict(Quartiles { low: most, median: most, high: most }))
+        let judged = self.judged();
+        self.goal.map(|goal| goal.verdict(Quartiles { low: judged, median: judged, high: judged }))
     }
 
-    /// The end that needs more, to one digit: the rest is timers and late wake-ups.
-    fn most(&self) -> f64 {
-        (self.each[0].max(self.each[1]) * 10.0).round() / 10.0
+    /// The calls of the end that needs more, or of both, to one digit: the rest is timers and late wake-ups.
+    fn judged(&self) -> f64 {
+        let [active, passive] = self.each;
+        let judged = if self.is_for_both { active + passive } else { active.max(passive) };
+        (judged * 10.0).round() / 10.0
     }
 
     /// A row of the report.
