@@ -38,10 +38,29 @@ impl Ends {
         active: impl Future<Output = io::Result<A>>,
         passive: impl Future<Output = io::Result<P>>,
     ) -> io::Result<(A, P)> {
+        self.alternate(active, passive, [|work| work(); 2])
+    }
+
+    /// Runs both futures in turns until both have ended, each on its end. Bytes that a socket has no room for are written when
+    /// the other end has read.
+    pub(crate) fn both<A, P>(
+        &self,
+        active: impl Future<Output = io::Result<A>>,
+        passive: impl Future<Output = io::Result<P>>,
+    ) -> io::Result<(A, P)> {
+        self.alternate(active, passive, [active_end, passive_end])
+    }
+
+    fn alternate<A, P>(
+        &self,
+        active: impl Future<Output = io::Result<A>>,
+        passive: impl Future<Output = io::Result<P>>,
+        [as_active, as_passive]: [fn(&mut dyn FnMut()); 2],
+    ) -> io::Result<(A, P)> {
         let (mut active, mut passive) = (pin!(maybe_done(active)), pin!(maybe_done(passive)));
         while matches!(*active, MaybeDone::Future(_)) || matches!(*passive, MaybeDone::Future(_)) {
-            self.active.block_on(turn(&mut active));
-            self.passive.block_on(turn(&mut passive));
+            as_active(&mut || self.active.block_on(turn(&mut active)));
+            as_passive(&mut || self.passive.block_on(turn(&mut passive)));
         }
         let ended = || io::Error::from(io::ErrorKind::BrokenPipe);
         let (active, passive) = (active.take_output(), passive.take_output());

@@ -52,6 +52,7 @@ const LINES: &[Measurement] = &[
     Measurement::apart("write-4k", 512, queue_pairs::write),
     Measurement::apart("write-4k-batch", 512, queue_pairs::write_chain),
     Measurement::apart("write-64k-crc", 128, queue_pairs::write_checksums),
+    Measurement::apart("write-1m", 64, queue_pairs::write_megabytes),
     Measurement::apart("read-4k", 256, queue_pairs::read),
     Measurement::calls("connection", 32, queue_pairs::connection),
     Measurement::calls("stream-connect", 32, streams::connect),

@@ -19,6 +19,7 @@ const MESSAGE: usize = 64;
 const LONG_MESSAGE: usize = 1024;
 const PAGE: usize = 4096;
 const BLOCK: usize = 64 * 1024;
+const MEGABYTE: usize = 1024 * 1024;
 /// Writes with one doorbell.
 const CHAIN: usize = 16;
 /// Writes before a message. All of them are less than the first receive window of a connection, so that the kernel delivers each
@@ -71,7 +72,7 @@ impl Resources {
         let queue_pair = adapter.queue_pair(config)?;
         let buffer = adapter.buffer(plan.message)?;
         let receive = queue_pair.receive(adapter.buffer(plan.message)?)?;
-        let region = adapter.register(BLOCK, Access::REMOTE_READ | Access::REMOTE_WRITE).await?;
+        let region = adapter.register(plan.region, Access::REMOTE_READ | Access::REMOTE_WRITE).await?;
         Ok(Self { adapter, queue, queue_pair, buffer, receive, region })
     }
 
@@ -202,12 +203,13 @@ fn take_back(request: Op<Buffer>) -> io::Result<Buffer> {
 struct Plan {
     soft: SoftConfig,
     message: usize,
+    region: usize,
     polled: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { soft: SoftConfig::default(), message: MESSAGE, polled: false }
+        Self { soft: SoftConfig::default(), message: MESSAGE, region: BLOCK, polled: false }
     }
 }
 
@@ -320,6 +322,20 @@ pub(crate) fn write_checksums(count: usize) -> io::Result<()> {
     for _ in 0..count {
         pair.ends.active(pair.active.write(BLOCK))?;
         pair.message()?;
+    }
+    Ok(())
+}
+
+/// Writes of a megabyte, in many segments each, and a message behind each.
+pub(crate) fn write_megabytes(count: usize) -> io::Result<()> {
+    let mut pair = Pair::new(&Plan { region: MEGABYTE, ..Plan::default() })?;
+    for _ in 0..count {
+        let (active, passive) = (&mut pair.active, &mut pair.passive);
+        let send = async {
+            active.write(MEGABYTE).await?;
+            active.send().await
+        };
+        pair.ends.both(send, passive.receive())?;
     }
     Ok(())
 }
