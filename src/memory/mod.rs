@@ -110,22 +110,12 @@ struct Allocation {
     recycler: Option<Arc<dyn Recycler>>,
     /// Whether the memory is read-only.
     frozen: AtomicBool,
-    /// Whether others than this program may access the memory, or could: peers, other processes.
-    #[cfg(feature = "soft")]
-    exposed: AtomicBool,
 }
 
 impl Allocation {
     fn of(memory: Memory) -> Self {
         let length = memory.block.len();
-        Self {
-            memory,
-            length,
-            recycler: None,
-            frozen: AtomicBool::new(false),
-            #[cfg(feature = "soft")]
-            exposed: AtomicBool::new(false),
-        }
+        Self { memory, length, recycler: None, frozen: AtomicBool::new(false) }
     }
 
     /// Returns whether the bytes are in host memory, not in memory of another device.
@@ -177,10 +167,7 @@ impl Owned {
     /// Takes an allocation of the program, which returns to the program when the last handle to it is dropped.
     pub(crate) fn lend<M: OwnedMemory>(memory: M) -> (Self, Returned<M>) {
         let (block, returned) = owned::lend(memory);
-        let allocation = Allocation::of(Memory::of(block));
-        #[cfg(feature = "soft")]
-        allocation.exposed.store(M::SHARED, Ordering::Relaxed);
-        (Self(Arc::new(allocation)), returned)
+        (Self::of(block), returned)
     }
 
     /// Returns the length, without a reference to the bytes: other processes may write memory of the program already.
@@ -358,18 +345,6 @@ pub(crate) struct Slice {
 impl Slice {
     pub(crate) fn len(&self) -> usize {
         self.length
-    }
-
-    /// Returns whether others than this program may access the memory, or could: peers, other processes.
-    #[cfg(feature = "soft")]
-    pub(crate) fn is_exposed(&self) -> bool {
-        self.memory.0.exposed.load(Ordering::Relaxed)
-    }
-
-    /// Notes that peers get rights to the memory.
-    #[cfg(feature = "soft")]
-    pub(crate) fn expose(&self) {
-        self.memory.0.exposed.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a provider may write to the memory: it is not frozen.

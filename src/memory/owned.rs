@@ -36,9 +36,6 @@ pub(super) mod sealed {
         /// The other parts.
         type Rest: Send;
 
-        /// Whether other processes and devices may access the bytes, too.
-        const SHARED: bool = false;
-
         /// Takes the allocation apart.
         fn into_parts(self) -> (NonNull<u8>, usize, Self::Rest);
 
@@ -176,8 +173,6 @@ impl fmt::Debug for RawMemory {
 unsafe impl sealed::Allocation for RawMemory {
     type Rest = ();
 
-    const SHARED: bool = true;
-
     fn into_parts(self) -> (NonNull<u8>, usize, ()) {
         (self.start, self.length, ())
     }
@@ -256,19 +251,6 @@ mod tests {
         let bytes = memory.as_ref();
         assert_eq!((bytes.as_ptr().addr(), bytes.len()), (address, length));
         assert!(bytes.iter().enumerate().all(|(place, byte)| usize::from(*byte) == place + 1));
-    }
-
-    // A sink of which others see more than was meant for it would do harm.
-    #[cfg(feature = "soft")]
-    #[test]
-    fn raw_memory_counts_as_exposed() {
-        let (own, _returned) = filled(vec![0; 37]);
-        assert!(!own.is_exposed());
-        let mut bytes = [0_u8; 37];
-        let start = NonNull::from(&mut bytes).cast();
-        // SAFETY: the bytes live longer, and are not used until they are back.
-        let (shared, _returned) = filled(unsafe { RawMemory::new(start, 37) });
-        assert!(shared.is_exposed());
     }
 
     // Memory of every kind is returned to the program, or freed if the program does not wait for it (MR-09).

@@ -13,6 +13,7 @@
 //!   announces more reads than it was offered receives a Terminate. A peer of revision 0 or 1, or of revision 2 without
 //!   the S flag, sends no limits: [`StartConfig::unsaid_limits`] take their place.
 //! - CRC: on when either side asked (RFC 5044 section 7.1.1, the C bit). A responder says so in its reply.
+//! - Announced segments: if both ends are of this crate and do without CRC, see [`Negotiated::announces`].
 //! - RTR: with peer-to-peer (RFC 6581) the initiator sends an empty frame first, so that the responder's
 //!   application may be the first to send.
 //!
@@ -71,6 +72,8 @@ pub(crate) struct Negotiated {
     pub(crate) limits: ReadLimits,
     /// Whether CRCs are sent and checked, in both directions.
     pub(crate) crc: bool,
+    /// Whether the segments of a message contain how many full ones follow, in both directions.
+    pub(crate) announces: bool,
     /// The frame that the initiator must send first, and the responder waits for.
     pub(crate) rtr: Rtr,
     /// The revision of the reply.
@@ -152,7 +155,7 @@ impl Initiator {
             Enhanced { peer_to_peer: true, rtr_write: true, rtr_read: true, ..enhanced_limits(self.offer) };
         start_frame(
             StartKind::Request,
-            Flags { crc: self.config.crc, reject: false, revision: REVISION },
+            Flags { crc: self.config.crc, announces: !self.config.crc, reject: false, revision: REVISION },
             Some(enhanced),
             private_data,
         )
@@ -227,6 +230,7 @@ impl Initiator {
         let negotiated = Negotiated {
             limits: limits::as_seen_by_active(self.offer, answer.swapped()),
             crc,
+            announces: frame.announces && !crc,
             rtr,
             revision: frame.revision,
         };
@@ -260,6 +264,7 @@ const BEHIND: DecodeError = DecodeError::Malformed("bytes behind the MPA request
 struct Request {
     revision: u8,
     crc: bool,
+    announces: bool,
     enhanced: Option<Enhanced>,
 }
 
@@ -319,7 +324,8 @@ impl Responder {
         if used < bytes.len() {
             return Err(BEHIND.into());
         }
-        let request = Request { revision: frame.revision, crc: frame.crc, enhanced };
+        let StartFrame { revision, crc, announces, .. } = frame;
+        let request = Request { revision, crc, announces, enhanced };
         if frame.markers {
             // RFC 5044 section 7.1.1 wants markers when they are asked for; this end rejects instead, as siw does.
             let reply = rejection(&request, &[]);
@@ -347,10 +353,11 @@ impl Responder {
         // RFC 5044 section 7.1.1: either side's wish binds both. siw only reads the C bit of the reply, so the reply
         // has it.
         let crc = request.crc || self.config.crc;
+        let announces = request.announces && !crc;
         let rtr = request.enhanced.map_or(Rtr::None, |enhanced| choose_rtr(&enhanced));
         let reply = start_frame(
             StartKind::Reply,
-            Flags { crc, reject: false, revision: request.revision },
+            Flags { crc, announces, reject: false, revision: request.revision },
             request.enhanced.map(|_| Enhanced {
                 peer_to_peer: rtr != Rtr::None,
                 rtr_send: rtr == Rtr::Send,
@@ -360,7 +367,7 @@ impl Responder {
             }),
             private_data,
         );
-        (reply, Negotiated { limits, crc, rtr, revision: request.revision })
+        (reply, Negotiated { limits, crc, announces, rtr, revision: request.revision })
     }
 
     /// Encodes the reply that declines the connection. `private_data` is at most 508 bytes.
@@ -380,7 +387,9 @@ impl Responder {
         debug_assert!(offered, "accept or reject before the request");
         match self.progress {
             Progress::Offered(request) => request,
-            Progress::Reading(_) | Progress::Failed(_) => Request { revision: 0, crc: false, enhanced: None },
+            Progress::Reading(_) | Progress::Failed(_) => {
+                Request { revision: 0, crc: false, announces: false, enhanced: None }
+            }
         }
     }
 }
@@ -464,6 +473,7 @@ fn chosen_rtr(reply: &Enhanced) -> Option<Rtr> {
 
 struct Flags {
     crc: bool,
+    announces: bool,
     reject: bool,
     revision: u8,
 }
@@ -477,6 +487,7 @@ fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, privat
         crc: flags.crc,
         reject: flags.reject,
         enhanced: enhanced.is_some(),
+        announces: flags.announces,
         revision: flags.revision,
         private_data,
     };
@@ -485,7 +496,7 @@ fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, privat
 
 /// Encodes a reply with the R bit, the revision of the request, and zero limits if the request had some.
 fn rejection(request: &Request, private_data: &[u8]) -> Bytes {
-    let flags = Flags { crc: false, reject: true, revision: request.revision };
+    let flags = Flags { crc: false, announces: false, reject: true, revision: request.revision };
     let enhanced = request.enhanced.map(|_| enhanced_limits(ReadLimits::NONE));
     start_frame(StartKind::Reply, flags, enhanced, private_data).into_vec().into()
 }

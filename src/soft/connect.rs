@@ -392,6 +392,7 @@ impl Connector {
             negotiated.crc,
             queue_pair.sends.clone(),
         );
+        queue.announces = negotiated.announces;
         match role {
             Role::Active => queue.preface(rtr),
             Role::Passive => queue.hold(),

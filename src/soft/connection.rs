@@ -118,6 +118,8 @@ pub(crate) struct ConnectionShared {
     /// The number in `tracing` output.
     pub(super) id: ConnectionId,
     pub(crate) crc: bool,
+    /// The headers of segments contain how many follow.
+    pub(super) announces: bool,
     pub(super) role: Role,
     /// The peer counts as ready without an RTR message.
     pub(super) implied: bool,
@@ -199,6 +201,7 @@ impl ConnectionShared {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             id,
             crc,
+            announces: queue.announces,
             role,
             implied,
             inbound_reads,

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use tokio::io::ReadBuf;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
-use super::framing::{Batch, COPY_BELOW, MAX_UNTAGGED, TRAILER_ROOM, append_trailer};
+use super::framing::{Batch, COPY_BELOW, TRAILER_ROOM, append_trailer};
 use crate::inflight::{Payload, WakeList};
 use crate::memory::Piece;
 use crate::net::Stream;
@@ -92,11 +92,10 @@ impl<'a> DirectFrame<'a> {
     #[cold]
     fn batch(&self, crc: bool) -> Batch {
         let mut batch = Batch::new(crc);
-        match (self.in_place, &self.header) {
-            (Some(parts), Header::Tagged(header)) => batch.tagged(header, parts, None),
-            (Some(parts), Header::Untagged(header)) => batch.untagged_parts(header, parts),
+        match self.in_place {
+            Some(parts) => batch.segment(&self.header, 0, parts, None),
             // The bytes under the checksum, and not others that are in the memory now.
-            (None, _) => batch.framed(self.bytes.filled()),
+            None => batch.framed(self.bytes.filled()),
         }
         batch
     }
@@ -111,7 +110,7 @@ impl ConnectionShared {
             return DirectOutcome::Declined;
         }
         let length = source.length();
-        let in_place = !self.crc && length <= MAX_UNTAGGED && matches!(source, Source::Memory(_));
+        let in_place = !self.crc && length <= Untagged::FULL && matches!(source, Source::Memory(_));
         if !(length <= COPY_BELOW || in_place) {
             return DirectOutcome::Declined;
         }
@@ -176,7 +175,7 @@ mod tests {
     use crate::provider::work::{Flags, RemoteAddress};
     use crate::status::Status;
     use crate::types::{OpKind, QueueKind};
-    use crate::wire::ddp::{Tagged, Untagged};
+    use crate::wire::ddp::Tagged;
     use crate::wire::rdmap::Opcode;
 
     const SEND: Operation = Operation::Send { invalidate: None, immediate: None };
@@ -209,15 +208,12 @@ mod tests {
     fn a_frame_is_that_of_the_send_queue() {
         let send = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
         let write = Tagged { last: true, opcode: Opcode::Write, stag: 7, to: 9 };
-        for length in (0..40).chain([COPY_BELOW, COPY_BELOW + 1, COPY_BELOW + 2, 4096, MAX_UNTAGGED]) {
+        for length in (0..40).chain([COPY_BELOW, COPY_BELOW + 1, COPY_BELOW + 2, 4096, Untagged::FULL]) {
             for header in [Header::Untagged(send), Header::Tagged(write)] {
                 let payload = payload(length);
                 let crc = length <= COPY_BELOW && length % 2 == 1;
                 let mut batch = Batch::new(crc);
-                match &header {
-                    Header::Untagged(header) => batch.untagged_parts(header, &payload),
-                    Header::Tagged(header) => batch.tagged(header, &payload, None),
-                }
+                batch.segment(&header, 0, &payload, None);
                 let expected = bytes(batch.pieces(None));
                 let mut room = room();
                 let frame = DirectFrame::new(&mut room, header, Source::Memory(&payload), length, crc);

@@ -16,7 +16,7 @@ use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
 use crate::wire::crc::{self, crc32c};
-use crate::wire::ddp::{Tagged, Untagged};
+use crate::wire::ddp::{self, Header, Tagged, Untagged};
 use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
@@ -157,18 +157,47 @@ impl Batch {
         self.arena.len()
     }
 
-    /// Appends a tagged segment. `access` is the peer's access to the payload, if the peer reads it.
-    pub(crate) fn tagged(&mut self, header: &Tagged, parts: &Payload, access: Option<&RemoteAccess>) {
-        let length = inflight::length(parts);
-        if self.frame(&header.encode(length), parts, length, access.is_some()) && access.is_some() {
-            self.access = access.cloned();
+    /// Appends a segment whose payload is device-visible memory, and announces that `follow` full segments
+    /// follow. `access` is the peer's access to the payload, if the peer reads it.
+    pub(crate) fn segment(
+        &mut self,
+        header: &Header,
+        follow: usize,
+        parts: &Payload,
+        access: Option<&RemoteAccess>,
+    ) {
+        let (start, length) = (self.begin(), inflight::length(parts));
+        match header {
+            Header::Tagged(header) => self.arena.extend_from_slice(&header.encode(length)),
+            Header::Untagged(header) => self.arena.extend_from_slice(&header.encode(length)),
         }
-    }
-
-    /// Appends an untagged segment whose payload is device-visible memory.
-    pub(crate) fn untagged_parts(&mut self, header: &Untagged, parts: &Payload) {
-        let length = inflight::length(parts);
-        self.frame(&header.encode(length), parts, length, false);
+        if follow > 0 {
+            ddp::announce(&mut self.arena[start..], follow);
+        }
+        let frame = self.arena.len() - start + length;
+        // A checksum must be of the very bytes that are sent, and others may write registered memory: copy
+        // first.
+        if length > COPY_BELOW && !self.crc {
+            self.copied(start);
+            self.parts.extend(parts.iter().map(|slice| match access {
+                Some(_) => Part::Remote(slice.place()),
+                None => Part::InPlace(slice.clone()),
+            }));
+            if access.is_some() {
+                self.access = access.cloned();
+            }
+            let start = self.arena.len();
+            self.trailer(start, frame);
+            self.copied(start);
+        } else {
+            // One allocation at most, and no bytes that are cleared first.
+            self.arena.reserve(length + TRAILER);
+            for part in parts {
+                part.append_to(part.len(), &mut self.arena);
+            }
+            self.trailer(start, frame);
+            self.copied(start);
+        }
     }
 
     /// Appends a whole FPDU that was framed elsewhere.
@@ -190,34 +219,6 @@ impl Batch {
         self.arena.extend_from_slice(payload);
         self.trailer(start, self.arena.len() - start);
         self.copied(start);
-    }
-
-    /// Appends one FPDU. Returns whether its payload was left in place.
-    fn frame(&mut self, header: &[u8], parts: &Payload, length: usize, read: bool) -> bool {
-        let start = self.begin();
-        self.arena.extend_from_slice(header);
-        // A checksum must be of the very bytes that are sent, and others may write registered memory: copy
-        // first.
-        let in_place = length > COPY_BELOW && !self.crc;
-        if in_place {
-            self.copied(start);
-            self.parts.extend(parts.iter().map(|slice| match read {
-                true => Part::Remote(slice.place()),
-                false => Part::InPlace(slice.clone()),
-            }));
-            let start = self.arena.len();
-            self.trailer(start, header.len() + length);
-            self.copied(start);
-        } else {
-            // One allocation at most, and no bytes that are cleared first.
-            self.arena.reserve(length + TRAILER);
-            for part in parts {
-                part.append_to(part.len(), &mut self.arena);
-            }
-            self.trailer(start, header.len() + length);
-            self.copied(start);
-        }
-        in_place
     }
 
     /// Appends padding and checksum of the FPDU of `length` bytes (length field included) that starts at
@@ -278,9 +279,13 @@ impl Batch {
     }
 }
 
-/// The largest payload of an FPDU: a whole FPDU then fills the 16-bit length and needs no padding.
-pub(super) const MAX_TAGGED: usize = 65_520;
-pub(super) const MAX_UNTAGGED: usize = 65_516;
+/// Returns the length of the next segment if `left` bytes of a message are left, and how many full segments
+/// are announced behind it. The receiver knows the place of those, so the segment that is not full comes first
+/// then, and not last.
+fn cut(left: usize, full: usize, announces: bool) -> (usize, usize) {
+    let follow = if announces && left > full { (left - 1) / full } else { 0 };
+    ((left - follow * full).min(full), follow)
+}
 
 impl SendQueue {
     /// Frames as much as a batch holds. Returns false if there is nothing to send now.
@@ -349,13 +354,13 @@ impl SendQueue {
         };
         self.turn = FramingTurn::Response;
         while self.batch.has_room() {
-            let size = (part.len() - *framed).min(MAX_TAGGED);
+            let (size, follow) = cut(part.len() - *framed, Tagged::FULL, self.announces);
             let last = *framed + size == part.len();
             // The peer chose the sink, and may choose one that wraps around.
             let to = to.wrapping_add(*framed as u64);
             let header = Tagged { last, opcode: Opcode::ReadResponse, stag, to };
             let parts = inflight::range(payload, *framed, size);
-            self.batch.tagged(&header, &parts, access.as_ref());
+            self.batch.segment(&Header::Tagged(header), follow, &parts, access.as_ref());
             *framed += size;
             if last {
                 self.responses.pop_front();
@@ -426,18 +431,19 @@ impl SendQueue {
         };
         self.turn = FramingTurn::Request;
         while self.batch.has_room() {
-            let maximum = if written.is_some() { MAX_TAGGED } else { MAX_UNTAGGED };
-            let size = (*length - *framed).min(maximum);
+            let full = if written.is_some() { Tagged::FULL } else { Untagged::FULL };
+            let (size, follow) = cut(*length - *framed, full, self.announces);
             let last = *framed + size == *length;
             let parts: SmallVec<_> = inflight::range(payload, *framed, size);
-            if let Some(RemoteAddress { key: stag, address }) = written {
+            let header = if let Some(RemoteAddress { key: stag, address }) = written {
                 let to = address.wrapping_add(*framed as u64);
-                self.batch.tagged(&Tagged { last, opcode: Opcode::Write, stag, to }, &parts, None);
+                Header::Tagged(Tagged { last, opcode: Opcode::Write, stag, to })
             } else {
                 // Posting checked that the header can express every offset.
                 let Some(header) = self.outbound.send(*framed, last, options) else { return false };
-                self.batch.untagged_parts(&header, &parts);
-            }
+                Header::Untagged(header)
+            };
+            self.batch.segment(&header, follow, &parts, None);
             *framed += size;
             if last {
                 if let Some(value) = immediate {
@@ -471,7 +477,7 @@ mod tests {
     fn answer(batch: &mut Batch, access: &RemoteAccess) {
         let header = Tagged { last: true, opcode: Opcode::ReadResponse, stag: 1, to: 0 };
         let payload = access.guard().expect("valid").part(0, 2000);
-        batch.tagged(&header, &payload, Some(access));
+        batch.segment(&Header::Tagged(header), 0, &payload, Some(access));
     }
 
     #[test]
@@ -481,7 +487,7 @@ mod tests {
         let mut batch = Batch::new(false);
         answer(&mut batch, &RemoteAccess::new(registration, None));
         let header = Tagged { last: true, opcode: Opcode::Write, stag: 2, to: 0 };
-        batch.tagged(&header, &Payload::from_iter([memory(3000).whole()]), None);
+        batch.segment(&Header::Tagged(header), 0, &Payload::from_iter([memory(3000).whole()]), None);
 
         assert!(batch.access.is_some(), "a Write of ours behind the answer does not free it");
         let answered = 16 + 2000;
@@ -490,6 +496,28 @@ mod tests {
         batch.advance(1);
         assert!(batch.access.is_none(), "what is left is somebody else's");
         assert!(!batch.is_empty());
+    }
+
+    #[test]
+    fn announced_segments_are_full_behind_the_first() {
+        for (length, expected) in [
+            (0, &[(0, 0)][..]),
+            (10, &[(10, 0)]),
+            (11, &[(1, 1), (10, 0)]),
+            (30, &[(10, 2), (10, 1), (10, 0)]),
+            (39, &[(9, 3), (10, 2), (10, 1), (10, 0)]),
+        ] {
+            let (mut left, mut segments) = (length, Vec::new());
+            loop {
+                segments.push(cut(left, 10, true));
+                left -= segments[segments.len() - 1].0;
+                if left == 0 {
+                    break;
+                }
+            }
+            assert_eq!(segments, expected, "{length}");
+        }
+        assert_eq!([cut(39, 10, false), cut(9, 10, false)], [(10, 0), (9, 0)]);
     }
 
     // One access decides whether a batch is sent, so that of a second region would not be checked.

@@ -62,13 +62,6 @@ impl Registration {
         part.end <= self.length
     }
 
-    /// Marks the memory as accessible to peers.
-    pub(super) fn expose(&self) {
-        if let Some(memory) = &*self.memory.read() {
-            memory.expose();
-        }
-    }
-
     /// Ends the use of the memory. Returns when the last byte has been moved by this key.
     pub(super) fn revoke(&self) {
         let memory = self.memory.write().take();
@@ -296,9 +289,6 @@ impl KeyTable {
         let mut keys = self.keys.write();
         let key = keys.fresh().ok_or(RegisterError::InsufficientResources(NO_KEY))?;
         let registration = Registration::new(key, memory, access);
-        if !access.remote().is_empty() {
-            registration.expose();
-        }
         keys.names.insert(key, Named::Region(registration.clone()));
         Ok(registration)
     }
@@ -345,7 +335,6 @@ impl KeyTable {
             return Err(PostErrorKind::ForeignMemory);
         }
         let key = keys.fresh().ok_or(PostErrorKind::InsufficientResources(NO_KEY))?;
-        registration.expose();
         let binding = Binding::new(key, registration.clone(), range, access, connection);
         keys.names.insert(key, Named::Window(binding.clone()));
         *keys.bound.entry(registration.key()).or_default() += 1;

@@ -36,7 +36,7 @@ use crate::wire::rdmap::{Opcode, Terminate};
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
 use message::StreamSide;
-use placement::{Content, Control, Destination, OnComplete, Place, offset, place_in};
+use placement::{Announced, Content, Control, Destination, OnComplete, Place, offset, place_in};
 use reader::Reads;
 use turn::{Stop, Turn, TurnOutcome, cost_of, reject};
 
@@ -87,6 +87,8 @@ pub(crate) struct Receiver {
     next: Next,
     ahead: ReadAhead,
     inbound: Inbound,
+    /// The segments that the peer has announced.
+    announced: Option<Announced>,
     /// The receive for the current Send, with the number of bytes that it has got.
     pub(super) receive: Option<(Receive, usize)>,
     /// `None` for a queue pair.
@@ -133,6 +135,7 @@ impl Receiver {
             next: if leftover.is_empty() { Next::Read } else { Next::Resume },
             ahead,
             inbound: Inbound::new(),
+            announced: None,
             receive: None,
             stream,
             messages: 0,
@@ -477,7 +480,7 @@ impl Receiver {
     fn begin_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
         let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Ok(Step::NeedMore) };
         let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
-        self.ahead.begin(length);
+        self.ahead.begin(length, false);
         if self.staging.unread().len() < length {
             self.frame.begin(length);
             self.state = State::Gather;
@@ -503,9 +506,9 @@ impl Receiver {
             Err(error) => return Err(reject(error, bytes)),
         };
         self.header[..consumed].copy_from_slice(&bytes[..consumed]);
-        let Some(content) = self.begin(&header, length, consumed)? else { return Ok(Step::AwaitReceive) };
-        let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
-        self.ahead.begin(consumed + length + trailer);
+        let Some((content, trailer)) = self.begin_segment(&header, length, consumed)? else {
+            return Ok(Step::AwaitReceive);
+        };
         match content {
             Content::Control(control) => {
                 self.staging.take(consumed);

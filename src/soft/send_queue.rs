@@ -145,6 +145,8 @@ pub(crate) struct SendQueue {
     pub(super) responses: VecDeque<Response>,
     pub(super) turn: FramingTurn,
     pub(super) batch: Batch,
+    /// The headers of segments contain how many follow.
+    pub(super) announces: bool,
     /// The sink where its requests complete.
     sink: CompletionSink,
     pub(super) terminate: Option<Terminate>,
@@ -186,6 +188,7 @@ impl SendQueue {
             responses: VecDeque::new(),
             turn: FramingTurn::Any,
             batch: Batch::new(crc),
+            announces: false,
             sink,
             terminate: None,
             phase: Phase::Open,
@@ -671,7 +674,7 @@ mod tests {
         let mut wakes = WakeList::default();
         let large = Payload::from_iter([Owned::zeroed(60_000).expect("memory").share().whole()]);
         let header = Untagged { last: true, opcode: Opcode::Send, invalidate: 0, qn: 0, msn: 1, mo: 0 };
-        queue.batch.untagged_parts(&header, &large);
+        queue.batch.segment(&Header::Untagged(header), 0, &large, None);
         queue.batch.clear();
         queue.nudge();
         let Next::Write(batch) = queue.begin(&mut wakes) else { panic!("a frame is there") };

@@ -17,7 +17,7 @@ use std::task::Waker;
 use tokio::io::ReadBuf;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
-use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, MAX_TAGGED, TRAILER_ROOM, append_trailer};
+use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, TRAILER_ROOM, append_trailer};
 use crate::error::PostErrorKind;
 use crate::inflight::WakeList;
 use crate::memory::Piece;
@@ -250,10 +250,10 @@ impl<'a> StreamFrames<'a> {
         crc: bool,
     ) -> Self {
         let parts = filled(message.parts).take(MAX_PARTS).map(<[u8]>::len);
-        let payload = message.length.min(parts.sum()).min(MAX_FRAMES * MAX_TAGGED);
+        let payload = message.length.min(parts.sum()).min(MAX_FRAMES * Tagged::FULL);
         let mut framing = ReadBuf::uninit(room);
-        for from in (0..payload).step_by(MAX_TAGGED) {
-            let to = payload.min(from + MAX_TAGGED);
+        for from in (0..payload).step_by(Tagged::FULL) {
+            let to = payload.min(from + Tagged::FULL);
             let header = write_header(message, from, to);
             framing.put_slice(&header);
             let padding = &[0; 4][..mpa::pad_length(Tagged::LEN + to - from)];
@@ -284,12 +284,12 @@ impl<'a> StreamFrames<'a> {
 
     /// Returns the number of frames of payload.
     fn count(&self) -> usize {
-        self.payload.div_ceil(MAX_TAGGED)
+        self.payload.div_ceil(Tagged::FULL)
     }
 
     /// Returns the end of the frame of payload with this index in the message.
     fn end_of_payload(&self, frame: usize) -> usize {
-        self.payload.min((frame + 1) * MAX_TAGGED)
+        self.payload.min((frame + 1) * Tagged::FULL)
     }
 
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
@@ -298,7 +298,7 @@ impl<'a> StreamFrames<'a> {
         (0..=count).flat_map(move |frame| {
             let to = if frame == count { framing.len() } else { frame * HEADER_AND_CRC + HEADER };
             let around = &framing[std::mem::replace(&mut from, to)..to];
-            let payload = bytes(self.message.parts, frame * MAX_TAGGED, self.end_of_payload(frame));
+            let payload = bytes(self.message.parts, frame * Tagged::FULL, self.end_of_payload(frame));
             std::iter::once(around).chain(payload)
         })
     }
@@ -333,7 +333,7 @@ impl<'a> StreamFrames<'a> {
     fn end_of_frame(&self, sent: usize) -> Option<Place> {
         (0..self.count()).find_map(|frame| {
             let payload = self.end_of_payload(frame);
-            let pad = mpa::pad_length(Tagged::LEN + payload - frame * MAX_TAGGED);
+            let pad = mpa::pad_length(Tagged::LEN + payload - frame * Tagged::FULL);
             let end = (frame + 1) * HEADER_AND_CRC + payload + pad;
             (sent < end).then_some(Place { sent: end, payload })
         })
@@ -427,10 +427,10 @@ mod tests {
     // Wherever the socket is full, the peer gets whole frames, and a Send with the number of their bytes.
     #[test]
     fn a_message_can_be_cut_anywhere() {
-        let bytes: Vec<u8> = (0..2 * MAX_TAGGED + 1001).map(|byte| (byte * 7) as u8).collect();
+        let bytes: Vec<u8> = (0..2 * Tagged::FULL + 1001).map(|byte| (byte * 7) as u8).collect();
         let (first, second) = bytes.split_at(999);
         let parts = [first, &[], second].map(IoSlice::new);
-        for (length, crc) in [(COPY_BELOW + 1, false), (MAX_TAGGED, true), (bytes.len(), true)] {
+        for (length, crc) in [(COPY_BELOW + 1, false), (Tagged::FULL, true), (bytes.len(), true)] {
             let message = StreamMessage { parts: &parts, length, to: TO, describe };
             let mut room = [MaybeUninit::uninit(); FRAMING];
             let frames = StreamFrames::new(&mut room, &message, send(), crc);
@@ -442,7 +442,7 @@ mod tests {
             for sent in places {
                 let (taken, rest) = frames.cut(sent);
                 let rest = collect(rest.pieces(None));
-                assert!(rest.len() <= MAX_TAGGED + 100, "no more than a frame is copied");
+                assert!(rest.len() <= Tagged::FULL + 100, "no more than a frame is copied");
                 let whole = [&wire[..sent], &rest].concat();
                 assert_eq!(written(&whole, crc), bytes[..taken], "{length}: {sent} bytes sent");
             }

@@ -45,6 +45,8 @@ pub(crate) struct Tagged {
 impl Tagged {
     /// The length of the header.
     pub(crate) const LEN: usize = 14;
+    /// The most payload of a segment: its FPDU then fills the 16-bit length and needs no padding.
+    pub(crate) const FULL: usize = 65_520;
 
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
@@ -76,6 +78,8 @@ pub(crate) struct Untagged {
 impl Untagged {
     /// The length of the header.
     pub(crate) const LEN: usize = 18;
+    /// The most payload of a segment: its FPDU then fills the 16-bit length and needs no padding.
+    pub(crate) const FULL: usize = 65_516;
 
     /// Returns the header of a message of one segment.
     #[inline]
@@ -105,6 +109,23 @@ pub(crate) enum Header {
     Untagged(Untagged),
 }
 
+/// The highest number of segments in a header, which stands for any number from there on.
+pub(crate) const MANY_FOLLOW: usize = 63;
+
+/// Adds to an encoded header how many full segments of its message follow, in the reserved bits: four of DDP
+/// and, above them, two of RDMAP.
+pub(crate) fn announce(header: &mut [u8], follow: usize) {
+    let follow = follow.min(MANY_FOLLOW) as u8;
+    header[2] |= (follow & 0x0f) << 2;
+    header[3] |= follow & 0x30;
+}
+
+/// Returns how many full segments follow, as an encoded header says.
+pub(crate) fn announced(header: &[u8]) -> usize {
+    let (ddp, rdmap) = (header[2], header[3]);
+    usize::from((ddp >> 2) & 0x0f | rdmap & 0x30)
+}
+
 /// The error of decoding a header.
 ///
 /// All errors except [`Truncated`](Self::Truncated) end the stream with the Terminate that
@@ -130,7 +151,7 @@ impl Header {
     ///
     /// Returns the header, the length of the payload, and the number of bytes of length field and header.
     ///
-    /// Reserved bits are ignored. Versions are checked when the whole header has arrived, so that the Terminate can
+    /// Reserved bits are ignored; [`announced`] reads them. Versions are checked when the whole header has arrived, so that the Terminate can
     /// contain it; the header is never longer than the announced ULPDU.
     pub(crate) fn decode(fpdu: &[u8]) -> Result<(Self, usize, usize), HeaderError> {
         let length = array(fpdu, 0).map(u16::from_be_bytes).ok_or(HeaderError::Truncated)?;
@@ -166,6 +187,35 @@ impl Header {
             Self::Untagged(Untagged { last, opcode, invalidate, qn, msn, mo })
         };
         Ok((parsed, payload, LENGTH_SIZE + header))
+    }
+
+    /// Returns the header of a segment of the same message whose payload begins `length` bytes behind that of
+    /// this one.
+    pub(crate) const fn behind(self, length: usize, last: bool) -> Self {
+        match self {
+            Self::Tagged(header) => {
+                Self::Tagged(Tagged { last, to: header.to.wrapping_add(length as u64), ..header })
+            }
+            Self::Untagged(header) => {
+                Self::Untagged(Untagged { last, mo: header.mo.wrapping_add(length as u32), ..header })
+            }
+        }
+    }
+
+    /// Returns the length of the encoded header, length field included, and the most payload of a segment.
+    pub(crate) const fn lengths(&self) -> (usize, usize) {
+        match self {
+            Self::Tagged(_) => (LENGTH_SIZE + Tagged::LEN, Tagged::FULL),
+            Self::Untagged(_) => (LENGTH_SIZE + Untagged::LEN, Untagged::FULL),
+        }
+    }
+
+    /// Returns whether the segment is the last one of its message.
+    pub(crate) const fn is_last(&self) -> bool {
+        match self {
+            Self::Tagged(header) => header.last,
+            Self::Untagged(header) => header.last,
+        }
     }
 
     /// Returns the opcode of the message.
@@ -245,6 +295,20 @@ mod tests {
             assert_eq!(decode(0xc1, 0x40 | opcode), if tagged { Ok(()) } else { wrong });
         }
         assert_eq!(decode(0x41 | 0x3c, 0x43 | 0x30), Ok(()), "reserved bits are ignored");
+    }
+
+    #[test]
+    fn reserved_bits_announce_segments() {
+        for bytes in [&mut WRITE.encode(4)[..], &mut SEND.encode(4)] {
+            let plain = bytes.to_vec();
+            for follow in 0..=MANY_FOLLOW + 1 {
+                bytes.copy_from_slice(&plain);
+                announce(bytes, follow);
+                assert_eq!(announced(bytes), follow.min(MANY_FOLLOW));
+                assert_eq!(Header::decode(bytes), Header::decode(&plain), "nothing else has changed");
+            }
+            assert_eq!(bytes[2..4], [plain[2] | 0x3c, plain[3] | 0x30]);
+        }
     }
 
     fn opcodes(tagged: bool) -> impl Strategy<Value = Opcode> {

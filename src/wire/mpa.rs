@@ -39,6 +39,11 @@ mod flag {
     pub(super) const REJECT: u8 = 0x20;
     /// S: RFC 6581 parameters lead the private data.
     pub(super) const ENHANCED: u8 = 0x10;
+    /// Of this crate, in a request: the initiator announces segments if the responder does, too.
+    pub(super) const OFFERS_ANNOUNCEMENTS: u8 = 0x04;
+    /// Of this crate, in a reply to such a request: both ends announce segments. It is another bit because siw
+    /// echoes all bits of the request.
+    pub(super) const TAKES_ANNOUNCEMENTS: u8 = 0x02;
 }
 
 /// The kind of a start-up frame.
@@ -55,6 +60,13 @@ impl StartKind {
         match self {
             Self::Request => REQUEST_KEY,
             Self::Reply => REPLY_KEY,
+        }
+    }
+
+    const fn announcements(self) -> u8 {
+        match self {
+            Self::Request => flag::OFFERS_ANNOUNCEMENTS,
+            Self::Reply => flag::TAKES_ANNOUNCEMENTS,
         }
     }
 }
@@ -79,6 +91,8 @@ pub(crate) struct StartFrame<'a> {
     pub(crate) reject: bool,
     /// S: `private_data` starts with [`Enhanced`] (RFC 6581); only meaningful from revision 2 on.
     pub(crate) enhanced: bool,
+    /// A request offers announced segments, and a reply takes the offer.
+    pub(crate) announces: bool,
     /// The MPA revision. Decoding does not check it.
     pub(crate) revision: u8,
     /// The bytes after the length field, including the four bytes of [`Enhanced`].
@@ -105,7 +119,8 @@ impl<'a> StartFrame<'a> {
         let flags = bit(self.markers, flag::MARKERS)
             | bit(self.crc, flag::CRC)
             | bit(self.reject, flag::REJECT)
-            | bit(self.enhanced, flag::ENHANCED);
+            | bit(self.enhanced, flag::ENHANCED)
+            | bit(self.announces, self.kind.announcements());
         let [high, low] = (length as u16).to_be_bytes();
         let mut out = StartBytes::from_elem(0, Self::HEADER + length);
         let (header, rest) = out.split_at_mut(Self::HEADER);
@@ -145,6 +160,7 @@ impl<'a> StartFrame<'a> {
             crc: flags & flag::CRC != 0,
             reject,
             enhanced,
+            announces: flags & kind.announcements() != 0,
             revision,
             private_data,
         };
@@ -325,13 +341,13 @@ mod tests {
     proptest! {
         #[test]
         fn frames_round_trip(
-            request: bool, markers: bool, crc: bool, reject: bool, enhanced: bool, revision: u8,
-            private_data in proptest::collection::vec(any::<u8>(), 0..=512),
+            request: bool, markers: bool, crc: bool, reject: bool, enhanced: bool, announces: bool,
+            revision: u8, private_data in proptest::collection::vec(any::<u8>(), 0..=512),
         ) {
             let kind = if request { StartKind::Request } else { StartKind::Reply };
             // Short data with S is not what it seems.
             let enhanced = enhanced && private_data.len() >= Enhanced::LEN;
-            let frame = StartFrame { kind, markers, crc, reject, enhanced, revision, private_data: &private_data };
+            let frame = StartFrame { kind, markers, crc, reject, enhanced, announces, revision, private_data: &private_data };
             let bytes = encoded(&frame);
             prop_assert_eq!(StartFrame::decode(kind, &bytes), Ok((frame, bytes.len())));
         }

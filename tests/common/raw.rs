@@ -24,6 +24,9 @@ pub const MARKERS: u16 = 0x8000;
 pub const CRC: u16 = 0x4000;
 pub const REJECT: u16 = 0x2000;
 pub const ENHANCED: u16 = 0x1000;
+/// Of this crate: segments announce how many follow, in a request and in the reply to it.
+pub const OFFERS_ANNOUNCEMENTS: u16 = 0x0400;
+pub const TAKES_ANNOUNCEMENTS: u16 = 0x0200;
 /// In the IRD word: A, peer-to-peer; B, an empty frame for RTR.
 pub const PEER_TO_PEER: u16 = 0x8000;
 pub const RTR_SEND: u16 = 0x4000;
@@ -146,6 +149,18 @@ pub fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
 /// A whole Write.
 pub fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     tagged(WRITE, true, stag, to, payload)
+}
+
+/// Adds to a ULPDU how many full segments of its message follow.
+pub fn announcing(mut ulpdu: Vec<u8>, count: usize) -> Vec<u8> {
+    ulpdu[0] |= (count as u8 & 0x0f) << 2;
+    ulpdu[1] |= count as u8 & 0x30;
+    ulpdu
+}
+
+/// How many full segments of its message follow a ULPDU, as it says.
+pub fn announced(ulpdu: &[u8]) -> usize {
+    usize::from((ulpdu[0] & 0x3c) >> 2 | ulpdu[1] & 0x30)
 }
 
 /// The payload of a Read Request.

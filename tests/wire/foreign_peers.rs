@@ -5,8 +5,8 @@
 use std::task::Poll;
 
 use common::raw::{
-    self, CRC, ENHANCED, MARKERS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ, RTR_SEND,
-    RTR_WRITE, Raw, Start, bytes, room, success,
+    self, CRC, ENHANCED, MARKERS, OFFERS_ANNOUNCEMENTS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY,
+    RTR_READ, RTR_SEND, RTR_WRITE, Raw, Start, bytes, room, success,
 };
 use common::*;
 use tokio_rdma::error::{DisconnectError, Reason};
@@ -127,7 +127,8 @@ async fn responders_that_negotiate_nothing_are_used() {
     for reply in old_peers().into_iter().filter(|start| start.flags & ENHANCED == 0) {
         // A responder without the enhanced startup gets the default limits, and no first frame is sent to it (NEG-07).
         let (end, mut peer, request) = raw::raw_accepts(&adapter, reply.clone()).await;
-        assert_eq!((request.flags, request.revision), (ENHANCED, 2), "we ask for more");
+        let asked = ENHANCED | OFFERS_ANNOUNCEMENTS;
+        assert_eq!((request.flags, request.revision), (asked, 2), "we ask for more");
         assert_eq!(&end.connection.private_data()[..], &reply.data[..], "{reply:?}");
         assert_eq!(end.connection.read_limits(), ReadLimits::default(), "{reply:?}");
         assert_eq!(peer.message_now().await, None, "nothing but data follows: {reply:?}");

@@ -1,5 +1,6 @@
 //! Tests with peers that are raw sockets: allowed frames, forbidden frames, and the frames that this crate sends.
 
+mod announced;
 mod bad_extensions;
 mod bad_input;
 mod capture;

@@ -18,6 +18,9 @@ pub(crate) const ATOMIC_QUEUE: u32 = 3;
 pub(crate) const MOST_ULPDU: usize = 65_535;
 pub(crate) const MOST_TAGGED: usize = MOST_ULPDU - TAGGED;
 pub(crate) const MOST_UNTAGGED: usize = MOST_ULPDU - UNTAGGED;
+/// The payload of a full segment.
+pub(crate) const FULL_TAGGED: usize = 65_520;
+pub(crate) const FULL_UNTAGGED: usize = 65_516;
 const TAGGED: usize = 14;
 const UNTAGGED: usize = 18;
 
@@ -33,6 +36,24 @@ pub(crate) struct Header {
     pub(crate) opcode: u8,
     pub(crate) last: bool,
     pub(crate) place: Place,
+}
+
+impl Header {
+    /// The next segment of the message, behind `length` bytes of payload.
+    pub(crate) fn next(self, length: usize, last: bool) -> Self {
+        let place = match self.place {
+            Place::Tagged { stag, to } => Place::Tagged { stag, to: to.wrapping_add(length as u64) },
+            Place::Untagged { queue, number, offset } => {
+                Place::Untagged { queue, number, offset: offset.wrapping_add(length as u32) }
+            }
+        };
+        Self { last, place, ..self }
+    }
+
+    /// The payload of a full segment.
+    pub(crate) fn full(self) -> usize {
+        if matches!(self.place, Place::Tagged { .. }) { FULL_TAGGED } else { FULL_UNTAGGED }
+    }
 }
 
 /// The place of a segment.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use common::raw::{READ_REQUEST, READ_RESPONSE, SEND, TERMINATE, WRITE, crc32c};
+use common::raw::{READ_REQUEST, READ_RESPONSE, SEND, TERMINATE, WRITE, announced, crc32c};
 use tokio_rdma::ReadLimits;
 
 use crate::frame::{
@@ -49,6 +49,9 @@ struct Numbers {
 
 pub(crate) struct Reader {
     crc: bool,
+    announces: bool,
+    /// The next segment that our stack has announced, and how many follow that one.
+    announced: Option<(Header, usize)>,
     next: Numbers,
     /// The requests of the peer that were not answered.
     pub(crate) reads: VecDeque<Asked>,
@@ -69,9 +72,11 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// `limits` are those of our stack.
-    pub(crate) fn new(crc: bool, limits: ReadLimits) -> Self {
+    pub(crate) fn new(crc: bool, announces: bool, limits: ReadLimits) -> Self {
         Self {
             crc,
+            announces,
+            announced: None,
             next: Numbers { send: 1, offset: 0, read: 1, atomic: 1 },
             reads: VecDeque::new(),
             most_reads: limits.inbound as usize,
@@ -120,7 +125,7 @@ impl Reader {
         assert!(body[2 + ulpdu..].iter().all(|byte| *byte == 0), "a pad that is not zero");
         let ulpdu = &body[2..2 + ulpdu];
         let (header, payload) = parse(ulpdu).expect("a good header");
-        assert!(ulpdu[0] & 0x3c == 0 && ulpdu[1] & 0x30 == 0, "reserved bits are zero");
+        self.announcement(&header, payload.len(), announced(ulpdu));
         assert!(may_speak || header.opcode == TERMINATE, "a responder that speaks first");
         match header.place {
             Place::Tagged { stag, to } => self.tagged(&header, stag, to, payload),
@@ -129,6 +134,19 @@ impl Reader {
                 self.untagged(&header, (queue, number, offset), payload);
             }
         }
+    }
+
+    /// The reserved bits are zero, or contain how many full segments follow.
+    fn announcement(&mut self, header: &Header, length: usize, count: usize) {
+        assert!(self.announces || count == 0, "reserved bits are zero");
+        if !self.announces || header.opcode == TERMINATE {
+            return;
+        }
+        if let Some((next, behind)) = self.announced {
+            assert_eq!((*header, length, count), (next, header.full(), behind), "not what was announced");
+        }
+        assert_eq!(header.last, count == 0, "all that follow are announced");
+        self.announced = (count > 0).then(|| (header.next(length, count == 1), count - 1));
     }
 
     fn tagged(&mut self, header: &Header, stag: u32, to: u64, payload: &[u8]) {

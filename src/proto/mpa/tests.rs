@@ -76,6 +76,7 @@ fn every_pair_of_limits_and_crc() {
             assert_eq!(ours.limits, expected);
             assert_eq!(theirs.limits, expected.swapped());
             assert_eq!((ours.crc, theirs.crc), (crc_a || crc_p, crc_a || crc_p));
+            assert_eq!((ours.announces, theirs.announces), (!ours.crc, !theirs.crc));
             assert_eq!((ours.rtr, theirs.rtr), (Rtr::Write, Rtr::Write));
             assert_eq!((ours.revision, theirs.revision), (2, 2));
         }
@@ -93,7 +94,7 @@ fn the_highest_limit_is_said_as_a_number() {
 #[test]
 fn request_bytes() {
     let bytes = initiator(NO_CRC).request(b"hello");
-    assert_eq!(bytes[..], raw_request(0x1002, &[0x80, 3, 0xc0, 4, b'h', b'e', b'l', b'l', b'o']));
+    assert_eq!(bytes[..], raw_request(0x1402, &[0x80, 3, 0xc0, 4, b'h', b'e', b'l', b'l', b'o']));
     assert_eq!(initiator(WITH_CRC).request(b"hello")[16..20], [0x50, 2, 0, 9]);
 }
 
@@ -105,7 +106,13 @@ fn replies_of_siw() {
     assert_eq!(private_data, b"siw");
     assert_eq!(
         negotiated,
-        Negotiated { limits: ReadLimits::new(3, 4), crc: false, rtr: Rtr::Write, revision: 2 }
+        Negotiated {
+            limits: ReadLimits::new(3, 4),
+            crc: false,
+            announces: false,
+            rtr: Rtr::Write,
+            revision: 2
+        }
     );
     assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\x40\x03").0.rtr, Rtr::Read);
     assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\xc0\x03").0.rtr, Rtr::Write, "both");
@@ -122,6 +129,33 @@ fn replies_of_siw() {
     assert!(accepted(NO_CRC, 0x5002, b"\0\x04\0\x03").0.crc);
     assert!(accepted(WITH_CRC, 0x5002, b"\0\x04\0\x03").0.crc);
     assert!(accepted(WITH_CRC, 0x1002, b"\0\x04\0\x03").0.crc);
+}
+
+// siw sends the bits of the request back, so they are no consent.
+#[test]
+fn only_its_own_bit_takes_the_offer() {
+    for (config, word, announces) in [
+        (NO_CRC, 0x1402, false),
+        (NO_CRC, 0x1202, true),
+        (NO_CRC, 0x1602, true),
+        (NO_CRC, 0x5202, false),
+        (WITH_CRC, 0x1202, false),
+    ] {
+        let (negotiated, _) = accepted(config, word, b"\0\x04\0\x03");
+        assert_eq!(negotiated.announces, announces, "{word:#06x}");
+    }
+    for (config, word, reply) in [
+        (NO_CRC, 0x1402, 0x1202),
+        (NO_CRC, 0x1202, 0x1002),
+        (NO_CRC, 0x5402, 0x5002),
+        (WITH_CRC, 0x1402, 0x5002),
+    ] {
+        let mut responder = Responder::new(config);
+        responder.receive(&raw_request(word, b"\0\x01\0\x01")).unwrap().unwrap();
+        let (bytes, negotiated) = responder.accept(ReadLimits::NONE, b"");
+        assert_eq!(bytes[..], raw_reply(reply, b"\0\0\0\0"), "{word:#06x}");
+        assert_eq!(negotiated.announces, reply == 0x1202, "{word:#06x}");
+    }
 }
 
 // SEC-15: RFC 6581 section 9.1.

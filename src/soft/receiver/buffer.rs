@@ -27,8 +27,9 @@ pub(super) const LARGE: usize = 16 * 1024;
 /// two.
 const SMALL_BETWEEN: u8 = 4;
 const HEADERS_ONLY: usize = 20;
-/// The number of bytes that are read ahead between two frames for the reader of a stream.
-const BETWEEN: usize = 4096;
+/// The number of bytes that are read ahead between two frames for the reader of a stream, and between two
+/// messages whose segments are announced.
+pub(super) const BETWEEN: usize = 4096;
 
 /// The number of bytes that are read ahead while small frames are expected.
 pub(super) const MANY: usize = 64 * 1024;
@@ -44,20 +45,23 @@ pub(super) struct ReadAhead {
     large: usize,
     /// The number of frames since the last large one.
     since_large: u8,
+    /// The last large frame was announced, or announced others.
+    announced: bool,
 }
 
 impl ReadAhead {
     /// Creates the state of a connection without frames. `waits` if a message may have to wait for a receive,
     /// with all that has been read behind it.
     pub(super) fn new(waits: bool) -> Self {
-        Self { limit: if waits { MANY } else { MOST }, large: LARGE, since_large: u8::MAX }
+        Self { limit: if waits { MANY } else { MOST }, large: LARGE, since_large: u8::MAX, announced: false }
     }
 
-    /// Records the begin of a frame of this length, length field and trailer included.
-    pub(super) fn begin(&mut self, length: usize) {
-        if length >= LARGE {
-            self.large = length;
-            self.since_large = 0;
+    /// Records the begin of a frame of this length, length field and trailer included. If it was announced, or
+    /// announces large ones, the next large payloads are read to their places, and not ahead.
+    #[inline]
+    pub(super) fn begin(&mut self, length: usize, announced: bool) {
+        if length >= LARGE || announced {
+            (self.large, self.since_large, self.announced) = (length, 0, announced);
         } else {
             self.since_large = self.since_large.saturating_add(1);
         }
@@ -84,9 +88,13 @@ impl ReadAhead {
     }
 
     /// Returns the most bytes that the next read brings behind the current frame: whole large frames if they
-    /// are expected.
+    /// are expected, unless they are announced.
     pub(super) fn whole_frames(&self) -> usize {
-        if self.expects_large() { (self.limit / self.large * self.large).max(MANY) } else { MANY }
+        match self.expects_large() {
+            true if self.announced => BETWEEN,
+            true => (self.limit / self.large * self.large).max(MANY),
+            false => MANY,
+        }
     }
 }
 
@@ -361,12 +369,12 @@ mod tests {
         let mut ahead = ReadAhead::new(false);
         assert_eq!(ahead.headers(false), MANY, "nothing is known");
         for length in [65_520, 65_520, 4, 256, 4] {
-            ahead.begin(length);
+            ahead.begin(length, false);
             assert_eq!((ahead.headers(true), ahead.headers(false)), (HEADERS_ONLY, BETWEEN), "{length}");
         }
-        ahead.begin(65_520);
+        ahead.begin(65_520, false);
         for length in [256, 4, 256, 4, 4] {
-            ahead.begin(length);
+            ahead.begin(length, false);
         }
         assert_eq!(ahead.headers(true), MANY, "small ones come now, many at once");
     }
@@ -377,10 +385,22 @@ mod tests {
         let mut ahead = ReadAhead::new(false);
         assert_eq!(ahead.whole_frames(), MANY);
         for (length, frames) in [(mpa::fpdu_length(mpa::MAX_ULPDU), 8), (65_540, 8), (LARGE, 32)] {
-            ahead.begin(length);
+            ahead.begin(length, false);
             assert_eq!(ahead.whole_frames(), frames * length);
             assert!(ahead.whole_frames() <= MOST);
         }
+    }
+
+    // What is read ahead of them would be copied.
+    #[test]
+    fn announced_frames_are_not_read_ahead() {
+        let mut ahead = ReadAhead::new(false);
+        for (length, announced) in [(256, true), (65_520, true), (64, false)] {
+            ahead.begin(length, announced);
+            assert_eq!(ahead.whole_frames(), BETWEEN, "{length}");
+        }
+        ahead.begin(65_520, false);
+        assert!(ahead.whole_frames() > MANY);
     }
 
     // With a shared receive queue, a peer decides how long a message waits, and all that was read behind it
@@ -388,7 +408,7 @@ mod tests {
     #[test]
     fn read_ahead_is_small_with_shared_receives() {
         let mut ahead = ReadAhead::new(true);
-        ahead.begin(mpa::fpdu_length(mpa::MAX_ULPDU));
+        ahead.begin(mpa::fpdu_length(mpa::MAX_ULPDU), false);
         assert_eq!((ahead.whole_frames(), ahead.room()), (MANY, MANY));
     }
 

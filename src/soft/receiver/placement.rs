@@ -1,32 +1,30 @@
-//! Finds the memory for the payload of a segment, and the action on its completion; and predicts the frames
+//! Finds the memory for the payload of a segment, and the action on its completion; and plans the frames
 //! behind it, so that one `readv` reads many.
 //!
-//! A peer answers a read by segments of one length for consecutive memory, and sends a large message of a
-//! byte stream as RDMA Writes of one length for consecutive memory. So payload may go to where the next
-//! frames are expected, and their headers to gaps in between. Bytes that turn out to be something else are
-//! put back into the stream and parsed as usual.
+//! Between two ends of this crate, a header contains how many full segments of its message follow. A peer
+//! sends a large message of a byte stream as RDMA Writes of one length for consecutive memory. So payload may
+//! go to where the next frames are expected, and their headers to gaps in between. Bytes that turn out to be
+//! something else are put back into the stream and parsed as usual.
 //!
-//! The room of a stream's reader is its own until a read returns, whatever is in it. A sink that no other
-//! process or peer can access is private until the read completes. A program that writes to the sink of a
-//! read before it completes, by itself or by other requests, may change those bytes. Memory that peers or
-//! other processes can access is not used, as they could see or change bytes there that are not meant for it;
-//! nor are Writes to it predicted, as only their headers contain what the peer may access, and where a
-//! message ends.
+//! Announced payload goes to memory that the peer may write anyway: its rights to all of it are checked first,
+//! and the sink of a read and a posted receive are for such bytes. The room of a stream's reader is its own
+//! until a read returns, whatever is in it. Frames that are not announced are not expected elsewhere: only
+//! their headers contain what the peer may access, and where a message ends.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::buffer::{LARGE, Staging};
+use super::buffer::{BETWEEN, Staging};
 use super::turn::Stop;
 use super::{Receiver, State};
 use crate::inflight::{self, Payload};
 use crate::memory::{Slice, Target};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
-use crate::soft::connection::Socket;
-use crate::soft::memory::{Binding, RemoteAccess};
-use crate::wire::ddp::{Header, Tagged};
+use crate::soft::connection::{ConnectionShared, Socket};
+use crate::soft::memory::{Binding, Intent, RemoteAccess};
+use crate::wire::ddp::{self, Header, MANY_FOLLOW, Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, Terminate};
 
@@ -138,62 +136,72 @@ pub(super) fn offset(place: RemoteAddress) -> usize {
     usize::try_from(place.address).unwrap_or(usize::MAX)
 }
 
+/// The segments that the peer has announced behind the current one.
+#[derive(Clone, Copy)]
+pub(super) struct Announced {
+    /// The header of the next one.
+    next: Header,
+    /// Their number, at least one. The highest number stands for any from there on.
+    count: usize,
+}
+
+impl Announced {
+    /// Returns whether a segment with this header, which announces `count` others, is the next one.
+    fn allows(&self, header: &Header, length: usize, count: usize) -> bool {
+        let is_counted = count + 1 == self.count || (count == MANY_FOLLOW && self.count == MANY_FOLLOW);
+        *header == self.next && length == header.lengths().1 && is_counted
+    }
+}
+
 /// The most frames that are expected at once: a megabyte of full ones.
 const MOST: usize = 16;
-/// Length field and header of a frame.
-const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
-/// Trailer of one frame and header of the next, without padding.
-const GAP: usize = mpa::CRC_SIZE + HEADER;
+/// Trailer of one frame, without padding, and header of the next.
+const LONGEST_GAP: usize = mpa::CRC_SIZE + mpa::LENGTH_SIZE + Untagged::LEN;
 
 /// The targets of the rest of a payload, and of the frames that are expected behind it.
 type Targets<'a> = SmallVec<[Target<'a>; 2 * MOST + 2]>;
 
-/// The frames that are expected behind the current payload: one at least, of one opcode, for consecutive
-/// memory.
+/// The frames that are expected behind the current payload: for consecutive memory, and without padding.
 struct Plan {
     /// The header of the first frame.
-    first: Tagged,
-    /// The length of each payload; the last one of a response may be shorter.
+    first: Header,
+    /// The length of each payload.
     payload: usize,
-    /// The length of all payloads.
-    length: usize,
-    /// The sink of a read, behind the current segment. If it is `None`, the payloads go to the room of a
-    /// stream's reader, behind the current one.
+    /// The number of frames: one at least.
+    count: usize,
+    /// The length of the payloads of a message, from the first frame on.
+    message: usize,
+    /// The memory of this side for the payloads. If it is `None`, they go behind the current payload: to
+    /// memory of the peer's choice, or to the room of a stream's reader.
     sink: Option<Slice>,
     /// The number of bytes that are read behind the last payload.
     behind: usize,
 }
 
 impl Plan {
-    /// Plans the segments of a Read Response that follow one of `payload` bytes that ends at `to`, if `sink`
-    /// is the rest of the sink. Returns `None` if they cannot be predicted.
-    fn response(stag: u32, to: u64, payload: usize, sink: &Payload) -> Option<Self> {
-        // Padding would move everything, and a sink in pieces is not worth the effort.
-        let [rest] = sink.as_slice() else { return None };
-        let length = rest.len().min(MOST * payload);
-        if length == 0 || rest.is_exposed() || mpa::pad_length(Tagged::LEN + payload) != 0 {
-            return None;
-        }
-        let first = Tagged { last: false, opcode: Opcode::ReadResponse, stag, to };
-        Some(Self { first, payload, length, sink: Some(rest.clone()), behind: GAP })
+    /// Returns the length of all payloads.
+    fn length(&self) -> usize {
+        self.count * self.payload
     }
 
-    /// Returns the offset of each payload, and its length.
-    fn payloads(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let Self { payload, length, .. } = *self;
-        (0..length).step_by(payload).map(move |from| (from, payload.min(length - from)))
+    /// Returns the length of the bytes before each payload: a trailer and a header.
+    fn gap(&self) -> usize {
+        mpa::CRC_SIZE + self.first.lengths().0
     }
 
-    /// Returns the header of the frame with this payload.
-    fn header(&self, (from, length): (usize, usize)) -> Tagged {
-        let last = self.sink.as_ref().is_none_or(|sink| from + length == sink.len());
-        Tagged { last, to: self.first.to.wrapping_add(from as u64), ..self.first }
+    /// Returns the offset of each payload.
+    fn payloads(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.length()).step_by(self.payload)
     }
 
-    /// Returns the places of the payloads in the sink of a read.
-    fn parts(&self) -> SmallVec<[Slice; MOST]> {
-        let sink = self.sink.as_ref();
-        let parts = sink.map(|sink| self.payloads().map(|(from, length)| sink.part(from, length)));
+    /// Returns the header of the frame whose payload has this offset.
+    fn header(&self, from: usize) -> Header {
+        self.first.behind(from, (from + self.payload).is_multiple_of(self.message))
+    }
+
+    /// Returns the places of the payloads in this memory.
+    fn parts(&self, memory: Option<Slice>) -> SmallVec<[Slice; MOST]> {
+        let parts = memory.map(|memory| self.payloads().map(move |from| memory.part(from, self.payload)));
         parts.into_iter().flatten().collect()
     }
 
@@ -201,37 +209,40 @@ impl Plan {
     /// goes to one of the parts, or to the next bytes of the room.
     fn add_targets<'a>(
         &self,
-        gaps: &'a mut [[u8; GAP]],
+        gaps: &'a mut [[u8; LONGEST_GAP]],
         parts: &'a [Slice],
         mut room: &'a mut [u8],
         targets: &mut Targets<'a>,
     ) {
         let mut parts = parts.iter();
-        for ((_, length), gap) in self.payloads().zip(gaps) {
-            targets.push(Target::Bytes(gap));
+        for gap in gaps {
+            targets.push(Target::Bytes(&mut gap[..self.gap()]));
             targets.push(match parts.next() {
                 Some(part) => Target::Memory(part),
-                None => Target::Bytes(room.split_off_mut(..length).unwrap_or_default()),
+                None => Target::Bytes(room.split_off_mut(..self.payload).unwrap_or_default()),
             });
         }
     }
 
     /// Compares the `came` bytes behind the current payload, which a read has placed in the targets, with the
     /// plan. Returns the number of frames that are as expected, complete but for the last one. All other
-    /// bytes go back into the stream, and zeros replace them in the sink.
+    /// bytes go back into the stream.
     fn settle(
         &self,
         mut came: usize,
-        gaps: &[[u8; GAP]],
+        gaps: &[[u8; LONGEST_GAP]],
+        parts: &[Slice],
         room: &mut Option<&mut StreamRoom<'_>>,
         staging: &mut Staging,
     ) -> usize {
-        for (count, (payload, gap)) in self.payloads().zip(gaps).enumerate() {
-            if came < GAP || gap[mpa::CRC_SIZE..] != self.header(payload).encode(payload.1) {
-                self.put_back(count, came, gaps, room, staging);
+        let header = self.first.lengths().0;
+        for (count, (from, gap)) in self.payloads().zip(gaps).enumerate() {
+            let expected = Ok((self.header(from), self.payload, header));
+            if came < self.gap() || Header::decode(&gap[mpa::CRC_SIZE..]) != expected {
+                self.put_back(count, came, gaps, parts, room, staging);
                 return count;
             }
-            came = came.saturating_sub(GAP + payload.1);
+            came = came.saturating_sub(self.gap() + self.payload);
         }
         staging.filled(came);
         gaps.len()
@@ -243,26 +254,24 @@ impl Plan {
         &self,
         first: usize,
         mut came: usize,
-        gaps: &[[u8; GAP]],
+        gaps: &[[u8; LONGEST_GAP]],
+        parts: &[Slice],
         room: &mut Option<&mut StreamRoom<'_>>,
         staging: &mut Staging,
     ) {
-        let expected = (gaps.len() - first) * GAP + self.length - first * self.payload;
+        let expected = (gaps.len() - first) * (self.gap() + self.payload);
         let behind = came.saturating_sub(expected);
         let behind = staging.room(behind.max(1))[..behind].to_vec();
         came -= behind.len();
-        for ((from, length), gap) in self.payloads().zip(gaps).skip(first) {
-            came -= staging.push_back(&gap[..came.min(GAP)]);
-            let length = came.min(length);
-            match (&self.sink, &mut *room) {
+        for (number, (from, gap)) in self.payloads().zip(gaps).enumerate().skip(first) {
+            came -= staging.push_back(&gap[..came.min(self.gap())]);
+            let length = came.min(self.payload);
+            match (parts.get(number), &mut *room) {
                 _ if length == 0 => break,
-                (Some(sink), _) => {
-                    let part = sink.part(from, length);
+                (Some(part), _) => {
                     let mut bytes = vec![0; length];
                     part.read(0, &mut bytes);
                     came -= staging.push_back(&bytes);
-                    bytes.fill(0);
-                    part.write(0, &bytes);
                 }
                 (None, Some(room)) => came -= staging.push_back(&room.rest()[from..][..length]),
                 (None, None) => {}
@@ -273,33 +282,94 @@ impl Plan {
 }
 
 impl Receiver {
-    /// Returns the frames that are expected behind the current payload, if they can be predicted.
-    fn plan(&self, room: Option<&mut StreamRoom<'_>>) -> Option<Plan> {
-        match (&self.state, room) {
-            (State::Payload { on_complete: OnComplete::Response { last: false }, .. }, _) => {
-                self.plan_response()
-            }
-            (State::Payload { destination: Destination::Remote { place, .. }, left, .. }, Some(room)) => {
-                self.plan_message(*place, *left, room)
-            }
-            _ => None,
+    /// Begins a frame: decides where the payload of its segment goes, and notes what it announces. Returns
+    /// the length of the trailer, too; `None` if the message has to wait for a receive.
+    ///
+    /// # Errors
+    /// The Terminate for a segment that is not allowed.
+    #[inline]
+    pub(super) fn begin_segment(
+        &mut self,
+        header: &Header,
+        length: usize,
+        consumed: usize,
+    ) -> Result<Option<(Content, usize)>, Stop> {
+        let mut count = ddp::announced(&self.header);
+        if count > 0 || self.announced.is_some() {
+            count = self.check_announced(header, length, count)?;
+        }
+        let Some(content) = self.begin(header, length, consumed)? else { return Ok(None) };
+        let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
+        self.ahead.begin(consumed + length + trailer, count > 0 || self.announced.is_some());
+        self.announced = (count > 0).then(|| Announced { next: header.behind(length, count == 1), count });
+        Ok(Some((content, trailer)))
+    }
+
+    /// Checks that a segment, which announces `count` others, may follow what the peer has announced. Returns
+    /// the number that counts.
+    ///
+    /// # Errors
+    /// The Terminate for another segment than that.
+    #[inline(never)]
+    fn check_announced(&self, header: &Header, length: usize, count: usize) -> Result<usize, Stop> {
+        if !self.connection.announces {
+            return Ok(0);
+        }
+        let is_allowed = match &self.announced {
+            // The last message of a peer that ends the connection, wherever it is.
+            _ if header.opcode() == Opcode::Terminate => true,
+            Some(announced) => announced.allows(header, length, count),
+            None => !header.is_last(),
+        };
+        let named = || Terminate::CATASTROPHIC_STREAM.with_header(&self.header[..header.lengths().0]);
+        match header.opcode() {
+            _ if is_allowed => Ok(count),
+            Opcode::ReadResponse => Err(Stop::response(named())),
+            _ => Err(named().into()),
         }
     }
 
-    /// Returns the segments that are expected behind the current one, whose header is known.
-    fn plan_response(&self) -> Option<Plan> {
-        let (Header::Tagged(Tagged { stag, to, .. }), length, _) = Header::decode(&self.header).ok()? else {
-            return None;
-        };
-        // A message among them might have to wait for a receive, with all bytes that have come behind it
-        // (SEC-12).
-        if length < LARGE || self.connection.receives.is_shared() {
-            return None;
+    /// Returns the frames that are expected behind the current payload.
+    fn plan(&self, room: Option<&mut StreamRoom<'_>>) -> Option<Plan> {
+        let State::Payload { destination, left, on_complete, .. } = &self.state else { return None };
+        match (destination, room) {
+            (Destination::Remote { place, .. }, Some(room)) => self.plan_message(*place, *left, room),
+            _ => self.plan_announced(destination, on_complete),
         }
-        let end = to.wrapping_add(length as u64);
-        // Offsets in the sink of this side count from 0.
-        let rest = self.connection.sending().queue.sink_from(usize::try_from(end).ok()?);
-        Plan::response(stag, end, length, &rest)
+    }
+
+    /// Returns the segments that the peer has announced, if all of them have a place.
+    fn plan_announced(&self, destination: &Destination, on_complete: &OnComplete) -> Option<Plan> {
+        let Announced { next: first, count: announced } = self.announced?;
+        let ((_, payload), count) = (first.lengths(), announced.min(MOST));
+        let (length, message) = (count * payload, announced * payload);
+        let sink = match (destination, first, on_complete) {
+            (Destination::Remote { access, .. }, Header::Tagged(Tagged { stag, to, .. }), _) => {
+                let ConnectionShared { keys, number, .. } = &*self.connection;
+                let grant = keys.resolve((stag, to), length, Intent::Write, *number).ok()?;
+                grant.access.is(access).then_some(None)?
+            }
+            (_, Header::Tagged(Tagged { to, .. }), OnComplete::Response { .. }) => {
+                // Offsets in the sink of this side count from 0.
+                Some(self.connection.sending().queue.sink_from(usize::try_from(to).ok()?))
+            }
+            (_, Header::Untagged(_), OnComplete::Send { .. }) => {
+                let (receive, placed) = self.receive.as_ref()?;
+                Some(inflight::range(&receive.payload, *placed, usize::MAX))
+            }
+            _ => return None,
+        };
+        let sink = match sink.as_deref() {
+            None => None,
+            Some([rest]) if rest.len() >= length => Some(rest.clone()),
+            // A sink in pieces is not worth the effort.
+            Some(_) => return None,
+        };
+        let mut plan = Plan { first, payload, count, message, sink, behind: BETWEEN };
+        if count < announced {
+            plan.behind = plan.gap();
+        }
+        Some(plan)
     }
 
     /// Returns the Writes of a message of a byte stream that are expected behind the current one, of which
@@ -311,7 +381,8 @@ impl Receiver {
             return None;
         }
         let room = room.initialized(place).len();
-        let count = rest.min(room.saturating_sub(left) / shape.payload);
+        let payload = shape.payload;
+        let count = rest.min(room.saturating_sub(left) / payload);
         if count == 0 {
             return None;
         }
@@ -319,8 +390,8 @@ impl Receiver {
         // for it.
         let behind = shape.tail(count).unwrap_or(self.ahead.headers(true));
         let to = place.address.wrapping_add(left as u64);
-        let first = Tagged { last: true, opcode: Opcode::Write, stag: place.key, to };
-        Some(Plan { first, payload: shape.payload, length: count * shape.payload, sink: None, behind })
+        let first = Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag: place.key, to });
+        Some(Plan { first, payload, count, message: payload, sink: None, behind })
     }
 
     /// Reads the rest of the current payload and the frames that are expected behind it, and accounts for the
@@ -330,50 +401,61 @@ impl Receiver {
         socket: &Socket,
         room: &mut Option<&mut StreamRoom<'_>>,
     ) -> Result<Option<usize>, Stop> {
+        if self.announced.is_none() && room.is_none() {
+            return Ok(None);
+        }
         let Some(plan) = self.plan(room.as_deref_mut()) else { return Ok(None) };
         let State::Payload { destination, left, .. } = &self.state else { return Ok(None) };
-        let (parts, mut gaps) = (plan.parts(), [[0; GAP]; MOST]);
-        let gaps = &mut gaps[..plan.length.div_ceil(plan.payload)];
-        let behind = self.staging.room(plan.behind);
-        let asked = left + gaps.len() * GAP + plan.length + behind.len();
-        let mut targets = Targets::new();
-        let (valid, next) = match (destination, room.as_deref_mut()) {
-            (Destination::Remote { access, .. }, Some(room)) => {
-                let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
-                let (current, next) = room.rest().split_at_mut(*left);
-                targets.push(Target::Bytes(current));
-                (Some(access.guard().ok_or_else(named)?), next)
-            }
-            (Destination::Local(current), _) => {
-                targets.extend(current.iter().map(Target::Memory));
-                (None, &mut [][..])
-            }
-            (Destination::Remote { .. }, None) => return Ok(None),
+        let left = *left;
+        // Checked again at every read: the memory may have been deregistered within the frame.
+        let access = match destination {
+            Destination::Remote { access, .. } => Some(access.clone()),
+            Destination::Local(_) => None,
         };
+        let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
+        let valid = access.as_ref().map(|access| access.guard().ok_or_else(named)).transpose()?;
+        let (current, memory, in_room) = match (destination, &valid, room.as_deref_mut()) {
+            (Destination::Remote { place, .. }, Some(valid), None) => {
+                let from = offset(*place);
+                let memory = valid.memory().map(|memory| memory.part(from + left, plan.length()));
+                (valid.part(from, left), memory, &mut [][..])
+            }
+            (Destination::Remote { .. }, _, Some(room)) => (Payload::new(), None, room.rest()),
+            (Destination::Local(parts), ..) => (parts.clone(), plan.sink.clone(), &mut [][..]),
+            (Destination::Remote { .. }, None, None) => return Ok(None),
+        };
+        let (direct, next) = in_room.split_at_mut(left.min(in_room.len()));
+        let (parts, mut gaps) = (plan.parts(memory), [[0; LONGEST_GAP]; MOST]);
+        let gaps = &mut gaps[..plan.count];
+        let behind = self.staging.room(plan.behind);
+        let asked = left + plan.count * plan.gap() + plan.length() + behind.len();
+        let mut targets = Targets::new();
+        targets.extend(current.iter().map(Target::Memory));
+        targets.extend((!direct.is_empty()).then_some(Target::Bytes(direct)));
         plan.add_targets(gaps, &parts, next, &mut targets);
         targets.push(Target::Bytes(behind));
         let length = socket.read(&mut targets, asked)?;
         drop(targets);
-        drop(valid);
         self.account_for_bytes(length);
         let mut came = length - self.placed(length, room, StreamRoom::advance);
-        let count = plan.settle(came, gaps, room, &mut self.staging);
-        for payload in plan.payloads().take(count) {
-            self.begin_planned(plan.header(payload), payload.1)?;
-            came -= GAP;
+        let count = plan.settle(came, gaps, &parts, room, &mut self.staging);
+        drop((current, parts, valid));
+        for gap in &gaps[..count] {
+            self.begin_planned(&gap[mpa::CRC_SIZE..plan.gap()])?;
+            came -= plan.gap();
             came -= self.placed(came, room, StreamRoom::advance);
         }
         Ok(Some(length))
     }
 
     /// Ends the current frame, because the next one has arrived as planned, and begins that one.
-    fn begin_planned(&mut self, header: Tagged, length: usize) -> Result<(), Stop> {
+    fn begin_planned(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        let Ok((header, length, consumed)) = Header::decode(bytes) else { return Ok(()) };
         self.frame_done();
-        self.header[..HEADER].copy_from_slice(&header.encode(length));
-        let content = self.begin(&Header::Tagged(header), length, HEADER)?;
-        let trailer = mpa::pad_length(Tagged::LEN + length) + mpa::CRC_SIZE;
-        self.ahead.begin(HEADER + length + trailer);
-        if let Some(Content::Payload(Place::Memory(destination), on_complete)) = content {
+        self.header[..consumed].copy_from_slice(bytes);
+        let content = self.begin_segment(&header, length, consumed)?;
+        if let Some((Content::Payload(place, on_complete), trailer)) = content {
+            let destination = self.destination(place, length);
             self.state = State::Payload { destination, left: length, trailer, on_complete };
         }
         Ok(())
@@ -404,27 +486,29 @@ mod tests {
     use tokio::io::ReadBuf;
 
     use super::*;
-    use crate::memory::{self, Owned, Shared};
+    use crate::memory::{self, Owned};
 
     const SEGMENT: usize = 96;
-    /// Frames behind the first one, of `SEGMENT` bytes each, or the last of a response of the half.
+    /// Frames behind the first one, of `SEGMENT` bytes each.
     const FRAMES: usize = 3;
 
-    /// Creates the sink behind the first segment: two and a half segments.
-    fn sink() -> Shared {
-        Owned::zeroed(SEGMENT * 5 / 2).expect("memory").share()
+    fn encoded(header: Header) -> Vec<u8> {
+        match header {
+            Header::Tagged(header) => header.encode(SEGMENT).to_vec(),
+            Header::Untagged(header) => header.encode(SEGMENT).to_vec(),
+        }
     }
 
     /// Creates the stream behind the first segment's payload: trailers, headers, payload, and the start of
     /// another message.
     fn stream(plan: &Plan) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for payload in plan.payloads() {
+        for from in plan.payloads() {
             bytes.extend([0; 4]);
-            bytes.extend(plan.header(payload).encode(payload.1));
-            bytes.extend((0..payload.1).map(|byte| byte as u8));
+            bytes.extend(encoded(plan.header(from)));
+            bytes.extend((0..SEGMENT).map(|byte| byte as u8));
         }
-        bytes.extend([9; GAP]);
+        bytes.resize(bytes.len() + plan.behind, 9);
         bytes
     }
 
@@ -433,37 +517,44 @@ mod tests {
     fn check(plan: &Plan, sent: &[u8], wrong: Option<usize>) {
         let (mut staging, mut bytes) = (Staging::default(), [0; FRAMES * SEGMENT]);
         let mut into = ReadBuf::new(&mut bytes);
-        let place = RemoteAddress { key: plan.first.stag, address: plan.first.to };
+        let place = RemoteAddress { key: 7, address: SEGMENT as u64 };
         let mut room = StreamRoom::new(&mut into, FRAMES * SEGMENT, place);
         staging.lend(64 * 1024);
-        let (parts, mut gaps, mut targets) = (plan.parts(), [[0; GAP]; FRAMES], Targets::new());
+        let (parts, mut gaps) = (plan.parts(plan.sink.clone()), [[0; LONGEST_GAP]; FRAMES]);
+        let mut targets = Targets::new();
         plan.add_targets(&mut gaps, &parts, room.rest(), &mut targets);
         targets.push(Target::Bytes(staging.room(plan.behind)));
         // A read that brings less than that is taken for one that has emptied the socket.
         assert_eq!(memory::room(&targets), stream(plan).len());
         memory::scatter(sent, &mut targets).expect("the memory is writable");
         drop(targets);
-        let count = plan.settle(sent.len(), &gaps, &mut Some(&mut room), &mut staging);
-        let arrived: usize = plan.payloads().take(count).map(|(_, length)| GAP + length).sum();
-        let placed = arrived.min(sent.len());
+        let count = plan.settle(sent.len(), &gaps, &parts, &mut Some(&mut room), &mut staging);
+        let placed = (count * (plan.gap() + SEGMENT)).min(sent.len());
         let case = format!("{} bytes, {wrong:?}", sent.len());
         assert_eq!(staging.unread(), &sent[placed..], "{case}");
         assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none: {case}");
         // A trailer, and the start of a header, decide nothing yet.
-        assert!(wrong.is_some() || sent.len() - placed <= GAP, "the others are in place, {placed}: {case}");
+        assert!(
+            wrong.is_some() || sent.len() - placed <= plan.gap(),
+            "the others are in place, {placed}: {case}"
+        );
         staging.give_back();
     }
 
     #[test]
     fn every_byte_is_placed_or_put_back() {
-        let rest = Payload::from_iter([sink().whole()]);
-        let first = Tagged { last: true, opcode: Opcode::Write, stag: 7, to: SEGMENT as u64 };
-        let message = Plan { first, payload: SEGMENT, length: FRAMES * SEGMENT, sink: None, behind: GAP };
-        let response = Plan::response(7, SEGMENT as u64, SEGMENT, &rest).expect("one piece, no padding");
-        for plan in [response, message] {
+        let write = Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag: 7, to: SEGMENT as u64 });
+        let (opcode, mo) = (Opcode::Send, SEGMENT as u32);
+        let send = Header::Untagged(Untagged { last: false, opcode, invalidate: 0, qn: 0, msn: 1, mo });
+        let sink = Owned::zeroed(SEGMENT * FRAMES).expect("memory").share().whole();
+        for (first, message, sink) in
+            [(write, 1, None), (write, FRAMES, Some(sink.clone())), (send, FRAMES + 1, Some(sink))]
+        {
+            let (payload, message) = (SEGMENT, message * SEGMENT);
+            let plan = Plan { first, payload, count: FRAMES, message, sink, behind: 16 };
             let whole = stream(&plan);
             for length in 0..=whole.len() {
-                for wrong in [None, Some(5), Some(GAP + SEGMENT + 10)] {
+                for wrong in [None, Some(5), Some(plan.gap() + SEGMENT + 10)] {
                     let mut sent = whole.clone();
                     if let Some(place) = wrong {
                         sent[place] ^= 1;
@@ -475,11 +566,20 @@ mod tests {
     }
 
     #[test]
-    fn unpredictable_segments_are_not_expected() {
-        let rest = Payload::from_iter([sink().whole()]);
-        assert!(Plan::response(7, 99, 99, &rest).is_none(), "padding");
-        assert!(Plan::response(7, 96, 96, &Payload::new()).is_none(), "nothing left");
-        let pieces = Payload::from_iter([sink().whole(), sink().whole()]);
-        assert!(Plan::response(7, 96, 96, &pieces).is_none(), "two pieces");
+    fn only_the_announced_segment_is_allowed() {
+        let next = Header::Tagged(Tagged { last: false, opcode: Opcode::Write, stag: 7, to: 9 });
+        let full = Tagged::FULL;
+        let announced = |count| Announced { next, count };
+        assert!(announced(3).allows(&next, full, 2));
+        for count in [0, 1, 3, MANY_FOLLOW] {
+            assert!(!announced(3).allows(&next, full, count), "{count}");
+        }
+        assert!(!announced(3).allows(&next, full - 1, 2), "another length");
+        assert!(!announced(3).allows(&next.behind(1, false), full, 2), "another place");
+        assert!(!announced(3).allows(&next.behind(0, true), full, 2), "an end");
+        // The highest number says nothing of the end.
+        let many = announced(MANY_FOLLOW);
+        assert!(many.allows(&next, full, MANY_FOLLOW) && many.allows(&next, full, MANY_FOLLOW - 1));
+        assert!(!many.allows(&next, full, MANY_FOLLOW - 2));
     }
 }

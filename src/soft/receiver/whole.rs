@@ -1,8 +1,8 @@
 //! Frames that have arrived as a whole: nearly every small one has, by one read at a frame boundary.
 //!
 //! They are parsed where they were read, in the room of the thread, and nothing is kept of them. The rest of
-//! the bytes, from the first frame on of which a part is missing or which has to wait, is staged and goes the
-//! general way, which makes the same decisions: [`Receiver::begin`], [`Receiver::place`],
+//! the bytes, from the first frame on of which a part is missing, which has to wait or which announces others,
+//! is staged and goes the general way, which makes the same decisions: [`Receiver::begin`], [`Receiver::place`],
 //! [`Receiver::complete`].
 
 use tracing::trace;
@@ -14,7 +14,7 @@ use super::{Receiver, State};
 use crate::inflight::{Completed, WakeList};
 use crate::soft::connection::Socket;
 use crate::soft::receive_queue::Receive;
-use crate::wire::ddp::{Header, Tagged, Untagged};
+use crate::wire::ddp::{self, Header, Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Opcode;
 
@@ -73,7 +73,7 @@ impl Receiver {
             // What is wrong with a header is reported in the general way.
             let Ok((header, length, consumed)) = Header::decode(rest) else { break };
             let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
-            if rest.len() < frame {
+            if rest.len() < frame || ddp::announced(start) > 0 && self.connection.announces {
                 break;
             }
             self.header = *start;
@@ -88,7 +88,7 @@ impl Receiver {
                     Some(Content::Control(control)) => self.control(control, payload, turn.wakes)?,
                 }
             }
-            self.ahead.begin(frame);
+            self.ahead.begin(frame, false);
             self.frame_done();
             taken += frame;
         }

@@ -1,12 +1,14 @@
 //! The frames of the peer.
 
-use common::raw::{READ_REQUEST, READ_RESPONSE, TERMINATE, WRITE, fpdu, read_payload, tagged, untagged};
+use common::raw::{
+    READ_REQUEST, READ_RESPONSE, TERMINATE, WRITE, announcing, fpdu, read_payload, tagged, untagged,
+};
 
 use super::model::Verdict;
-use super::{Session, pattern};
+use super::{PAYLOAD, Session, pattern};
 use crate::frame::{
-    ATOMIC_QUEUE, ATOMIC_REQUEST, ATOMIC_RESPONSE, Atomic, IMMEDIATE, IMMEDIATE_SOLICITED, MOST_TAGGED,
-    MOST_UNTAGGED, READ_QUEUE, SEND_QUEUE, TERMINATE_QUEUE, parse,
+    ATOMIC_QUEUE, ATOMIC_REQUEST, ATOMIC_RESPONSE, Atomic, FULL_TAGGED, IMMEDIATE, IMMEDIATE_SOLICITED,
+    MOST_TAGGED, MOST_UNTAGGED, READ_QUEUE, SEND_QUEUE, TERMINATE_QUEUE, parse,
 };
 use crate::input::Input;
 use crate::reader::SECRET;
@@ -127,12 +129,30 @@ impl Session {
         let length = self.payload_length(input).min(size as usize).min(MOST_TAGGED);
         let to = u64::from(input.byte()).min(size - length as u64);
         let (last, seed) = (input.flag(), input.byte());
-        self.emit(tagged(WRITE, last, stag, to, &pattern(seed.into(), length)), false, None);
+        // Its first segment is short, and the others are full.
+        let most = if self.options.narrow { 0 } else { size.saturating_sub(to) as usize };
+        let full = most.saturating_sub(length).min(PAYLOAD.saturating_sub(self.payload)) / FULL_TAGGED;
+        if !self.announces || full == 0 || self.announced.is_some() || !input.flag() {
+            self.emit(tagged(WRITE, last, stag, to, &pattern(seed.into(), length)), false, None);
+            return;
+        }
+        self.payload += full * FULL_TAGGED;
+        let bytes = pattern(seed.into(), length + full * FULL_TAGGED);
+        let mut from = 0;
+        for follow in (0..=full).rev() {
+            let end = bytes.len() - follow * FULL_TAGGED;
+            let segment = tagged(WRITE, follow == 0, stag, to + from as u64, &bytes[from..end]);
+            self.emit(announcing(segment, follow), false, None);
+            from = end;
+        }
     }
 
     /// The answer to the oldest read of our end.
     pub(super) fn answer(&mut self, input: &mut Input<'_>) {
         let (flags, size) = (input.byte(), input.length().max(1));
+        if self.announced.is_some() {
+            return;
+        }
         let Some((sink, length)) = self.reader.asked.pop_front() else { return };
         let wrong = flags & 7 == 7;
         self.reader.clean &= !wrong;

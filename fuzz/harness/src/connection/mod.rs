@@ -27,7 +27,7 @@ use tokio_rdma::{
 
 pub(crate) use self::start::Options;
 use self::start::{accept, connect};
-use crate::frame::MOST_ULPDU;
+use crate::frame::{Header, MOST_ULPDU};
 use crate::input::Input;
 use crate::peer::Peer;
 use crate::reader::{Reader, is_full_of};
@@ -123,6 +123,10 @@ pub(crate) struct Session {
     adapter: Adapter,
     options: Options,
     crc: bool,
+    /// Both ends announce how many segments follow.
+    announces: bool,
+    /// The next segment that the peer has announced, and how many follow that one.
+    announced: Option<(Header, usize)>,
     peer: Peer,
     reader: Reader,
     establishing: Option<LocalBoxFuture<'static, Option<Connection>>>,
@@ -219,8 +223,10 @@ impl Session {
         Self {
             adapter,
             crc: false,
+            announces: false,
+            announced: None,
             peer,
-            reader: Reader::new(false, ReadLimits::NONE),
+            reader: Reader::new(false, false, ReadLimits::NONE),
             establishing: Some(establishing),
             connection: None,
             established: false,
@@ -260,9 +266,9 @@ impl Session {
     }
 
     /// The start-up frames are exchanged.
-    fn begin(&mut self, crc: bool, limits: ReadLimits) {
-        self.crc = crc;
-        self.reader = Reader::new(crc, limits);
+    fn begin(&mut self, crc: bool, announces: bool, limits: ReadLimits) {
+        (self.crc, self.announces) = (crc, announces);
+        self.reader = Reader::new(crc, announces, limits);
         self.may_speak = self.options.active;
         self.peer.begin(self.options.piece);
     }
@@ -368,7 +374,8 @@ impl Session {
             self.until("a broken rule ends it", |session| session.peer.ended).await;
             assert!(self.reader.terminated || !self.must_terminate, "a violation without a Terminate");
         }
-        if !self.reader.clean {
+        // Nothing but the rest of an announced message may follow.
+        if !self.reader.clean || self.announced.is_some() {
             return;
         }
         assert!(self.over.is_none(), "legal frames end the connection: {:?}", self.over);

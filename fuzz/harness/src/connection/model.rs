@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::raw::{READ_REQUEST, SEND, TERMINATE, WRITE};
+use common::raw::{READ_REQUEST, SEND, TERMINATE, WRITE, announced};
 use tokio_rdma::Access;
 
 use super::{Known, Session};
@@ -12,6 +12,9 @@ use crate::frame::{
     SEND_QUEUE, SEND_SOLICITED, is_immediate, is_send, parse,
 };
 use crate::reader::{Asked, Awaited, Wanted};
+
+/// The most announced segments that our end reads at once.
+const MOST_AT_ONCE: usize = 16;
 
 /// The consequence of a frame of the peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,9 +34,17 @@ impl Session {
         if crc_error {
             return Verdict::Illegal;
         }
+        if let (true, WRITE, Place::Tagged { stag, to }) = (self.announces, header.opcode, header.place) {
+            // What follows may be placed before its header is looked at.
+            let rest = announced(ulpdu).min(MOST_AT_ONCE) * header.full();
+            self.writes(stag, to.wrapping_add(payload.len() as u64), rest);
+        }
         if !self.reader.clean {
             self.guess(&header, payload);
             return Verdict::Unsure;
+        }
+        if !self.is_as_announced(&header, payload.len(), announced(ulpdu)) {
+            return Verdict::Illegal;
         }
         match header.place {
             Place::Tagged { .. } if header.opcode != WRITE => Verdict::Unsure,
@@ -53,6 +64,22 @@ impl Session {
                 self.judge_untagged(&header, (queue, number, offset), payload)
             }
         }
+    }
+
+    /// Returns whether a segment may come behind what was announced, and notes what it announces.
+    fn is_as_announced(&mut self, header: &Header, length: usize, count: usize) -> bool {
+        if !self.announces || header.opcode == TERMINATE {
+            return true;
+        }
+        let allowed = match self.announced {
+            Some((next, behind)) => {
+                let counted = count == behind || (count == 63 && behind == 62);
+                *header == next && length == header.full() && counted
+            }
+            None => count == 0 || !header.last,
+        };
+        self.announced = (count > 0).then(|| (header.next(length, count == 1), count - 1));
+        allowed
     }
 
     fn judge_untagged(&mut self, header: &Header, at: (u32, u32, u32), payload: &[u8]) -> Verdict {

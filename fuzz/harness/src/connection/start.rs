@@ -1,7 +1,8 @@
 //! Both ends up to the point where the input takes over.
 
 use common::raw::{
-    self, CRC, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ, RTR_SEND, RTR_WRITE, Start,
+    self, CRC, OFFERS_ANNOUNCEMENTS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ, RTR_SEND,
+    RTR_WRITE, Start, TAKES_ANNOUNCEMENTS,
 };
 use futures::FutureExt;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePair, ReadLimits};
@@ -32,6 +33,8 @@ pub(crate) struct Options {
     pub(crate) hard: bool,
     /// The stream holds little.
     pub(crate) narrow: bool,
+    /// The peer announces how many segments follow.
+    pub(crate) announces: bool,
 }
 
 impl Options {
@@ -49,20 +52,22 @@ impl Options {
             watch: !bit(b, 1),
             hard: bit(b, 2),
             narrow: bit(d, 4),
+            announces: bit(d, 5),
             piece: if bit(b, 3) { usize::from(b >> 4) + 1 } else { 0 },
             offered: ReadLimits::new((c & 15).into(), (c >> 4).into())
                 .capped_to(ReadLimits::new(8, (d & 15).into())),
         }
     }
 
-    fn start(&self) -> Start {
+    /// The frame of the peer. `announcing` is its bit for announced segments.
+    fn start(&self, announcing: u16) -> Start {
         let [send, write, read] = self.rtr;
         let ReadLimits { inbound, outbound } = self.offered.swapped();
         let bit = |set: bool, bit: u16| if set { bit } else { 0 };
         let ird = inbound as u16 | bit(self.peer_to_peer, PEER_TO_PEER) | bit(send, RTR_SEND);
         let ord = outbound as u16 | bit(write, RTR_WRITE) | bit(read, RTR_READ);
         let start = if self.enhanced { Start::enhanced(ird, ord) } else { Start::plain(1) };
-        start.flag(bit(self.ask_crc, CRC))
+        start.flag(bit(self.ask_crc, CRC) | bit(self.announces, announcing))
     }
 }
 
@@ -81,7 +86,7 @@ pub(super) async fn accept(
     let listener = stage.listener(&adapter);
     let stream = stage.peer.tcp_connect(stage.address()).await.expect("our stack listens");
     let mut peer = Peer::new(stream, 0);
-    peer.queue(&options.start().encode(REQUEST_KEY));
+    peer.queue(&options.start(OFFERS_ANNOUNCEMENTS).encode(REQUEST_KEY));
     peer.transfer();
     let request = within("a request comes", listener.request()).await.expect("a request");
     let params = AcceptParams::default().read_limits(options.offered);
@@ -91,7 +96,9 @@ pub(super) async fn accept(
     let reply = session.start_frame(REPLY_KEY).await;
     assert_eq!(reply.flags & REJECT, 0, "our own accept");
     let crc = reply.flags & CRC != 0;
-    session.begin(crc, reply.words.map_or(session.options.offered, limits));
+    let announces = reply.flags & TAKES_ANNOUNCEMENTS != 0;
+    assert_eq!(announces, session.options.announces && !crc, "an offer is taken");
+    session.begin(crc, announces, reply.words.map_or(session.options.offered, limits));
     let Some((ird, ord)) = reply.words.filter(|(ird, _)| ird & PEER_TO_PEER != 0) else { return session };
     if session.options.silent {
         return session;
@@ -135,12 +142,14 @@ pub(super) async fn connect(
     assert_ne!(said.0 & PEER_TO_PEER, 0);
     let answer = if session.options.enhanced { session.options.offered } else { ReadLimits::default() };
     let crc = request.flags & CRC != 0 || session.options.ask_crc;
-    session.begin(crc, limits(said).capped_to(answer));
+    let announces = session.options.announces && !crc;
+    assert_eq!(request.flags & OFFERS_ANNOUNCEMENTS == 0, request.flags & CRC != 0, "an offer");
+    session.begin(crc, announces, limits(said).capped_to(answer));
     // A peer that asks for nothing that was offered is not served.
     let [_, write, read] = session.options.rtr;
     let good = !session.options.enhanced || !session.options.peer_to_peer || write || read;
     session.reader.clean = good;
-    let reply = session.options.start().encode(REPLY_KEY);
+    let reply = session.options.start(TAKES_ANNOUNCEMENTS).encode(REPLY_KEY);
     session.peer.queue(&reply);
     if !session.options.silent {
         session.until("it connects", |session| session.establishing.is_none()).await;

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use common::raw::{
-    self, CRC, MARKERS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ, RTR_WRITE, Start,
+    self, CRC, MARKERS, OFFERS_ANNOUNCEMENTS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ,
+    RTR_WRITE, Start,
 };
 use futures::FutureExt;
 use tokio_rdma::error::ConnectError;
 use tokio_rdma::{ConnectParams, ReadLimits, Reply};
 
-use super::{NO_LIMIT, crc_flag, deliver, limits, queue_pair, rtr, said, stream, terminate, words};
+use super::{NO_LIMIT, bit, crc_flag, deliver, limits, queue_pair, rtr, said, stream, terminate, words};
 use crate::input::Input;
 use crate::peer::Peer;
 use crate::stage::{Stage, within};
@@ -44,6 +45,7 @@ pub(super) async fn run(input: &mut Input<'_>) {
         deliver(peer).await;
         let (ird, ord) = words(attempt.offer);
         let request = Start::enhanced(ird | PEER_TO_PEER, ord | RTR_WRITE | RTR_READ).flag(crc_flag(crc));
+        let request = request.flag(bit(!crc, OFFERS_ANNOUNCEMENTS));
         assert_eq!(std::mem::take(&mut peer.incoming), request.encode(REQUEST_KEY), "the request");
         peer.queue(&bytes);
         deliver(peer).await;

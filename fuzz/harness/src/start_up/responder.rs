@@ -1,8 +1,8 @@
 //! Our end accepts, and the peer sends any bytes for a request.
 
 use common::raw::{
-    self, ENHANCED, MARKERS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ, RTR_SEND, RTR_WRITE,
-    Start,
+    self, ENHANCED, MARKERS, OFFERS_ANNOUNCEMENTS, PEER_TO_PEER, REJECT, REPLY_KEY, REQUEST_KEY, RTR_READ,
+    RTR_SEND, RTR_WRITE, Start, TAKES_ANNOUNCEMENTS,
 };
 use futures::FutureExt;
 use tokio::time::Instant;
@@ -107,7 +107,8 @@ async fn offered(adapter: &Adapter, listener: &Listener, peer: &mut Peer, start:
     let limits = answer.limits.capped_to(most).capped_to(offer).capped_to(ReadLimits::new(MOST, MOST));
     let wants_crc = answer.crc || start.flags & raw::CRC != 0;
     let words = start.words.map(|words| accepted_words(words, limits));
-    let flags = bit(words.is_some(), ENHANCED) | crc_flag(wants_crc);
+    let announces = start.flags & OFFERS_ANNOUNCEMENTS != 0 && !wants_crc;
+    let flags = bit(words.is_some(), ENHANCED) | crc_flag(wants_crc) | bit(announces, TAKES_ANNOUNCEMENTS);
     let reply = Start { flags, revision: start.revision, words, data: answer.data.clone() };
 
     let queue_pair = queue_pair(adapter);

@@ -101,8 +101,8 @@ async fn a_reset_that_a_reader_takes_is_reported() {
     }
 }
 
-// A peer decides how long a message waits for a shared receive, and all that was read behind it, also if the
-// segments of a read of this side were expected there (SEC-12).
+// A peer decides how long a message waits for a shared receive, and all that was read behind it, also if a
+// read of this side is being answered (SEC-12).
 #[tokio::test]
 async fn little_waits_behind_a_message_in_a_read() {
     const SEGMENT: usize = 16 * KIB;
