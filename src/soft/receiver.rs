@@ -444,7 +444,10 @@ impl Receiver {
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(turn)?,
-                State::Header => self.parse_header(turn)?,
+                State::Header => match self.staged_frames(turn)? {
+                    0 => self.parse_header(turn)?,
+                    _ => Step::Continue,
+                },
                 State::Payload { .. } => self.place_payload(&mut turn.room)?,
                 State::Control { .. } => self.parse_control(turn.wakes)?,
                 State::Trailer { .. } => self.skip_trailer(turn.wakes),
@@ -514,16 +517,6 @@ impl Receiver {
                 self.staging.take(consumed);
                 self.state = State::Control { length, trailer, control };
                 return self.parse_control(turn.wakes);
-            }
-            // Nearly every small frame has arrived as a whole.
-            Content::Payload(place, on_complete)
-                if self.staging.unread().len() >= consumed + length + trailer =>
-            {
-                let payload = &self.staging.unread()[consumed..][..length];
-                self.place(place, payload, consumed, &mut turn.room)?;
-                self.staging.take(consumed + length + trailer);
-                self.complete(on_complete, turn.wakes);
-                self.frame_done();
             }
             Content::Payload(place, on_complete) => {
                 self.staging.take(consumed);

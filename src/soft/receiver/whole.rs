@@ -1,8 +1,8 @@
-//! Frames that have arrived as a whole: nearly every small one has, by one read at a frame boundary.
+//! Frames that have arrived as a whole: nearly every small one has.
 //!
-//! They are parsed where they were read, in the room of the thread, and nothing is kept of them. The rest of
-//! the bytes, from the first frame on of which a part is missing, which has to wait or which announces others,
-//! is staged and goes the general way, which makes the same decisions: [`Receiver::begin`], [`Receiver::place`],
+//! If a read begins with a frame, they are parsed where they were read, in the room of the thread, and nothing
+//! is kept of them. A frame of which a part is missing, which has to wait or which announces others is staged
+//! and goes the general way, which makes the same decisions: [`Receiver::begin`], [`Receiver::place`],
 //! [`Receiver::complete`].
 
 use tracing::trace;
@@ -61,6 +61,23 @@ impl Receiver {
             }
         }
         Ok(true)
+    }
+
+    /// Processes the staged frames that have arrived as a whole, unless the first frame of the peer, which is
+    /// alone in its turn, or an announced one is next. Returns the number of their bytes.
+    pub(super) fn staged_frames(&mut self, turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+        let unread = self.staging.unread();
+        let Some(&length) = unread.first_chunk() else { return Ok(0) };
+        let is_whole = unread.len() >= mpa::fpdu_length(usize::from(u16::from_be_bytes(length)));
+        if !is_whole || !self.heard || self.announced.is_some() {
+            return Ok(0);
+        }
+        let staging = std::mem::take(&mut self.staging);
+        let outcome = self.whole_frames(staging.unread(), turn);
+        self.staging = staging;
+        let taken = outcome?;
+        self.staging.take(taken);
+        Ok(taken)
     }
 
     /// Processes the frames at the start of the bytes, up to the first of which a part is missing or which
