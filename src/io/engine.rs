@@ -7,8 +7,8 @@ use std::future::poll_fn;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures::task::AtomicWaker;
@@ -24,7 +24,7 @@ use crate::inflight::WakeList;
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
-use crate::provider::stream::{StreamInbox, StreamNews, StreamSend};
+use crate::provider::stream::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD};
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
@@ -60,12 +60,47 @@ pub(super) struct StreamEngine {
     traffic: Traffic,
     /// The runtime for the remaining work when the stream is dropped.
     pub(super) runtime: Option<Handle>,
-    wakers: Arc<Wakers>,
     /// The wakers of the receive queue, of the send queue, and of a provider that reads for the reader.
     received: Waker,
     completed: Waker,
     reading: Waker,
+    inner: Arc<Inner>,
+}
+
+/// The part of an end that a provider reaches with the messages of the peer.
+struct Inner {
     state: Mutex<State>,
+    wakers: Arc<Wakers>,
+}
+
+impl StreamSink for Inner {
+    fn take(&self, word: [u8; WORD]) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
+        let State { machine, ended, .. } = &mut *state;
+        // A message that violates the protocol changes nothing. It goes the way of the others, whose consequences take
+        // locks of the provider.
+        match Message::from_bytes(word, machine.peer_is_big_endian()) {
+            Ok(data @ Message::Data(_)) if ended.is_none() => machine.apply(data).is_ok(),
+            _ => false,
+        }
+    }
+
+    #[cfg(feature = "soft")]
+    fn collect_wakers(&self, wakes: &mut WakeList) {
+        self.wakers.collect(wakes);
+    }
+}
+
+impl Drop for StreamEngine {
+    fn drop(&mut self) {
+        // A provider that delivers a message just now may drop the rest, and has its own locks.
+        let mut state = self.inner.state.lock();
+        let notifications = (state.receives.take(), state.completions.take());
+        drop(state);
+        drop(notifications);
+        self.inner.wakers.reader.poller.take();
+        self.inner.wakers.writer.poller.take();
+    }
 }
 
 struct State {
@@ -125,9 +160,9 @@ impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
         let broken = std::mem::take(&mut self.has_unreported_end).then(|| self.ended.clone()).flatten();
         let wakes = (!self.wakes.is_empty()).then(|| std::mem::take(&mut self.wakes));
-        self.end.wakers.release();
+        self.end.inner.wakers.release();
         self.guard = None;
-        self.end.wakers.wake();
+        self.end.inner.wakers.wake();
         if let Some(mut wakes) = wakes {
             wakes.wake_all();
         }
@@ -173,6 +208,11 @@ impl StreamEngine {
         };
         let wakers = Arc::<Wakers>::default();
         let confirms = settings.confirms && peer.confirms && connection.read_limits().outbound > 0;
+        let inner = Arc::new(Inner { state: Mutex::new(state), wakers: wakers.clone() });
+        if let Incoming::Inbox(inbox) = &queues.incoming {
+            let sink: Weak<Inner> = Arc::downgrade(&inner);
+            inbox.connect(sink);
+        }
         let end = Self {
             connection,
             queue_pair,
@@ -189,8 +229,7 @@ impl StreamEngine {
             received: wakers.waker(Cause::Receive),
             completed: wakers.waker(Cause::Completion),
             reading: wakers.waker(Cause::Reading),
-            wakers,
-            state: Mutex::new(state),
+            inner,
         };
         // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
         end.advance(&mut end.lock());
@@ -198,8 +237,8 @@ impl StreamEngine {
     }
 
     fn lock(&self) -> StateGuard<'_> {
-        let guard = self.state.lock();
-        self.wakers.defer();
+        let guard = self.inner.state.lock();
+        self.inner.wakers.defer();
         StateGuard { end: self, guard: Some(guard) }
     }
 
@@ -238,7 +277,7 @@ impl StreamEngine {
                 return Poll::Ready(done);
             }
         }
-        self.wakers.register(side, cx.waker());
+        self.inner.wakers.register(side, cx.waker());
         self.poll_registered(cx, side, attempt)
     }
 
@@ -282,7 +321,7 @@ impl StreamEngine {
 
     /// Waits like [`poll_for`](Self::poll_for), for any number of tasks.
     async fn wait_for<T>(&self, side: Side, mut attempt: impl FnMut(&mut State, bool) -> Option<T>) -> T {
-        let waits = self.wakers.waits(side);
+        let waits = self.inner.wakers.waits(side);
         let mut woken = pin!(waits.next());
         poll_fn(|cx| {
             let budget = ready!(coop::poll_proceed(cx));
@@ -326,7 +365,7 @@ impl StreamEngine {
             Incoming::Receives(queue) => {
                 self.arm_queue(state, queue, |state| &mut state.receives, &self.received)
             }
-            Incoming::Inbox(inbox) => inbox.listen(&self.received),
+            Incoming::Inbox(inbox) => inbox.listen(),
         };
         if side == Side::Writer || state.machine.is_control_blocked() {
             is_due |= self.arm_initiator(state);
@@ -379,7 +418,7 @@ impl StreamEngine {
             Incoming::Receives(queue) => return self.collect_from(state, queue),
             Incoming::Inbox(inbox) => inbox,
         };
-        let mut any = false;
+        let mut any = inbox.has_unprocessed();
         for _ in 0..TURNS * RESULTS {
             let Some(news) = inbox.take() else { break };
             any = true;
@@ -497,6 +536,7 @@ impl StreamEngine {
 
     /// Posts the control messages that are due, and what else has to be sent for the end of the stream.
     fn advance(&self, state: &mut State) {
+        self.queues.incoming.processed();
         loop {
             while state.ended.is_none()
                 && let Some(control) = state.machine.control()
@@ -512,7 +552,7 @@ impl StreamEngine {
                 self.handle_refused_post(state, kind);
             }
             let blocked = state.machine.is_control_blocked() && state.ended.is_none();
-            self.wakers.set_eager(blocked);
+            self.inner.wakers.set_eager(blocked);
             // A control message that is on its way may have completed, and no task would look for that. If none has,
             // the completion of the next wakes the tasks of both directions.
             if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.arm_initiator(state)) {
@@ -649,6 +689,16 @@ impl Wakers {
         self.pending.fetch_or(sides, Ordering::SeqCst);
         if !self.deferred.load(Ordering::SeqCst) {
             self.wake();
+        }
+    }
+
+    /// Collects the wakers of both sides, for a provider that must not run them now.
+    #[cfg(feature = "soft")]
+    fn collect(self: &Arc<Self>, wakes: &mut WakeList) {
+        let tasks = [&self.reader, &self.writer];
+        wakes.extend(tasks.iter().filter_map(|tasks| tasks.poller.take()));
+        if tasks.iter().any(|tasks| tasks.others.load(Ordering::SeqCst) > 0) {
+            wakes.extend([self.waker(Cause::Receive)]);
         }
     }
 

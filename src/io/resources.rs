@@ -184,8 +184,20 @@ impl Incoming {
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Receives(queue) => queue.is_empty(),
-            Self::Inbox(inbox) => inbox.is_empty(),
+            Self::Inbox(inbox) => inbox.is_empty() && !inbox.has_unprocessed(),
         }
+    }
+
+    /// Notes that what follows from the messages has been processed.
+    pub(super) fn processed(&self) {
+        if let Self::Inbox(inbox) = self {
+            inbox.processed();
+        }
+    }
+
+    /// Returns whether a provider that reads for the reader would do so now, as it expects large frames.
+    pub(super) fn reads_for_reader(&self) -> bool {
+        matches!(self, Self::Inbox(inbox) if inbox.expects_large())
     }
 
     /// Polls the device for messages that have arrived.

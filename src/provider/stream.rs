@@ -2,13 +2,13 @@
 //!
 //! On a device a stream posts requests for registered memory. The soft provider can do without: it takes the bytes of
 //! the caller straight to the socket, and returns how many there was room for. It reads into the memory of the caller
-//! what the peer writes to the place that is read next, and puts the Sends of the peer into an inbox: no receive is
-//! posted for them.
+//! what the peer writes to the place that is read next. It delivers the Sends of the peer to the stream where they
+//! arrive, or, while the stream is in use, puts them into its inbox: no receive is posted for them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::sync::Arc;
-use std::task::Waker;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::BufMut;
 use tokio::io::ReadBuf;
@@ -19,6 +19,8 @@ use crate::inflight::WakeList;
 #[cfg(feature = "soft")]
 use crate::memory::Target;
 use crate::sync::Mutex;
+#[cfg(feature = "soft")]
+use crate::sync::MutexGuard;
 
 /// The length of the payload of a Send of a stream.
 pub(crate) const WORD: usize = 4;
@@ -168,10 +170,30 @@ pub(crate) enum StreamSend {
     Other(usize),
 }
 
-/// The Sends of the peer of a stream that the stream has not taken yet, in order.
+/// The stream that an inbox belongs to. Its methods are called while the provider has its own locks.
+pub(crate) trait StreamSink: Send + Sync {
+    /// Takes a Send that has arrived, if no other thread uses the stream and the Send only announces data. Returns whether
+    /// it did: if not, nothing has changed, and the Send waits in the inbox for a task of the stream.
+    fn take(&self, word: [u8; WORD]) -> bool;
+
+    /// Collects the wakers of the tasks that wait for a Send or for the end.
+    #[cfg(feature = "soft")]
+    fn collect_wakers(&self, wakes: &mut WakeList);
+}
+
+/// The Sends of the peer of a stream: to the stream itself, or in order into a queue until the stream takes them.
 #[derive(Debug)]
 pub(crate) struct StreamInbox {
     inbox: Mutex<Inbox>,
+    /// There is news in the inbox.
+    has_news: AtomicBool,
+    /// The number of Sends that the stream has taken where they arrived, until it has processed what follows from them.
+    unprocessed: AtomicUsize,
+    /// Tasks wait for news.
+    listens: AtomicBool,
+    /// The next frames are likely to be large: then the provider reads for a reader that waits.
+    expects_large: AtomicBool,
+    sink: OnceLock<Weak<dyn StreamSink>>,
     depth: usize,
     ring: u64,
 }
@@ -179,9 +201,6 @@ pub(crate) struct StreamInbox {
 #[derive(Debug, Default)]
 struct Inbox {
     sends: VecDeque<StreamSend>,
-    /// Wakes the stream, if `listens`.
-    waker: Option<Waker>,
-    listens: bool,
     /// Nothing has come for a while.
     idle: bool,
     end: End,
@@ -211,13 +230,30 @@ impl StreamInbox {
     /// Creates an inbox for at most `depth` Sends at a time. The ring that the peer writes is from the offset `ring`
     /// on.
     pub(crate) fn new(depth: usize, ring: u64) -> Arc<Self> {
-        Arc::new(Self { inbox: Mutex::default(), depth, ring })
+        Arc::new(Self {
+            inbox: Mutex::default(),
+            has_news: AtomicBool::new(false),
+            unprocessed: AtomicUsize::new(0),
+            listens: AtomicBool::new(false),
+            expects_large: AtomicBool::new(false),
+            sink: OnceLock::new(),
+            depth,
+            ring,
+        })
+    }
+
+    /// Sets the stream, once.
+    pub(crate) fn connect(&self, sink: Weak<dyn StreamSink>) {
+        let _ = self.sink.set(sink);
     }
 
     /// Takes the next news, if there is one.
     pub(crate) fn take(&self) -> Option<StreamNews> {
+        if self.is_empty() {
+            return None;
+        }
         let mut inbox = self.inbox.lock();
-        match (inbox.sends.pop_front(), inbox.end) {
+        let news = match (inbox.sends.pop_front(), inbox.end) {
             (Some(send), _) => Some(StreamNews::Send(send)),
             (None, _) if std::mem::take(&mut inbox.idle) => Some(StreamNews::Idle),
             (None, End::Reached) => {
@@ -225,26 +261,37 @@ impl StreamInbox {
                 Some(StreamNews::Ended)
             }
             (None, End::Open | End::Told) => None,
-        }
+        };
+        self.has_news.store(!inbox.is_empty(), Ordering::SeqCst);
+        news
     }
 
     /// Returns whether there is no news.
     pub(crate) fn is_empty(&self) -> bool {
-        self.inbox.lock().is_empty()
+        !self.has_news.load(Ordering::SeqCst)
     }
 
-    /// Has this waker woken, once, when there is news. Returns `true` if there is already.
-    pub(crate) fn listen(&self, waker: &Waker) -> bool {
-        let mut inbox = self.inbox.lock();
-        if !inbox.is_empty() {
-            return true;
-        }
-        inbox.listens = inbox.end == End::Open;
-        let known = inbox.waker.as_ref().is_some_and(|known| known.will_wake(waker));
-        let old = if known { None } else { inbox.waker.replace(waker.clone()) };
-        drop(inbox);
-        drop(old);
-        false
+    /// Returns whether the stream has taken Sends where they arrived since [`processed`](Self::processed).
+    pub(crate) fn has_unprocessed(&self) -> bool {
+        self.unprocessed.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that the stream has processed what follows from the Sends that it has taken.
+    pub(crate) fn processed(&self) {
+        self.unprocessed.store(0, Ordering::Relaxed);
+    }
+
+    /// Has the tasks that wait woken, once, when there is news. Returns `true` if there is already. The caller has locked the
+    /// stream, and found there nothing that the tasks wait for.
+    pub(crate) fn listen(&self) -> bool {
+        // Either this sees the news, or `notify` sees that tasks wait.
+        self.listens.store(true, Ordering::SeqCst);
+        !self.is_empty()
+    }
+
+    /// Returns whether the next frames are likely to be large.
+    pub(crate) fn expects_large(&self) -> bool {
+        self.expects_large.load(Ordering::Relaxed)
     }
 }
 
@@ -255,23 +302,56 @@ impl StreamInbox {
         self.ring
     }
 
-    /// Delivers a Send of the peer. Returns `false` if there are as many as there may be.
+    /// Sets whether the next frames are likely to be large.
+    pub(crate) fn set_expects_large(&self, expects_large: bool) {
+        self.expects_large.store(expects_large, Ordering::Relaxed);
+    }
+
+    /// Delivers a Send of the peer, to the stream if it takes the Send at once. Returns `false` if there are as many as
+    /// there may be.
     #[must_use]
     pub(crate) fn deliver(&self, send: StreamSend, wakes: &mut WakeList) -> bool {
+        let unprocessed = self.unprocessed.load(Ordering::Relaxed);
+        let sink = self.sink.get().and_then(Weak::upgrade);
+        // Only this adds to the inbox: if it is empty, and no other thread uses the stream, all Sends before this one have
+        // been applied.
+        let is_next = self.is_empty() && unprocessed < self.depth;
+        if let (true, StreamSend::Word(word), Some(sink)) = (is_next, send, &sink)
+            && sink.take(word)
+        {
+            self.unprocessed.fetch_add(1, Ordering::Relaxed);
+            self.notify(&**sink, wakes);
+            return true;
+        }
         let mut inbox = self.inbox.lock();
-        if inbox.sends.len() >= self.depth {
+        if inbox.sends.len() + unprocessed >= self.depth {
             return false;
         }
         inbox.sends.push_back(send);
-        inbox.wake(wakes);
+        self.announce(inbox, wakes);
         true
+    }
+
+    /// Notes the news in the inbox, and collects the wakers of the tasks that wait.
+    fn announce(&self, inbox: MutexGuard<'_, Inbox>, wakes: &mut WakeList) {
+        self.has_news.store(true, Ordering::SeqCst);
+        drop(inbox);
+        if let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
+            self.notify(&*sink, wakes);
+        }
+    }
+
+    fn notify(&self, sink: &dyn StreamSink, wakes: &mut WakeList) {
+        if self.listens.swap(false, Ordering::SeqCst) {
+            sink.collect_wakers(wakes);
+        }
     }
 
     /// Delivers the news that nothing has been written for a while.
     pub(crate) fn rest(&self, wakes: &mut WakeList) {
         let mut inbox = self.inbox.lock();
         inbox.idle = true;
-        inbox.wake(wakes);
+        self.announce(inbox, wakes);
     }
 
     /// Delivers the news that nothing more comes.
@@ -279,7 +359,7 @@ impl StreamInbox {
         let mut inbox = self.inbox.lock();
         if inbox.end == End::Open {
             inbox.end = End::Reached;
-            inbox.wake(wakes);
+            self.announce(inbox, wakes);
         }
     }
 }
@@ -287,13 +367,6 @@ impl StreamInbox {
 impl Inbox {
     fn is_empty(&self) -> bool {
         self.sends.is_empty() && !self.idle && self.end != End::Reached
-    }
-
-    #[cfg(feature = "soft")]
-    fn wake(&mut self, wakes: &mut WakeList) {
-        if std::mem::take(&mut self.listens) {
-            wakes.extend(self.waker.clone());
-        }
     }
 }
 
@@ -311,5 +384,91 @@ mod tests {
         }
         assert!(!progress(Some(7), 100 + 65535).is_beyond(&before));
         assert!(!progress(Some(9), 100).is_beyond(&progress(None, 100)), "a probe");
+    }
+
+    /// A stream that another thread may use.
+    #[cfg(feature = "soft")]
+    #[derive(Default)]
+    struct Sink {
+        in_use: AtomicBool,
+        taken: Mutex<Vec<[u8; WORD]>>,
+    }
+
+    #[cfg(feature = "soft")]
+    impl StreamSink for Sink {
+        fn take(&self, word: [u8; WORD]) -> bool {
+            let takes = !self.in_use.load(Ordering::SeqCst);
+            self.taken.lock().extend(takes.then_some(word));
+            takes
+        }
+
+        fn collect_wakers(&self, wakes: &mut WakeList) {
+            wakes.extend([std::task::Waker::noop().clone()]);
+        }
+    }
+
+    /// Delivers a Send with this content. Returns whether there was room, and whether a task was woken.
+    #[cfg(feature = "soft")]
+    fn deliver(inbox: &StreamInbox, content: u8) -> (bool, bool) {
+        let mut wakes = WakeList::default();
+        let has_room = inbox.deliver(StreamSend::Word([content; WORD]), &mut wakes);
+        (has_room, !wakes.is_empty())
+    }
+
+    /// Creates an inbox for four Sends, and its stream.
+    #[cfg(feature = "soft")]
+    fn connected() -> (Arc<StreamInbox>, Arc<Sink>) {
+        let (inbox, sink) = (StreamInbox::new(4, 0), Arc::<Sink>::default());
+        let stream: Weak<Sink> = Arc::downgrade(&sink);
+        inbox.connect(stream);
+        (inbox, sink)
+    }
+
+    // A Send that arrives while a task uses the stream waits, and so do those behind it, until that task takes them.
+    #[cfg(feature = "soft")]
+    #[test]
+    fn sends_behind_a_queued_one_wait() {
+        let (inbox, sink) = connected();
+        for (in_use, content) in [(false, 1), (true, 2), (false, 3)] {
+            sink.in_use.store(in_use, Ordering::SeqCst);
+            assert_eq!(deliver(&inbox, content), (true, false));
+        }
+        assert_eq!((inbox.has_unprocessed(), inbox.is_empty()), (true, false));
+        let queued = || inbox.take();
+        for content in [2, 3] {
+            assert_eq!(queued(), Some(StreamNews::Send(StreamSend::Word([content; WORD]))));
+        }
+        assert_eq!(queued(), None);
+        assert_eq!(deliver(&inbox, 4), (true, false));
+        assert_eq!(*sink.taken.lock(), [[1; WORD], [4; WORD]]);
+    }
+
+    // A task that waits is woken once, whichever way the Send goes.
+    #[cfg(feature = "soft")]
+    #[test]
+    fn send_wakes_listening_tasks_once() {
+        let (inbox, sink) = connected();
+        for in_use in [false, true] {
+            sink.in_use.store(in_use, Ordering::SeqCst);
+            assert!(!inbox.listen());
+            assert_eq!([1, 2].map(|content| deliver(&inbox, content)), [(true, true), (true, false)]);
+        }
+        assert!(inbox.listen(), "two Sends are queued");
+    }
+
+    // The limit counts the Sends that the stream has taken but whose credits it has not returned (IO-04).
+    #[cfg(feature = "soft")]
+    #[test]
+    fn limit_counts_all_unprocessed_sends() {
+        let (inbox, sink) = connected();
+        for content in 0..4 {
+            sink.in_use.store(content > 1, Ordering::SeqCst);
+            assert!(deliver(&inbox, content).0);
+        }
+        assert!(!deliver(&inbox, 4).0);
+        inbox.processed();
+        assert!(deliver(&inbox, 5).0 && deliver(&inbox, 6).0 && !deliver(&inbox, 7).0);
+        drop(sink);
+        assert!(inbox.take().is_some() && deliver(&inbox, 8).0, "the stream has been dropped");
     }
 }

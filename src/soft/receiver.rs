@@ -241,6 +241,9 @@ impl Receiver {
                 Ok(read)
             })
         };
+        if let Some(stream) = &self.stream {
+            stream.expect_large(self.ahead.expects_large());
+        }
         match outcome {
             Ok(read) => Some(TurnOutcome {
                 read,

@@ -4,6 +4,8 @@
 //! Runs on: soft, sim, rxe, siw
 
 use std::io::{ErrorKind, IoSlice};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use common::dice::Dice;
@@ -108,6 +110,30 @@ async fn calls_after_an_error_return() {
     }
     for _ in 0..3 {
         assert!(within(right.shutdown()).await.is_err());
+    }
+}
+
+/// Drops the stream when it is woken.
+struct Dropping(Mutex<Option<RdmaStream>>);
+
+impl Wake for Dropping {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().expect("no panic").take());
+    }
+}
+
+// CAN-07: a waker may drop the stream for which it is woken.
+#[tokio::test]
+async fn waker_may_drop_its_stream() {
+    for _ in 0..10 {
+        let (mut left, mut right) = streams(&adapter()).await;
+        let dropping = Arc::new(Dropping(Mutex::default()));
+        let waker = Waker::from(dropping.clone());
+        assert!(poll_with(&mut Box::pin(right.read(&mut [0])), &waker).is_pending());
+        *dropping.0.lock().expect("no panic") = Some(right);
+        within(left.write_all(b"x")).await.expect("written");
+        assert_eq!(within(left.read(&mut [0])).await.expect("the end of file"), 0);
+        assert!(dropping.0.lock().expect("no panic").is_none());
     }
 }
 

@@ -1,12 +1,14 @@
 //! Bytes that a read of the soft provider returns before the message that tells of them, with a raw socket as the peer.
 
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use common::life::poll_once;
+use common::life::{poll_once, poll_with};
 use common::raw::{READ_RESPONSE, REPLY_KEY, REQUEST_KEY, Raw, Start, fpdu, read_request, send, write};
-use common::stream::{listening, pattern, streams_with};
+use common::stream::{listening, pattern, streams, streams_with};
 use common::*;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::{RdmaStream, StreamConfig};
 
 /// The length of a frame that is large.
@@ -280,6 +282,30 @@ async fn expected_frame_with_wrong_key_ends_connection() {
     let mut bytes = vec![0; 2 * LARGE];
     within(ends.stream.read_exact(&mut bytes)).await.expect_err("there is no such key");
     assert_eq!(ends.raw.last_words().await, Some((1, 1, 0)));
+}
+
+/// Panics when it is woken.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the test panics");
+    }
+}
+
+// The thread that reports the sockets of all streams goes on.
+#[tokio::test]
+async fn panicking_waker_ends_its_stream_alone() {
+    let adapter = adapter();
+    let [(mut left, mut right), (mut other_left, mut other_right)] =
+        [streams(&adapter).await, streams(&adapter).await];
+    assert!(poll_with(&mut Box::pin(right.read(&mut [0])), &Waker::from(Arc::new(Bomb))).is_pending());
+    within(left.write_all(b"x")).await.expect("written");
+    within(left.read(&mut [0])).await.expect_err("the connection has ended");
+    assert_eq!(within(right.read_u8()).await.expect("it had arrived"), b'x');
+    within(right.read_u8()).await.expect_err("the connection has ended");
+    within(other_left.write_all(b"y")).await.expect("written");
+    assert_eq!(within(other_right.read_u8()).await.expect("read"), b'y');
 }
 
 // A reader that spins keeps the only thread of the runtime, and reads its socket itself. A row of short messages, then a long one.

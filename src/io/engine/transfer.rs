@@ -109,7 +109,8 @@ impl StreamEngine {
     /// Reads into `into`. Returns `None` if there is nothing to be read yet. `collected` is whether all completions
     /// have been collected.
     fn read(&self, state: &mut State, into: &mut ReadBuf<'_>, collected: bool) -> Option<io::Result<()>> {
-        if self.copy_out(state, into) || collected && self.frames && self.read_now(state, into) {
+        let reads_now = || collected && self.queues.incoming.reads_for_reader();
+        if self.copy_out(state, into) || reads_now() && self.read_now(state, into) {
             return Some(Ok(()));
         }
         end_of_read(state, collected)

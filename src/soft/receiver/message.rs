@@ -48,6 +48,12 @@ impl StreamSide {
         self.ticks_to_rest = TICKS_TO_REST;
     }
 
+    /// Notes whether the next frames are likely to be large, for the reader of the stream.
+    #[inline]
+    pub(super) fn expect_large(&self, is_likely: bool) {
+        self.inbox.set_expects_large(is_likely);
+    }
+
     /// Takes a part of a Send, and delivers the Send with its last part.
     pub(super) fn receive(
         &mut self,
@@ -57,7 +63,7 @@ impl StreamSide {
         wakes: &mut WakeList,
     ) -> Result<(), Terminate> {
         let end = offset + part.len();
-        self.word[offset..end].copy_from_slice(part);
+        self.word.get_mut(offset..end).ok_or(Terminate::TOO_LONG)?.copy_from_slice(part);
         match (last, end) {
             (false, _) => Ok(()),
             (true, WORD) => self.deliver(StreamSend::Word(self.word), wakes),

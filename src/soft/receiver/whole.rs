@@ -12,11 +12,12 @@ use super::placement::{Content, OnComplete};
 use super::turn::{Stop, Turn};
 use super::{Receiver, State};
 use crate::inflight::{Completed, WakeList};
+use crate::proto::rdmap::Segment;
 use crate::soft::connection::Socket;
 use crate::soft::receive_queue::Receive;
 use crate::wire::ddp::{self, Header, Tagged, Untagged};
 use crate::wire::mpa;
-use crate::wire::rdmap::Opcode;
+use crate::wire::rdmap::{Opcode, Terminate};
 
 /// The length of the longer header, with the length field. No frame is shorter.
 const START: usize = mpa::LENGTH_SIZE + Untagged::LEN;
@@ -112,18 +113,21 @@ impl Receiver {
         Ok(taken)
     }
 
-    /// Receives a Send that is one frame, for a queue pair with receives of its own. Returns false, with
-    /// nothing changed, if the frame is anything else.
+    /// Receives a Send that is one frame, for a byte stream or a queue pair with receives of its own. Returns
+    /// false, with nothing changed, if the frame is anything else.
     #[inline]
     fn take_send(&mut self, header: &Header, payload: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
         let Header::Untagged(Untagged { opcode, last: true, .. }) = header else { return Ok(false) };
         let is_plain = matches!(opcode, Opcode::Send | Opcode::SendSolicited) && self.receive.is_none();
-        if !is_plain || !self.connection.receives.is_own() {
+        if !is_plain || !(self.stream.is_some() || self.connection.receives.is_own()) {
             return Ok(false);
         }
-        let segment = self.inbound.segment(header, payload.len());
-        segment.map_err(|terminate| terminate.with_header(&self.header))?;
+        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
+        let segment = self.inbound.segment(header, payload.len()).map_err(named)?;
         trace!(connection = %self.connection.id, ?opcode, length = payload.len(), "frame received");
+        if let (Some(stream), Segment::Send { offset, .. }) = (&mut self.stream, segment) {
+            return stream.receive(offset, payload, true, wakes).map(|()| true).map_err(named);
+        }
         let solicited = opcode.is_solicited();
         let Some(receive) = self.connection.receives.take_for(payload.len()) else {
             // The connection ends with the reason, unless a receive has been posted in between.
