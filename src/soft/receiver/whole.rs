@@ -13,7 +13,8 @@ use super::turn::{Stop, Turn};
 use super::{Receiver, State};
 use crate::inflight::{Completed, WakeList};
 use crate::proto::rdmap::Segment;
-use crate::soft::connection::Socket;
+use crate::soft::connection::{ConnectionShared, Socket};
+use crate::soft::memory::Intent;
 use crate::soft::receive_queue::Receive;
 use crate::wire::ddp::{self, Header, Tagged, Untagged};
 use crate::wire::mpa;
@@ -22,6 +23,8 @@ use crate::wire::rdmap::{Opcode, Terminate};
 /// The length of the longer header, with the length field. No frame is shorter.
 const START: usize = mpa::LENGTH_SIZE + Untagged::LEN;
 const _: () = assert!(START <= mpa::fpdu_length(Tagged::LEN));
+/// The length of the header of a Write, with the length field.
+const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
 
 impl Receiver {
     /// Returns whether the next read begins with a frame, and most likely brings small ones.
@@ -96,7 +99,7 @@ impl Receiver {
             }
             self.header = *start;
             let payload = &rest[consumed..][..length];
-            if !self.take_send(&header, payload, turn.wakes)? {
+            if !self.take_write(&header, payload)? && !self.take_send(&header, payload, turn.wakes)? {
                 match self.begin(&header, length, consumed)? {
                     None => break,
                     Some(Content::Payload(place, on_complete)) => {
@@ -111,6 +114,27 @@ impl Receiver {
             taken += frame;
         }
         Ok(taken)
+    }
+
+    /// Places the payload of an RDMA Write. Returns false, with nothing changed, if the frame is anything else.
+    #[inline]
+    fn take_write(&mut self, header: &Header, payload: &[u8]) -> Result<bool, Stop> {
+        let &Header::Tagged(Tagged { opcode: Opcode::Write, stag, to, .. }) = header else { return Ok(false) };
+        if payload.is_empty() {
+            return Ok(false);
+        }
+        let ConnectionShared { id, keys, number, .. } = &*self.connection;
+        trace!(connection = %id, opcode = ?Opcode::Write, length = payload.len(), "frame received");
+        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..HEADER]));
+        let grant = keys.resolve((stag, to), payload.len(), Intent::Write, *number).map_err(named)?;
+        if let Some(stream) = &mut self.stream {
+            stream.begin_write(to, payload.len());
+        }
+        let valid = grant.access.guard().ok_or_else(|| named(Terminate::INVALID_STAG_TAGGED))?;
+        if let Some(memory) = valid.memory() {
+            memory.write(grant.part.start, payload);
+        }
+        Ok(true)
     }
 
     /// Receives a Send that is one frame, for a byte stream or a queue pair with receives of its own. Returns
