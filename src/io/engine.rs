@@ -264,8 +264,9 @@ impl StreamEngine {
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
-        // The value is often available without polling the queues, or with the message that has woken the task.
-        {
+        // The value is often available without polling the queues, or with the message that has woken the task. A read
+        // over soft finds none if there was no message since the last one.
+        if side == Side::Writer || !self.frames || !self.queues.incoming.is_empty() {
             let mut state = self.lock();
             let mut done = attempt(&mut state, false);
             if done.is_none() && !self.queues.incoming.is_empty() {
