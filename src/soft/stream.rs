@@ -24,7 +24,7 @@ use crate::memory::Piece;
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed, WORD};
 use crate::provider::work::RemoteAddress;
 use crate::sync::MutexGuard;
-use crate::wire::crc::{self, Crc};
+use crate::wire::crc::{self, Crc, crc32c};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Opcode;
@@ -179,8 +179,9 @@ fn wait(mut sending: MutexGuard<'_, Sending>, waker: &Waker) -> Streamed {
 const MAX_PARTS: usize = 16;
 /// Length field and header of a Write.
 const HEADER: usize = mpa::LENGTH_SIZE + Tagged::LEN;
-/// The room for the Send at the end of a message.
-const SEND: usize = mpa::LENGTH_SIZE + Untagged::LEN + WORD + TRAILER_ROOM;
+/// The length of the Send at the end of a message, which needs no padding.
+const SEND: usize = mpa::fpdu_length(Untagged::LEN + WORD);
+const _: () = assert!(mpa::pad_length(Untagged::LEN + WORD) == 0);
 /// The room for the frames of a short message.
 const SHORT: usize = HEADER + COPY_BELOW + TRAILER_ROOM + SEND;
 /// The room for the bytes around the payloads of a message.
@@ -224,10 +225,15 @@ fn append_send(
     send: Untagged,
     crc: bool,
 ) {
-    let start = frames.filled().len();
-    frames.put_slice(&send.encode(WORD));
-    frames.put_slice(&(message.describe)(length));
-    append_trailer(frames, start, Untagged::LEN + WORD, crc);
+    let mut frame = [0; SEND];
+    let (body, sum) = frame.split_at_mut(SEND - mpa::CRC_SIZE);
+    let (header, word) = body.split_at_mut(mpa::LENGTH_SIZE + Untagged::LEN);
+    header.copy_from_slice(&send.encode(WORD));
+    word.copy_from_slice(&(message.describe)(length));
+    if crc {
+        sum.copy_from_slice(&crc::to_wire(crc32c(body)));
+    }
+    frames.put_slice(&frame);
 }
 
 /// The frames of a message whose payload stays with the caller.
