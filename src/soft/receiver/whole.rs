@@ -99,7 +99,12 @@ impl Receiver {
             }
             self.header = *start;
             let payload = &rest[consumed..][..length];
-            if !self.take_write(&header, payload)? && !self.take_send(&header, payload, turn.wakes)? {
+            let is_taken = self.take_write(&header, payload)?
+                || match self.stream {
+                    Some(_) => self.take_message(&header, payload, turn.wakes)?,
+                    None => self.take_send(&header, payload, turn.wakes)?,
+                };
+            if !is_taken {
                 match self.begin(&header, length, consumed)? {
                     None => break,
                     Some(Content::Payload(place, on_complete)) => {
@@ -119,7 +124,9 @@ impl Receiver {
     /// Places the payload of an RDMA Write. Returns false, with nothing changed, if the frame is anything else.
     #[inline]
     fn take_write(&mut self, header: &Header, payload: &[u8]) -> Result<bool, Stop> {
-        let &Header::Tagged(Tagged { opcode: Opcode::Write, stag, to, .. }) = header else { return Ok(false) };
+        let &Header::Tagged(Tagged { opcode: Opcode::Write, stag, to, .. }) = header else {
+            return Ok(false);
+        };
         if payload.is_empty() {
             return Ok(false);
         }
@@ -137,21 +144,32 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Receives a Send that is one frame, for a byte stream or a queue pair with receives of its own. Returns
-    /// false, with nothing changed, if the frame is anything else.
+    /// Takes a Send to a byte stream that is one frame. Returns false, with nothing changed, if the frame is
+    /// anything else.
+    fn take_message(&mut self, header: &Header, payload: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let Header::Untagged(Untagged { opcode: Opcode::Send, last: true, .. }) = header else {
+            return Ok(false);
+        };
+        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
+        let segment = self.inbound.segment(header, payload.len()).map_err(named)?;
+        let Segment::Send { offset, .. } = segment else { return Ok(false) };
+        trace!(connection = %self.connection.id, opcode = ?Opcode::Send, length = payload.len(), "frame received");
+        stream.receive(offset, payload, true, wakes).map(|()| true).map_err(named)
+    }
+
+    /// Receives a Send that is one frame, for a queue pair with receives of its own. Returns false, with
+    /// nothing changed, if the frame is anything else.
     #[inline]
     fn take_send(&mut self, header: &Header, payload: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
         let Header::Untagged(Untagged { opcode, last: true, .. }) = header else { return Ok(false) };
         let is_plain = matches!(opcode, Opcode::Send | Opcode::SendSolicited) && self.receive.is_none();
-        if !is_plain || !(self.stream.is_some() || self.connection.receives.is_own()) {
+        if !is_plain || !self.connection.receives.is_own() {
             return Ok(false);
         }
-        let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
-        let segment = self.inbound.segment(header, payload.len()).map_err(named)?;
+        let segment = self.inbound.segment(header, payload.len());
+        segment.map_err(|terminate| terminate.with_header(&self.header))?;
         trace!(connection = %self.connection.id, ?opcode, length = payload.len(), "frame received");
-        if let (Some(stream), Segment::Send { offset, .. }) = (&mut self.stream, segment) {
-            return stream.receive(offset, payload, true, wakes).map(|()| true).map_err(named);
-        }
         let solicited = opcode.is_solicited();
         let Some(receive) = self.connection.receives.take_for(payload.len()) else {
             // The connection ends with the reason, unless a receive has been posted in between.
