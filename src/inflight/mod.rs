@@ -10,17 +10,21 @@ mod completion_sink;
 #[cfg(all(test, tokio_rdma_model))]
 mod model;
 mod op;
-mod receive_counter;
+#[cfg_attr(
+    not(feature = "soft"),
+    allow(dead_code, reason = "only the soft provider delivers Sends to streams by itself")
+)]
+mod stream_inbox;
 mod table;
 mod wake_list;
 
 pub use completion_ring::NotifyKind;
 pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled, Polling};
-pub(crate) use completion_sink::CompletionSink;
+pub(crate) use completion_sink::{CompletionSink, ReceiveCounter, Watch};
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};
-pub(crate) use receive_counter::{ReceiveCounter, Watch};
+pub(crate) use stream_inbox::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD};
 pub(crate) use table::{Completed, CompletionInfo, Note, RequestMeta, Table, Ticket};
 pub(crate) use wake_list::WakeList;
 

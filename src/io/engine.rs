@@ -20,11 +20,10 @@ use super::config::StreamConfig;
 use super::resources::{Incoming, Memory, Queues, RING, StreamResources};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
-use crate::inflight::WakeList;
+use crate::inflight::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD, WakeList};
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
-use crate::provider::stream::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD};
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
@@ -74,15 +73,17 @@ struct Inner {
 }
 
 impl StreamSink for Inner {
-    fn take(&self, word: [u8; WORD]) -> bool {
+    fn take(&self, word: [u8; WORD], unprocessed: &AtomicUsize) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
         let State { machine, ended, .. } = &mut *state;
         // A message that violates the protocol changes nothing. It goes the way of the others, whose consequences take
         // locks of the provider.
-        match Message::from_bytes(word, machine.peer_is_big_endian()) {
+        let applied = match Message::from_bytes(word, machine.peer_is_big_endian()) {
             Ok(data @ Message::Data(_)) if ended.is_none() => machine.apply(data).is_ok(),
             _ => false,
-        }
+        };
+        unprocessed.fetch_add(usize::from(applied), Ordering::Relaxed);
+        applied
     }
 
     #[cfg(feature = "soft")]
@@ -158,17 +159,23 @@ impl DerefMut for StateGuard<'_> {
 
 impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
-        let broken = std::mem::take(&mut self.has_unreported_end).then(|| self.ended.clone()).flatten();
-        let wakes = (!self.wakes.is_empty()).then(|| std::mem::take(&mut self.wakes));
-        self.end.inner.wakers.release();
-        self.guard = None;
-        self.end.inner.wakers.wake();
-        if let Some(mut wakes) = wakes {
-            wakes.wake_all();
+        let Self { end, guard } = self;
+        let Some(mut state) = guard.take() else { return };
+        let wakers = &*end.inner.wakers;
+        if !state.has_unreported_end && state.wakes.is_empty() {
+            wakers.release();
+            drop(state);
+            return wakers.wake();
         }
+        let broken = std::mem::take(&mut state.has_unreported_end).then(|| state.ended.clone()).flatten();
+        let mut wakes = std::mem::take(&mut state.wakes);
+        wakers.release();
+        drop(state);
+        wakers.wake();
+        wakes.wake_all();
         if let Some(broken) = broken {
-            self.end.traffic.broken(broken.status());
-            tracing::debug!(connection = %self.end.connection.id(), %broken, "stream broken");
+            end.traffic.broken(broken.status());
+            tracing::debug!(connection = %end.connection.id(), %broken, "stream broken");
         }
     }
 }
@@ -696,9 +703,10 @@ impl Wakers {
     /// Collects the wakers of both sides, for a provider that must not run them now.
     #[cfg(feature = "soft")]
     fn collect(self: &Arc<Self>, wakes: &mut WakeList) {
-        let tasks = [&self.reader, &self.writer];
-        wakes.extend(tasks.iter().filter_map(|tasks| tasks.poller.take()));
-        if tasks.iter().any(|tasks| tasks.others.load(Ordering::SeqCst) > 0) {
+        wakes.extend(self.reader.poller.take());
+        wakes.extend(self.writer.poller.take());
+        let others = |tasks: &Tasks| tasks.others.load(Ordering::SeqCst) > 0;
+        if others(&self.reader) || others(&self.writer) {
             wakes.extend([self.waker(Cause::Receive)]);
         }
     }

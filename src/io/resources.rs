@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::config::StreamConfig;
 use crate::cm::{Adapter, ProviderKind};
 use crate::error::{PostErrorKind, StreamError};
+use crate::inflight::StreamInbox;
 use crate::mr::{Region, RemoteRegion};
 use crate::proto::rsocket::{Carrier, Hello, Message, Settings, Span, TARGETS};
-use crate::provider::stream::StreamInbox;
 use crate::qp::{CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig};
 use crate::types::Access;
 

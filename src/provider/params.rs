@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::stream::StreamInbox;
-use crate::inflight::CompletionSink;
+use crate::inflight::{CompletionSink, StreamInbox};
 use crate::types::ReadLimits;
 
 /// The arguments of a new queue pair.

@@ -8,11 +8,12 @@ use super::completion_queue::CompletionQueue;
 use super::shared::SharedReceiveQueue;
 use crate::backend::{self, Queues};
 use crate::error::{OpenError, PostError, PostErrorKind};
-use crate::inflight::{self, CompletionSink, Joined, LentList, Op, RequestMeta, Table, Ticket, WorkBuffer};
+use crate::inflight::{
+    self, CompletionSink, Joined, LentList, Op, RequestMeta, StreamInbox, Table, Ticket, WorkBuffer,
+};
 use crate::mr::RemoteRegion;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
 use crate::provider::params::QueuePairParts;
-use crate::provider::stream::StreamInbox;
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::types::{Access, OpKind};

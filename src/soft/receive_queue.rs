@@ -12,9 +12,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::adapter::Adapter;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{self, Completed, CompletionSink, Payload, StreamInbox, Ticket, WakeList};
 use crate::provider::registry::{Member, Registered};
-use crate::provider::stream::StreamInbox;
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::Mutex;

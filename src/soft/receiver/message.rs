@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use super::buffer::LARGE;
-use crate::inflight::WakeList;
-use crate::provider::stream::{StreamInbox, StreamSend, WORD};
+use crate::inflight::{StreamInbox, StreamSend, WORD, WakeList};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Terminate;

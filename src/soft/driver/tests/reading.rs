@@ -8,7 +8,8 @@ use tokio::io::ReadBuf;
 use tokio::net::TcpSocket;
 
 use super::*;
-use crate::provider::stream::{StreamInbox, StreamRoom};
+use crate::inflight::StreamInbox;
+use crate::provider::stream::StreamRoom;
 use crate::soft::receive_queue::SharedReceives;
 use crate::soft::receive_queue::tests::{Count, post, shared_receives};
 use crate::soft::receiver::reader::tasks_run;
