@@ -331,9 +331,11 @@ impl Receiver {
 
     /// Returns the frames that are expected behind the current payload.
     fn plan(&self, room: Option<&mut StreamRoom<'_>>) -> Option<Plan> {
-        let State::Payload { destination, left, on_complete, .. } = &self.state else { return None };
+        let State::Payload { destination, left, trailer, on_complete } = &self.state else { return None };
         match (destination, room) {
             (Destination::Remote { place, .. }, Some(room)) => self.plan_message(*place, *left, room),
+            // The first segment of a message may be padded, which moves all behind it.
+            _ if *trailer != mpa::CRC_SIZE => None,
             _ => self.plan_announced(destination, on_complete),
         }
     }
