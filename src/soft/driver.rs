@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -162,9 +163,14 @@ impl<O: Observer> Driver<O> {
     /// Polls an open connection once. Resolves when the state has changed.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut wakes = WakeList::default();
-        let Poll::Ready(outcome) = self.poll_receive(cx, &mut wakes) else {
-            wakes.wake_all();
-            return self.poll_message_timeout(cx);
+        // The tasks whose wakers a turn has collected do not wait on if a subscriber panics in it.
+        let outcome = match catch_unwind(AssertUnwindSafe(|| self.poll_receive(cx, &mut wakes))) {
+            Ok(Poll::Ready(outcome)) => outcome,
+            Ok(Poll::Pending) => {
+                wakes.wake_all();
+                return self.poll_message_timeout(cx);
+            }
+            Err(_) => Err(Stop::Panicked),
         };
         if let Ok(TurnOutcome { established, cost, .. }) = outcome {
             if established {

@@ -2,16 +2,19 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::device::{nobody, patience, silent};
-use common::raw::failure;
+use common::raw::{bytes, failure, room};
 use common::stream::{granted, streams};
 use common::*;
 use futures::FutureExt;
 use tokio::io::AsyncWriteExt;
 use tokio_rdma::error::{ConnectError, Reason};
+use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{ConnectParams, Connection, DisconnectReason, Status};
 use tracing::field::{Field, Visit};
 use tracing::subscriber::{DefaultGuard, set_default};
@@ -168,6 +171,29 @@ async fn panic_at_a_frame_ends_the_stream() {
     let written = with_panics_at_frames(|| active.write_all(b"lost").now_or_never());
     assert!(written.is_none(), "{written:?}");
     within(active.write_all(b"lost")).await.expect_err("the connection has ended");
+}
+
+// The message before the one at which the subscriber panics has arrived, and its task is told so (OBS-01).
+#[tokio::test]
+async fn panic_in_a_turn_loses_no_waker() {
+    // An end that spins processes both messages in one turn of its task.
+    let adapter = adapter_with(SoftConfig::default().spin(Duration::from_millis(1)));
+    let Pair { active, passive } = connected(&adapter).await;
+    let receives = [1, 2].map(|_| passive.queue_pair.receive(room(&adapter, 8)).expect("posted"));
+    let [first, second] = receives.map(tokio::spawn);
+    tokio::task::yield_now().await;
+    let received = AtomicUsize::new(0);
+    let guard = on_event(move |text| {
+        let frames = received.fetch_add(usize::from(text.contains("frame received")), Ordering::Relaxed);
+        assert!(frames < 1 || !text.contains("frame received"), "a subscriber that panics");
+    });
+    let sent = [1, 2].map(|_| active.queue_pair.send(bytes(&adapter, b"text")).expect("posted"));
+    within(first).await.expect("no panic").0.expect("it had arrived");
+    drop(guard);
+    within(second).await.expect("no panic").0.expect_err("the connection has ended");
+    let end = within(passive.connection.disconnected()).await;
+    assert!(matches!(end, DisconnectReason::Lost { reason: Reason::Local(_), .. }), "{end:?}");
+    drop(sent);
 }
 
 // The moment between the end of an attempt and the return of its call, in which another call is Active (CM-22).

@@ -35,8 +35,8 @@ pub(crate) enum Stop {
     Terminated(Terminate),
     /// The peer broke a rule: the Terminate is to be sent.
     Violation(Box<Violation>),
-    /// A waker of the program, or the destructor of a buffer, has panicked where the socket was reported
-    /// readable; or a subscriber, where the socket was written.
+    /// A waker of the program, the destructor of a buffer or a subscriber has panicked where the socket was
+    /// read or written.
     Panicked,
 }
 
