@@ -700,13 +700,17 @@ impl Wakers {
         }
     }
 
-    /// Collects the wakers of both sides, for a provider that must not run them now.
+    /// Collects the wakers of both sides, for a provider that must not run them now. While the state is locked, perhaps
+    /// by this thread, they stay, and the result makes the holder of the lock wake them.
     #[cfg(feature = "soft")]
     fn collect(self: &Arc<Self>, wakes: &mut WakeList) {
-        wakes.extend(self.reader.poller.take());
-        wakes.extend(self.writer.poller.take());
         let others = |tasks: &Tasks| tasks.others.load(Ordering::SeqCst) > 0;
-        if others(&self.reader) || others(&self.writer) {
+        let is_locked = self.deferred.load(Ordering::SeqCst);
+        if !is_locked {
+            wakes.extend(self.reader.poller.take());
+            wakes.extend(self.writer.poller.take());
+        }
+        if is_locked || others(&self.reader) || others(&self.writer) {
             wakes.extend([self.waker(Cause::Receive)]);
         }
     }
@@ -760,5 +764,35 @@ impl Wake for QueueWaker {
             Cause::Completion if !is_eager => Side::Writer as u8,
             Cause::Completion | Cause::Receive => BOTH,
         });
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+
+    struct Flag(AtomicBool);
+
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    // A waker of the program may use the stream, which may be locked by the thread that collects it.
+    #[test]
+    fn no_waker_runs_under_the_lock() {
+        for is_locked in [false, true] {
+            let (wakers, flag) = (Arc::<Wakers>::default(), Arc::new(Flag(AtomicBool::new(false))));
+            wakers.register(Side::Reader, &flag.clone().into());
+            wakers.deferred.store(is_locked, Ordering::SeqCst);
+            let mut wakes = WakeList::default();
+            wakers.collect(&mut wakes);
+            wakes.wake_all();
+            assert_eq!(flag.0.load(Ordering::SeqCst), !is_locked);
+            wakers.release();
+            wakers.wake();
+            assert!(flag.0.load(Ordering::SeqCst), "the holder of the lock wakes it");
+        }
     }
 }
