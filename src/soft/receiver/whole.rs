@@ -99,11 +99,12 @@ impl Receiver {
             }
             self.header = *start;
             let payload = &rest[consumed..][..length];
-            let is_taken = self.take_write(&header, payload)?
-                || match self.stream {
-                    Some(_) => self.take_message(&header, payload, turn.wakes)?,
-                    None => self.take_send(&header, payload, turn.wakes)?,
-                };
+            let is_taken = match (&header, &self.stream) {
+                // Bytes for the reader of a stream go to its room, past the ring.
+                (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
+                (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
+                (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
+            };
             if !is_taken {
                 match self.begin(&header, length, consumed)? {
                     None => break,
