@@ -157,10 +157,7 @@ impl<R> Listener<R> {
     /// # Errors
     /// `INVALID_DEVICE_STATE` when it is not listening.
     pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
-        match self.state {
-            State::Listening => Ok(()),
-            State::Idle | State::Bound | State::Closed | State::Dead => Err(StateError::InvalidDeviceState),
-        }
+        if self.state == State::Listening { Ok(()) } else { Err(StateError::InvalidDeviceState) }
     }
 
     /// Returns the oldest request, or enters a waiter for the next one, as GetConnectionRequest does (P1).
@@ -195,13 +192,11 @@ impl<R> Listener<R> {
     ) -> (Arrival<R>, Vec<R>) {
         let is_full = |listener: &Self| listener.queue.len() >= listener.backlog.min(room);
         let gone = if is_full(self) { self.remove_dead(dead) } else { Vec::new() };
-        let arrival = match self.state {
-            // A waiter takes it without a place in the queue, which is empty then.
-            State::Listening if is_full(self) && gone.is_empty() => Arrival::Refused(request),
-            State::Listening => self.place(request, Self::push_back),
-            State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
-        };
-        (arrival, gone)
+        // A waiter takes it without a place in the queue, which is empty then.
+        if self.state != State::Listening || (is_full(self) && gone.is_empty()) {
+            return (Arrival::Refused(request), gone);
+        }
+        (self.place(request, Self::push_back), gone)
     }
 
     /// Removes the dead ones of the next few requests from the queue.
@@ -233,10 +228,10 @@ impl<R> Listener<R> {
     ///
     /// The backlog does not refuse the request, since it was admitted once.
     pub(crate) fn put_back(&mut self, request: R) -> Arrival<R> {
-        match self.state {
-            State::Listening => self.place(request, Self::push_front),
-            State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
+        if self.state != State::Listening {
+            return Arrival::Refused(request);
         }
+        self.place(request, Self::push_front)
     }
 
     /// Removes a waiter. Returns `false` if a request was delivered to it already.
