@@ -70,38 +70,15 @@ async fn full_buffer_stops_writer_until_peer_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stream_directions_end_separately() {
+async fn close_resets_when_data_is_unread() {
     let world = World::new(1);
-    let (mut here, mut there, _listener) = pair(&world).await;
-    here.write_all(b"last").await.expect("written");
-    here.shut_down(Shutdown::Write).expect("open");
-    let mut found = Vec::new();
-    there.read_to_end(&mut found).await.expect("read");
-    assert_eq!(found, b"last");
-    there.write_all(b"answer").await.expect("written");
-    drop(there);
-    found.clear();
-    here.read_to_end(&mut found).await.expect("read");
-    assert_eq!(found, b"answer");
-    assert_eq!(here.write(b"x").await.expect_err("ended").raw_os_error(), Some(libc::EPIPE));
-}
-
-#[tokio::test(start_paused = true)]
-async fn close_resets_when_aborting_or_data_unread() {
-    for aborts in [true, false] {
-        let world = World::new(1);
-        let (here, mut there, _listener) = pair(&world).await;
-        here.set_aborting(aborts);
-        assert_eq!(here.is_aborting(), aborts);
-        if !aborts {
-            there.write_all(b"unread").await.expect("written");
-            sleep(SECOND).await;
-        }
-        drop(here);
-        let error = there.read_u8().await.expect_err("a reset");
-        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-        assert_eq!(there.read(&mut [0]).expect("told once"), 0);
-    }
+    let (here, mut there, _listener) = pair(&world).await;
+    there.write_all(b"unread").await.expect("written");
+    sleep(SECOND).await;
+    drop(here);
+    let error = there.read_u8().await.expect_err("a reset");
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+    assert_eq!(there.read(&mut [0]).expect("reported once"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,18 +124,6 @@ async fn a_host_has_an_address_of_each_family() {
         tokio::join!(listener.accept(), any.expect("bound").connect(ends, Some(SECOND)));
     let (Ok((_, peer)), Ok(connected)) = (accepted, connected) else { panic!("a connection") };
     assert_eq!((peer, peer.ip()), (connected.local, other));
-}
-
-#[test]
-fn a_type_of_service_leaves_congestion_control_alone() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let _inside = runtime.enter();
-    let [host, _] = hosts(&World::new(1));
-    for (tos, works) in [(0xB8, true), (0xB9, false), (0xBA, false)] {
-        let options = SocketOptions { tos: Some(tos), ..SocketOptions::default() };
-        let bound = host.bind_connector((host.address, 0).into(), PortRange::EPHEMERAL, &options);
-        assert_eq!(bound.is_ok(), works, "{tos:#x}: {bound:?}");
-    }
 }
 
 #[tokio::test(start_paused = true)]
