@@ -113,7 +113,7 @@ impl Stream {
     /// Runs `act` on the state of the network, with whether the programs of the host are stopped.
     fn with<R>(&self, act: impl FnOnce(&mut State, bool) -> R) -> R {
         self.host.world.with(|state| {
-            let frozen = state.is_frozen(self.host.number);
+            let frozen = state.places[self.host.number].frozen;
             act(state, frozen)
         })
     }
