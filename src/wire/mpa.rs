@@ -244,43 +244,6 @@ mod tests {
         [&kind.key()[..], &word.to_be_bytes(), &length.to_be_bytes(), private_data].concat()
     }
 
-    fn flags(frame: &StartFrame<'_>) -> (bool, bool, bool, bool, u8) {
-        (frame.markers, frame.crc, frame.reject, frame.enhanced.is_some(), frame.revision)
-    }
-
-    // Plain, and with CRC and peer-to-peer.
-    #[test]
-    fn requests_of_siw() {
-        let plain = Enhanced { ird: 1, ord: 2, ..Enhanced::default() };
-        let both = Enhanced { ird: 1, ord: 1, peer_to_peer: true, rtr_write: true, rtr_read: true, ..plain };
-        for (word, data, crc, enhanced, private_data) in [
-            (0x1002, &[0, 1, 0, 2, b'h', b'i'][..], false, plain, &b"hi"[..]),
-            (0x5002, &[0x80, 0x01, 0xc0, 0x01], true, both, b""),
-        ] {
-            let bytes = raw(StartKind::Request, word, data);
-            let plain = StartFrame::new(StartKind::Request, 2, private_data);
-            let frame = StartFrame { crc, enhanced: Some(enhanced), ..plain };
-            assert_eq!(StartFrame::decode(StartKind::Request, &bytes), Ok((frame, bytes.len())));
-            assert_eq!(frame.encode()[..], bytes);
-        }
-    }
-
-    #[test]
-    fn reply_flag_words() {
-        for (word, expected) in [
-            (0x2001, (false, false, true, false, 1)),
-            (0x3002, (false, false, true, true, 2)),
-            (0x1802, (false, false, false, true, 2)), // an echoed siw hint bit
-            (0x8001, (true, false, false, false, 1)),
-            (0x0000, (false, false, false, false, 0)),
-            (0x5003, (false, true, false, true, 3)),
-        ] {
-            let bytes = raw(StartKind::Reply, word, &[0; 4]);
-            let (frame, used) = StartFrame::decode(StartKind::Reply, &bytes).unwrap();
-            assert_eq!((flags(&frame), used), (expected, 24), "{word:#06x}");
-        }
-    }
-
     #[test]
     fn each_parameter_bit() {
         for (bytes, bits) in [
@@ -293,16 +256,6 @@ mod tests {
             assert_eq!([e.peer_to_peer, e.rtr_send, e.rtr_write, e.rtr_read], bits);
             assert_eq!(e.encode(), bytes);
         }
-    }
-
-    #[test]
-    fn every_truncation_of_a_frame() {
-        let bytes = raw(StartKind::Request, 0x5002, &[7; 30]);
-        for length in 0..bytes.len() {
-            let result = StartFrame::decode(StartKind::Request, &bytes[..length]);
-            assert_eq!(result, Err(DecodeError::Truncated), "{length}");
-        }
-        assert!(StartFrame::decode(StartKind::Request, &bytes).is_ok());
     }
 
     #[test]

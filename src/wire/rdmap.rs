@@ -553,22 +553,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn header_errors_have_their_terminate() {
-        for (error, expected) in [
-            (HeaderError::Truncated, None),
-            (HeaderError::Short, Some((2, 0, 3))),
-            (HeaderError::DdpVersion { tagged: true }, Some((1, 1, 4))),
-            (HeaderError::DdpVersion { tagged: false }, Some((1, 2, 6))),
-            (HeaderError::RdmapVersion, Some((0, 2, 5))),
-            (HeaderError::Opcode(12), Some((0, 2, 6))),
-            (HeaderError::TaggedMismatch, Some((0, 2, 6))),
-        ] {
-            let terminate = Terminate::for_header(error);
-            assert_eq!(terminate.map(|t| (t.layer, t.etype, t.code)), expected, "{error:?}");
-        }
-    }
-
     proptest! {
         #[test]
         fn read_requests_round_trip(bytes: [u8; 28]) {
