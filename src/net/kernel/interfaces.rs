@@ -298,14 +298,6 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    #[cfg(feature = "verbs")]
-    fn scope_of(address: &SocketAddr) -> u32 {
-        match address {
-            SocketAddr::V6(v6) => v6.scope_id(),
-            SocketAddr::V4(_) => 0,
-        }
-    }
-
     #[test]
     fn interfaces_of_a_namespace() {
         in_namespace(|| {
@@ -342,7 +334,8 @@ mod tests {
             {
                 let scope = left.index;
                 let own = eventually(|| {
-                    let own = addresses()?.into_iter().find(|address| scope_of(address) == scope);
+                    let is_own = |address: &SocketAddr| matches!(address, SocketAddr::V6(v6) if v6.scope_id() == scope);
+                    let own = addresses()?.into_iter().find(is_own);
                     own.ok_or(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))
                 });
                 let peer =

@@ -100,11 +100,6 @@ impl Stream {
         Self { host, id, _descriptor: descriptor }
     }
 
-    /// Polls for the programs of the host to run.
-    pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
-        self.host.poll_running(cx)
-    }
-
     /// Returns the local address.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.with_socket(|socket| socket.local).ok_or_else(|| errno(libc::ENOTCONN))
