@@ -190,7 +190,7 @@ fn any_kind() -> impl Strategy<Value = Kind> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    // CAN-01, CAN-06, CAN-07, CAN-08, DIS-02, DIS-06, DIS-08, DIS-13: each accepted call is answered exactly
+    // CAN-01, CAN-06, CAN-07, CAN-08, DIS-02, DIS-04, DIS-06, DIS-08, DIS-13: each accepted call is answered exactly
     // once, with a status of its list, and each transport is let go exactly once.
     #[test]
     fn every_call_is_answered_once(
