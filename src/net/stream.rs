@@ -73,7 +73,7 @@ impl Stream {
     #[inline]
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "this machine asks nobody"))]
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
-        dispatch!(self, _ => Poll::Ready(()), stream => stream.poll_running(cx))
+        dispatch!(self, _ => Poll::Ready(()), stream => stream.host.poll_running(cx))
     }
 
     /// Takes a place among the sockets of the host that linger, if there is one.

@@ -9,7 +9,7 @@
 //! `R` is a request, as the provider keeps it. The provider refuses each request that this machine returns as
 //! refused. The comments name the rows of the state table that are the listener's: P1 to P4.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::error::StateError;
 use crate::status::Status;
@@ -84,10 +84,10 @@ pub(crate) struct Leftovers<R> {
 pub(crate) struct Listener<R> {
     state: State,
     backlog: usize,
-    /// The requests that were not fetched yet, the oldest with the lowest number.
-    queue: BTreeMap<i64, R>,
-    /// The number of the request that is checked for life next.
-    checked: i64,
+    /// The requests that were not fetched yet, the oldest first.
+    queue: VecDeque<R>,
+    /// The place of the request that is checked for life next.
+    checked: usize,
     waiters: VecDeque<WaiterId>,
     next_waiter: u64,
 }
@@ -98,7 +98,7 @@ impl<R> Listener<R> {
         Self {
             state: State::Idle,
             backlog: 0,
-            queue: BTreeMap::new(),
+            queue: VecDeque::new(),
             checked: 0,
             waiters: VecDeque::new(),
             next_waiter: 0,
@@ -157,10 +157,7 @@ impl<R> Listener<R> {
     /// # Errors
     /// `INVALID_DEVICE_STATE` when it is not listening.
     pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
-        match self.state {
-            State::Listening => Ok(()),
-            State::Idle | State::Bound | State::Closed | State::Dead => Err(StateError::InvalidDeviceState),
-        }
+        if self.state == State::Listening { Ok(()) } else { Err(StateError::InvalidDeviceState) }
     }
 
     /// Returns the oldest request, or enters a waiter for the next one, as GetConnectionRequest does (P1).
@@ -173,7 +170,8 @@ impl<R> Listener<R> {
             State::Idle | State::Bound | State::Closed => return Err(Status::INVALID_DEVICE_STATE),
             State::Dead => return Err(Status::DEVICE_REMOVED),
         }
-        if let Some((_, request)) = self.queue.pop_first() {
+        if let Some(request) = self.queue.pop_front() {
+            self.checked = self.checked.saturating_sub(1);
             return Ok(Wait::Ready(request));
         }
         let waiter = WaiterId(self.next_waiter);
@@ -195,37 +193,27 @@ impl<R> Listener<R> {
     ) -> (Arrival<R>, Vec<R>) {
         let is_full = |listener: &Self| listener.queue.len() >= listener.backlog.min(room);
         let gone = if is_full(self) { self.remove_dead(dead) } else { Vec::new() };
-        let arrival = match self.state {
-            // A waiter takes it without a place in the queue, which is empty then.
-            State::Listening if is_full(self) && gone.is_empty() => Arrival::Refused(request),
-            State::Listening => self.place(request, Self::push_back),
-            State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
-        };
-        (arrival, gone)
+        // A waiter takes it without a place in the queue, which is empty then.
+        if self.state != State::Listening || (is_full(self) && gone.is_empty()) {
+            return (Arrival::Refused(request), gone);
+        }
+        (self.place(request, VecDeque::push_back), gone)
     }
 
     /// Removes the dead ones of the next few requests from the queue.
     fn remove_dead(&mut self, mut dead: impl FnMut(&R) -> bool) -> Vec<R> {
-        let turn = self.queue.range(self.checked..).chain(self.queue.range(..self.checked));
-        let (mut numbers, mut last) = (Vec::new(), self.checked);
-        for (number, request) in turn.take(CHECKS) {
-            last = *number;
-            if dead(request) {
-                numbers.push(last);
+        let mut gone = Vec::new();
+        for _ in 0..CHECKS.min(self.queue.len()) {
+            if self.checked >= self.queue.len() {
+                self.checked = 0;
+            }
+            if self.queue.get(self.checked).is_some_and(&mut dead) {
+                gone.extend(self.queue.remove(self.checked));
+            } else {
+                self.checked += 1;
             }
         }
-        self.checked = last.wrapping_add(1);
-        numbers.iter().filter_map(|number| self.queue.remove(number)).collect()
-    }
-
-    fn push_back(&mut self, request: R) {
-        let number = self.queue.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
-        self.queue.insert(number, request);
-    }
-
-    fn push_front(&mut self, request: R) {
-        let number = self.queue.first_key_value().map_or(0, |(first, _)| first.wrapping_sub(1));
-        self.queue.insert(number, request);
+        gone
     }
 
     /// Takes back a request that was delivered to a waiter that was dropped before it took the request. The request is
@@ -233,10 +221,10 @@ impl<R> Listener<R> {
     ///
     /// The backlog does not refuse the request, since it was admitted once.
     pub(crate) fn put_back(&mut self, request: R) -> Arrival<R> {
-        match self.state {
-            State::Listening => self.place(request, Self::push_front),
-            State::Idle | State::Bound | State::Closed | State::Dead => Arrival::Refused(request),
+        if self.state != State::Listening {
+            return Arrival::Refused(request);
         }
+        self.place(request, VecDeque::push_front)
     }
 
     /// Removes a waiter. Returns `false` if a request was delivered to it already.
@@ -277,18 +265,15 @@ impl<R> Listener<R> {
     }
 
     fn leftovers(&mut self) -> Leftovers<R> {
-        Leftovers {
-            waiters: self.cancel_all(),
-            requests: std::mem::take(&mut self.queue).into_values().collect(),
-        }
+        Leftovers { waiters: self.cancel_all(), requests: std::mem::take(&mut self.queue).into() }
     }
 
     /// Delivers the request to the oldest waiter, or queues it with `push`.
-    fn place(&mut self, request: R, push: fn(&mut Self, R)) -> Arrival<R> {
+    fn place(&mut self, request: R, push: fn(&mut VecDeque<R>, R)) -> Arrival<R> {
         match self.waiters.pop_front() {
             Some(waiter) => Arrival::Delivered(waiter, request),
             None => {
-                push(self, request);
+                push(&mut self.queue, request);
                 Arrival::Queued
             }
         }

@@ -25,7 +25,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::limits;
-use crate::error::DecodeError;
+use crate::error::{DecodeError, Reason};
 use crate::types::{PrivateData, ReadLimits};
 use crate::wire::crc::{Crc, to_wire};
 use crate::wire::ddp::Tagged;
@@ -76,57 +76,40 @@ pub(crate) struct Negotiated {
     pub(crate) announces: bool,
     /// The frame that the initiator must send first, and the responder waits for.
     pub(crate) rtr: Rtr,
-    /// The revision of the reply.
-    pub(crate) revision: u8,
 }
 
-/// The last bytes to send before the close.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Parting {
-    /// A reply frame with the R bit.
-    Reply(Bytes),
-    /// A Terminate and the FPDU that carries it.
-    Terminate { terminate: Terminate, fpdu: Bytes },
-}
-
-/// The start-up failed, and the TCP stream is of no more use. Stays: later calls return the same.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("MPA start-up: {error}")]
+/// The start-up failed, and the TCP stream is of no more use.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StartError {
     /// The error in the peer's bytes. Never [`Truncated`](DecodeError::Truncated).
     pub(crate) error: DecodeError,
+    /// The reason for the caller: that error, or the Terminate among the bytes.
+    pub(crate) reason: Reason,
     /// The bytes to send before the close; mostly there are none.
-    pub(crate) parting: Option<Box<Parting>>,
+    pub(crate) bytes: Bytes,
 }
 
 impl StartError {
     /// Creates an error that is sent to the peer as a Terminate, in place of the first frame.
-    fn terminate(error: DecodeError, terminate: Terminate, crc: bool) -> Self {
-        let fpdu = terminate_fpdu(&terminate, crc);
-        Self { error, parting: Some(Box::new(Parting::Terminate { terminate, fpdu })) }
-    }
-
-    /// Returns the bytes to send before the close; empty when none are due.
-    pub(crate) fn bytes(&self) -> Bytes {
-        match self.parting.as_deref() {
-            None => Bytes::new(),
-            Some(Parting::Reply(bytes) | Parting::Terminate { fpdu: bytes, .. }) => bytes.clone(),
-        }
+    fn terminate(error: &'static str, terminate: &Terminate, crc: bool) -> Self {
+        let error = DecodeError::Unsupported(error);
+        Self { error, reason: terminate.reason(true), bytes: terminate_fpdu(terminate, crc) }
     }
 }
 
 impl From<DecodeError> for StartError {
     /// Creates an error after which nothing is sent: the peer's bytes are not MPA that an answer could be made to.
     fn from(error: DecodeError) -> Self {
-        Self { error, parting: None }
+        Self { error, reason: Reason::Protocol(error), bytes: Bytes::new() }
     }
 }
 
 /// The reply of the responder, with the user's part of the private data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Accepted: the connection is established once the RTR frame, if any, is sent.
-    Accepted { negotiated: Negotiated, private_data: PrivateData },
+    /// Accepted: the connection is established once the RTR frame, if any, is sent. `leftover` came behind the reply: a
+    /// responder that is not peer-to-peer may send at once.
+    Accepted { negotiated: Negotiated, private_data: PrivateData, leftover: Bytes },
     /// The R bit: declined.
     Rejected { private_data: PrivateData },
 }
@@ -136,16 +119,15 @@ pub(crate) enum Reply {
 pub(crate) struct Initiator {
     config: StartConfig,
     offer: ReadLimits,
-    /// The bytes of an incomplete reply; after it was decoded, the bytes behind it.
+    /// The bytes of an incomplete reply.
     input: Vec<u8>,
-    outcome: Option<Result<(), StartError>>,
 }
 
 impl Initiator {
     /// Creates the initiator of one attempt. `offer` contains the reads that this side is willing to serve and wants to
     /// issue, already capped to the adapter.
     pub(crate) fn new(config: StartConfig, offer: ReadLimits) -> Self {
-        Self { config, offer: sayable(offer), input: Vec::new(), outcome: None }
+        Self { config, offer: sayable(offer), input: Vec::new() }
     }
 
     /// Encodes the request frame: revision 2 with the read limits, peer-to-peer with both RTR frames that siw knows, no
@@ -153,78 +135,48 @@ impl Initiator {
     pub(crate) fn request(&self, private_data: &[u8]) -> StartBytes {
         let enhanced =
             Enhanced { peer_to_peer: true, rtr_write: true, rtr_read: true, ..enhanced_limits(self.offer) };
-        start_frame(
-            StartKind::Request,
-            Flags { crc: self.config.crc, announces: !self.config.crc, reject: false, revision: REVISION },
-            Some(enhanced),
-            private_data,
-        )
+        let (crc, enhanced) = (self.config.crc, Some(enhanced));
+        let plain = StartFrame::new(StartKind::Request, REVISION, private_data);
+        StartFrame { crc, enhanced, announces: !crc, ..plain }.encode()
     }
 
-    /// Takes bytes of the reply, in pieces of any size; `Some` when it is whole.
-    ///
-    /// Bytes behind the reply are kept for [`leftover`](Self::leftover): a responder that is not peer-to-peer
-    /// may send at once. After `Some` the bytes of the stream belong to the FPDU parser instead.
+    /// Takes bytes of the reply, in pieces of any size; `Some` when it is whole. It is not called again then, nor after an error.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Reply>, StartError> {
-        match &self.outcome {
-            Some(Err(error)) => return Err(error.clone()),
-            Some(Ok(())) => {
-                self.input.extend_from_slice(bytes);
-                return Ok(None);
-            }
-            None => {}
-        }
-        let held = std::mem::take(&mut self.input);
-        let bytes = joined(held, bytes);
-        let result = match StartFrame::decode(StartKind::Reply, &bytes) {
+        let bytes = joined(std::mem::take(&mut self.input), bytes);
+        match StartFrame::decode(StartKind::Reply, &bytes) {
             Err(DecodeError::Truncated) => {
                 self.input = bytes.into_owned();
-                return Ok(None);
+                Ok(None)
             }
             Err(error) => Err(error.into()),
-            Ok((frame, used)) => {
-                self.input = bytes[used..].to_vec();
-                self.judge(&frame)
-            }
-        };
-        self.outcome = Some(result.as_ref().map(|_| ()).map_err(StartError::clone));
-        result.map(Some)
-    }
-
-    /// Takes the bytes that came behind the reply; the second call returns none.
-    pub(crate) fn leftover(&mut self) -> Bytes {
-        match self.outcome {
-            Some(Ok(())) => std::mem::take(&mut self.input).into(),
-            _ => Bytes::new(),
+            Ok((frame, used)) => self.judge(&frame, &bytes[used..]).map(Some),
         }
     }
 
-    fn judge(&self, frame: &StartFrame<'_>) -> Result<Reply, StartError> {
+    fn judge(&self, frame: &StartFrame<'_>, behind: &[u8]) -> Result<Reply, StartError> {
+        let private_data = copied(frame.private_data);
         // Before the checks below: a responder may reject because of a feature that it lacks.
         if frame.reject {
-            let private_data =
-                split_enhanced(frame).map_or(frame.private_data, |(_, private_data)| private_data);
-            return Ok(Reply::Rejected { private_data: copied(private_data) });
+            return Ok(Reply::Rejected { private_data });
         }
         check_revision(frame)?;
         // RFC 5044 section 7.1.1: we would have to send markers, also in a Terminate.
         if frame.markers {
             return Err(DecodeError::Unsupported("markers in the reply").into());
         }
-        let (enhanced, private_data) = split_enhanced(frame)?;
+        let enhanced = frame.enhanced;
         // RFC 5044 section 7.1.1: a C bit in either frame binds both ends. siw echoes ours.
         let crc = self.config.crc || frame.crc;
         let rtr = match enhanced {
             Some(enhanced) if enhanced.peer_to_peer => chosen_rtr(&enhanced).ok_or_else(|| {
-                let error = DecodeError::Unsupported("an RTR frame that was not offered");
-                StartError::terminate(error, Terminate::NO_MATCHING_RTR, crc)
+                StartError::terminate("an RTR frame that was not offered", &Terminate::NO_MATCHING_RTR, crc)
             })?,
             // Without A the RTR bits mean nothing.
             _ => Rtr::None,
         };
         if enhanced.is_some_and(|enhanced| self.offer.inbound < announced_reads(&enhanced)) {
-            let error = DecodeError::Unsupported("more reads than were offered");
-            return Err(StartError::terminate(error, Terminate::INSUFFICIENT_IRD, crc));
+            let error = "more reads than were offered";
+            return Err(StartError::terminate(error, &Terminate::INSUFFICIENT_IRD, crc));
         }
         let answer = enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced));
         let negotiated = Negotiated {
@@ -232,9 +184,8 @@ impl Initiator {
             crc,
             announces: frame.announces && !crc,
             rtr,
-            revision: frame.revision,
         };
-        Ok(Reply::Accepted { negotiated, private_data: copied(private_data) })
+        Ok(Reply::Accepted { negotiated, private_data, leftover: Bytes::copy_from_slice(behind) })
     }
 }
 
@@ -246,21 +197,10 @@ pub(crate) struct Offer {
     pub(crate) limits: ReadLimits,
     /// The user's part of the private data.
     pub(crate) private_data: PrivateData,
-    /// The MPA revision, 0 to 2.
-    pub(crate) revision: u8,
-    /// Whether it speaks RFC 6581.
-    pub(crate) enhanced: bool,
-    /// Whether it will send an RTR frame (RFC 6581, the A bit).
-    pub(crate) peer_to_peer: bool,
-    /// Whether it asks for CRC.
-    pub(crate) crc: bool,
 }
 
-/// The error of bytes that come before the reply.
-const BEHIND: DecodeError = DecodeError::Malformed("bytes behind the MPA request");
-
-/// The properties of the request on which the reply depends.
-#[derive(Clone, Copy, Debug)]
+/// The properties of the request on which the reply depends. The default is what the oldest peer asks for.
+#[derive(Clone, Copy, Debug, Default)]
 struct Request {
     revision: u8,
     crc: bool,
@@ -272,75 +212,43 @@ struct Request {
 #[derive(Debug)]
 pub(crate) struct Responder {
     config: StartConfig,
-    progress: Progress,
-}
-
-/// The progress of a responder.
-#[derive(Debug)]
-enum Progress {
-    /// The request is incomplete: its bytes so far.
-    Reading(Vec<u8>),
-    Offered(Request),
-    Failed(Box<StartError>),
+    /// The bytes of an incomplete request.
+    input: Vec<u8>,
+    /// The request, once it is whole.
+    request: Request,
 }
 
 impl Responder {
     /// Creates the responder of one connection, of which nothing was read yet.
     pub(crate) fn new(config: StartConfig) -> Self {
-        Self { config, progress: Progress::Reading(Vec::new()) }
+        Self { config, input: Vec::new(), request: Request::default() }
     }
 
-    /// Takes bytes of the request, in pieces of any size; `Some` when it is whole. It is an error if bytes follow the request,
-    /// which an initiator may only send after the reply (RFC 5044 section 7.1.2): call this until the reply is sent.
+    /// Takes bytes of the request, in pieces of any size; `Some` when it is whole. It is not called again then, nor after an error.
+    /// Bytes behind the request are an error: an initiator may only send them after the reply (RFC 5044 section 7.1.2).
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
-        let result = match &mut self.progress {
-            Progress::Failed(error) => return Err(StartError::clone(error)),
-            Progress::Offered(_) if bytes.is_empty() => return Ok(None),
-            Progress::Offered(_) => Err(BEHIND.into()),
-            Progress::Reading(kept) => {
-                let kept = std::mem::take(kept);
-                self.advance(kept, bytes)
-            }
-        };
-        if let Err(error) = &result {
-            self.progress = Progress::Failed(Box::new(error.clone()));
-        }
-        result
-    }
-
-    fn advance(&mut self, kept: Vec<u8>, bytes: &[u8]) -> Result<Option<Offer>, StartError> {
         // One byte more than the longest frame is enough to see that there is too much.
-        let room = (StartFrame::MAX_LEN + 1).saturating_sub(kept.len());
-        let bytes = joined(kept, &bytes[..bytes.len().min(room)]);
+        let room = (StartFrame::MAX_LEN + 1).saturating_sub(self.input.len());
+        let bytes = joined(std::mem::take(&mut self.input), &bytes[..bytes.len().min(room)]);
         let (frame, used) = match StartFrame::decode(StartKind::Request, &bytes) {
             Err(DecodeError::Truncated) => {
-                self.progress = Progress::Reading(bytes.into_owned());
+                self.input = bytes.into_owned();
                 return Ok(None);
             }
             decoded => decoded?,
         };
         check_revision(&frame)?;
-        let (enhanced, private_data) = split_enhanced(&frame)?;
         if used < bytes.len() {
-            return Err(BEHIND.into());
+            return Err(DecodeError::Malformed("bytes behind the MPA request").into());
         }
-        let StartFrame { revision, crc, announces, .. } = frame;
-        let request = Request { revision, crc, announces, enhanced };
+        let StartFrame { revision, crc, announces, enhanced, .. } = frame;
+        self.request = Request { revision, crc, announces, enhanced };
         if frame.markers {
             // RFC 5044 section 7.1.1 wants markers when they are asked for; this end rejects instead, as siw does.
-            let reply = rejection(&request, &[]);
             let error = DecodeError::Unsupported("markers in the request");
-            return Err(StartError { error, parting: Some(Box::new(Parting::Reply(reply))) });
+            return Err(StartError { bytes: self.reject(&[]), ..error.into() });
         }
-        self.progress = Progress::Offered(request);
-        Ok(Some(Offer {
-            limits: self.offered(&request),
-            private_data: copied(private_data),
-            revision: frame.revision,
-            enhanced: enhanced.is_some(),
-            peer_to_peer: enhanced.is_some_and(|enhanced| enhanced.peer_to_peer),
-            crc: frame.crc,
-        }))
+        Ok(Some(Offer { limits: self.offered(), private_data: copied(frame.private_data) }))
     }
 
     /// Encodes the reply that grants the connection, with `limits` (capped to the adapter) lowered to the offer.
@@ -348,49 +256,37 @@ impl Responder {
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
     pub(crate) fn accept(&self, limits: ReadLimits, private_data: &[u8]) -> (StartBytes, Negotiated) {
-        let request = self.request_or_plain();
-        let limits = sayable(limits).capped_to(self.offered(&request));
+        let request = self.request;
+        let limits = sayable(limits).capped_to(self.offered());
         // RFC 5044 section 7.1.1: either side's wish binds both. siw only reads the C bit of the reply, so the reply
         // has it.
         let crc = request.crc || self.config.crc;
         let announces = request.announces && !crc;
         let rtr = request.enhanced.map_or(Rtr::None, |enhanced| choose_rtr(&enhanced));
-        let reply = start_frame(
-            StartKind::Reply,
-            Flags { crc, announces, reject: false, revision: request.revision },
-            request.enhanced.map(|_| Enhanced {
-                peer_to_peer: rtr != Rtr::None,
-                rtr_send: rtr == Rtr::Send,
-                rtr_write: rtr == Rtr::Write,
-                rtr_read: rtr == Rtr::Read,
-                ..enhanced_limits(limits)
-            }),
-            private_data,
-        );
-        (reply, Negotiated { limits, crc, announces, rtr, revision: request.revision })
+        let enhanced = request.enhanced.map(|_| Enhanced {
+            peer_to_peer: rtr != Rtr::None,
+            rtr_send: rtr == Rtr::Send,
+            rtr_write: rtr == Rtr::Write,
+            rtr_read: rtr == Rtr::Read,
+            ..enhanced_limits(limits)
+        });
+        let plain = StartFrame::new(StartKind::Reply, request.revision, private_data);
+        let reply = StartFrame { crc, enhanced, announces, ..plain }.encode();
+        (reply, Negotiated { limits, crc, announces, rtr })
     }
 
-    /// Encodes the reply that declines the connection. `private_data` is at most 508 bytes.
+    /// Encodes the reply that declines the connection: the R bit, the revision of the request, and zero limits if the request had
+    /// some. `private_data` is at most 508 bytes.
     ///
     /// Only valid after [`receive`](Self::receive) returned the offer.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Bytes {
-        rejection(&self.request_or_plain(), private_data)
+        let enhanced = self.request.enhanced.map(|_| enhanced_limits(ReadLimits::NONE));
+        let plain = StartFrame::new(StartKind::Reply, self.request.revision, private_data);
+        StartFrame { reject: true, enhanced, ..plain }.encode().into_vec().into()
     }
 
-    fn offered(&self, request: &Request) -> ReadLimits {
-        request.enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced))
-    }
-
-    /// Returns the request; when called too early, the one that the oldest peer would have sent.
-    fn request_or_plain(&self) -> Request {
-        let offered = matches!(self.progress, Progress::Offered(_));
-        debug_assert!(offered, "accept or reject before the request");
-        match self.progress {
-            Progress::Offered(request) => request,
-            Progress::Reading(_) | Progress::Failed(_) => {
-                Request { revision: 0, crc: false, announces: false, enhanced: None }
-            }
-        }
+    fn offered(&self) -> ReadLimits {
+        self.request.enhanced.map_or(self.config.unsaid_limits, |enhanced| peer_limits(&enhanced))
     }
 }
 
@@ -398,17 +294,6 @@ impl Responder {
 /// looks like 1.
 fn check_revision(frame: &StartFrame<'_>) -> Result<(), DecodeError> {
     if frame.revision > REVISION { Err(DecodeError::Version(frame.revision)) } else { Ok(()) }
-}
-
-/// Splits the private data into the RFC 6581 parameters, which only exist in revision 2 with S, and the user's part.
-fn split_enhanced<'a>(frame: &StartFrame<'a>) -> Result<(Option<Enhanced>, &'a [u8]), DecodeError> {
-    if !frame.enhanced || frame.revision < REVISION {
-        return Ok((None, frame.private_data));
-    }
-    // The frame is whole, so this is not a matter of waiting. Only a reject gets here with less.
-    let enhanced = Enhanced::decode(frame.private_data)
-        .map_err(|_| DecodeError::Malformed("no room for the read limits in the private data"))?;
-    Ok((Some(enhanced), &frame.private_data[Enhanced::LEN..]))
 }
 
 /// Appends `bytes` to the bytes of a frame that were kept because it was incomplete. Most frames arrive in one piece, which is
@@ -469,36 +354,6 @@ fn chosen_rtr(reply: &Enhanced) -> Option<Rtr> {
         Enhanced { rtr_read: true, .. } => Some(Rtr::Read),
         _ => None,
     }
-}
-
-struct Flags {
-    crc: bool,
-    announces: bool,
-    reject: bool,
-    revision: u8,
-}
-
-/// Encodes a start-up frame. It has the S flag if it has the parameters.
-fn start_frame(kind: StartKind, flags: Flags, enhanced: Option<Enhanced>, private_data: &[u8]) -> StartBytes {
-    let parameters = enhanced.map(|enhanced| enhanced.encode());
-    let frame = StartFrame {
-        kind,
-        markers: false,
-        crc: flags.crc,
-        reject: flags.reject,
-        enhanced: enhanced.is_some(),
-        announces: flags.announces,
-        revision: flags.revision,
-        private_data,
-    };
-    frame.encode(parameters.as_ref().map_or(&[], |parameters| &parameters[..]))
-}
-
-/// Encodes a reply with the R bit, the revision of the request, and zero limits if the request had some.
-fn rejection(request: &Request, private_data: &[u8]) -> Bytes {
-    let flags = Flags { crc: false, announces: false, reject: true, revision: request.revision };
-    let enhanced = request.enhanced.map(|_| enhanced_limits(ReadLimits::NONE));
-    start_frame(StartKind::Reply, flags, enhanced, private_data).into_vec().into()
 }
 
 /// Frames the initiator's first FPDU; no bytes for [`Rtr::None`].

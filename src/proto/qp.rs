@@ -54,10 +54,8 @@ impl QueuePairState {
 
     /// Checks that requests of this kind may be posted: all but receives need a connection (`QP-06`).
     pub(crate) fn admits(self, kind: OpKind) -> Result<(), PostErrorKind> {
-        match (self, kind) {
-            (_, OpKind::Receive) | (Self::Connected, _) => Ok(()),
-            (Self::Unconnected | Self::Associated | Self::Over, _) => Err(PostErrorKind::ConnectionInvalid),
-        }
+        let admits = self == Self::Connected || kind == OpKind::Receive;
+        if admits { Ok(()) } else { Err(PostErrorKind::ConnectionInvalid) }
     }
 }
 

@@ -7,9 +7,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::wire::ddp::{Header, Tagged, Untagged};
-use crate::wire::extensions::{
-    AtomicRequest, AtomicResponse, Immediate, atomic_request_header, atomic_response_header, immediate_header,
-};
+use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, queue, read_request_header};
 
 /// The longest Terminate that is looked at: control word, segment length, DDP header, RDMAP header.
@@ -180,14 +178,6 @@ struct Outstanding<T> {
     awaited: Awaited,
 }
 
-/// A piece of a Read Response, matched to its read.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ResponsePiece<'a, T> {
-    pub(crate) owner: &'a T,
-    /// The offset of the piece in the sink.
-    pub(crate) offset: usize,
-}
-
 /// The options of a Send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SendOptions {
@@ -257,9 +247,10 @@ impl<T> Outbound<T> {
         next(&mut self.send_msn);
     }
 
-    /// Returns the header of an Immediate Data message, which is numbered as the Sends are.
+    /// Returns the header of an Immediate Data message, which is numbered as the Sends are (RFC 7306 section 6.3).
     pub(crate) fn immediate(&mut self, solicited: bool) -> Untagged {
-        immediate_header(next(&mut self.send_msn), solicited)
+        let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
+        Untagged::whole(opcode, queue::SEND, next(&mut self.send_msn))
     }
 
     /// Returns the header of a Read Request, which counts as outstanding from now on.
@@ -271,29 +262,31 @@ impl<T> Outbound<T> {
         read_request_header(next(&mut self.read_msn))
     }
 
-    /// Returns the header and the identifier of an Atomic Request, which counts as outstanding from now on.
+    /// Returns the header and the identifier of an Atomic Request, which counts as outstanding from now on. It is numbered as
+    /// the Read Requests are (RFC 7306 section 5.2.1).
     pub(crate) fn atomic(&mut self, owner: T) -> (Untagged, u32) {
         // The number of the message is as good a name as any: no two that are outstanding share it.
         let identifier = next(&mut self.read_msn);
         self.reads.push_back(Outstanding { owner, awaited: Awaited::Atomic { identifier } });
-        (atomic_request_header(identifier), identifier)
+        (Untagged::whole(Opcode::AtomicRequest, queue::READ_REQUEST, identifier), identifier)
     }
 
     /// Returns the header of our answer to an atomic of the peer's.
     pub(crate) fn answer_atomic(&mut self) -> Untagged {
-        atomic_response_header(next(&mut self.atomic_response_msn))
+        Untagged::whole(Opcode::AtomicResponse, queue::ATOMIC_RESPONSE, next(&mut self.atomic_response_msn))
     }
 
     /// Matches a segment of a Read Response with the oldest outstanding read (RFC 5040 section 5.2: responses come
-    /// in the order of the requests). [`remove_answered`](Self::remove_answered) follows once the last one has been placed.
-    /// The error is the Terminate for an answer without a request, or for one that differs from its request.
+    /// in the order of the requests). Returns the owner of the read, and the offset of the segment in the sink.
+    /// [`remove_answered`](Self::remove_answered) follows once the last one has been placed. The error is the
+    /// Terminate for an answer without a request, or for one that differs from its request.
     pub(crate) fn response(
         &mut self,
         stag: u32,
         to: u64,
         length: usize,
         last: bool,
-    ) -> Result<ResponsePiece<'_, T>, Terminate> {
+    ) -> Result<(&T, usize), Terminate> {
         let Some(Outstanding { owner, awaited: Awaited::Read { stag: asked, length: whole, received } }) =
             self.reads.front_mut()
         else {
@@ -301,7 +294,7 @@ impl<T> Outbound<T> {
         };
         if length == 0 && last && *whole == 0 {
             // Of an empty answer neither key nor offset is checked.
-            return Ok(ResponsePiece { owner, offset: 0 });
+            return Ok((owner, 0));
         }
         if stag != *asked {
             return Err(Terminate::INVALID_STAG_TAGGED);
@@ -312,7 +305,7 @@ impl<T> Outbound<T> {
             return Err(Terminate::BOUNDS_TAGGED);
         }
         *received = end;
-        Ok(ResponsePiece { owner, offset })
+        Ok((owner, offset))
     }
 
     /// Matches an Atomic Response with the oldest outstanding request and returns its owner: answers come in the
@@ -368,19 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn queues_and_opcodes_must_agree() {
-        let mut inbound = Inbound::new();
-        let header =
-            |opcode, qn| Header::Untagged(Untagged { last: true, opcode, invalidate: 0, qn, msn: 1, mo: 0 });
-        assert_eq!(inbound.segment(&header(Opcode::Send, 3), 0), Err(Terminate::INVALID_QN));
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 0), 28), Err(Terminate::INVALID_QN));
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 29), Err(Terminate::TOO_LONG));
-        let short = inbound.segment(&header(Opcode::ReadRequest, 1), 27);
-        assert_eq!(short, Err(Terminate::CATASTROPHIC_STREAM), "not too long");
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Ok(Segment::ReadRequest));
-        assert_eq!(inbound.segment(&header(Opcode::ReadRequest, 1), 28), Err(Terminate::MSN_RANGE));
-        assert_eq!(inbound.segment(&header(Opcode::Terminate, 2), 4), Ok(Segment::Terminate));
-        assert_eq!(inbound.segment(&header(Opcode::Terminate, 2), 1000), Err(Terminate::INVALID_MO));
+    fn a_terminate_is_short() {
+        let (mut inbound, header) = (Inbound::new(), Header::Untagged(Terminate::HEADER));
+        assert_eq!(inbound.segment(&header, 4), Ok(Segment::Terminate));
+        assert_eq!(inbound.segment(&header, 1000), Err(Terminate::INVALID_MO));
     }
 
     // Reads beyond the negotiated limit wait, and answers must fit their reads (NEG-06).
@@ -391,7 +375,7 @@ mod tests {
         assert!(outbound.may_read());
         assert_eq!(outbound.read("b", 8, 0).msn, 2);
         assert!(!outbound.may_read());
-        assert_eq!(outbound.response(7, 0, 60, false).map(|piece| piece.offset), Ok(0));
+        assert_eq!(outbound.response(7, 0, 60, false), Ok((&"a", 0)));
         assert_eq!(outbound.response(7, 0, 40, true), Err(Terminate::BOUNDS_TAGGED), "the offset went back");
         assert_eq!(outbound.response(7, 60, 41, true), Err(Terminate::BOUNDS_TAGGED), "more than was asked");
         assert_eq!(
@@ -400,9 +384,9 @@ mod tests {
             "full, but not the last"
         );
         assert_eq!(outbound.response(8, 60, 40, true), Err(Terminate::INVALID_STAG_TAGGED));
-        assert_eq!(outbound.response(7, 60, 40, true).map(|piece| piece.offset), Ok(60));
+        assert_eq!(outbound.response(7, 60, 40, true), Ok((&"a", 60)));
         assert_eq!(outbound.remove_answered(), Some("a"));
-        assert_eq!(outbound.response(0, 99, 0, true).map(|piece| *piece.owner), Ok("b"));
+        assert_eq!(outbound.response(0, 99, 0, true), Ok((&"b", 0)));
         assert_eq!(outbound.remove_answered(), Some("b"));
         assert_eq!(outbound.response(8, 0, 0, true), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
     }
@@ -431,7 +415,9 @@ mod tests {
     fn immediate_data_is_numbered_as_sends_are() {
         let (mut outbound, mut inbound) = (Outbound::<()>::new(0), Inbound::new());
         for solicited in [false, true] {
-            let header = Header::Untagged(outbound.immediate(solicited));
+            let header = outbound.immediate(solicited);
+            assert_eq!(header.encode(8)[..4], [0, 26, 0x41, 0x48 + u8::from(solicited)]);
+            let header = Header::Untagged(header);
             assert_eq!(inbound.segment(&header, 7), Err(Terminate::CATASTROPHIC_STREAM));
             assert_eq!(inbound.segment(&header, 8), Ok(Segment::Immediate { solicited }));
             assert_eq!(inbound.segment(&header, 8), Err(Terminate::MSN_RANGE), "the same once more");
@@ -454,6 +440,7 @@ mod tests {
         let read = outbound.read("read", 5, 4);
         let (atomic, identifier) = outbound.atomic("atomic");
         assert_eq!((read.msn, atomic.msn, outbound.may_read()), (1, 2, false));
+        assert_eq!(atomic.encode(52)[..4], [0, 70, 0x41, 0x4a]);
         assert_eq!(inbound.segment(&Header::Untagged(read), 28), Ok(Segment::ReadRequest));
         assert_eq!(inbound.segment(&Header::Untagged(atomic), 28), Err(Terminate::CATASTROPHIC_STREAM));
         assert_eq!(inbound.segment(&Header::Untagged(atomic), 52), Ok(Segment::AtomicRequest));
@@ -474,6 +461,7 @@ mod tests {
         assert_eq!(outbound.atomic_response(&answer), Err(Terminate::UNEXPECTED_OPCODE), "nobody asked");
 
         let (first, second) = (outbound.answer_atomic(), outbound.answer_atomic());
+        assert_eq!(second.encode(12)[2..16], [0x41, 0x4b, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2]);
         assert_eq!(inbound.segment(&Header::Untagged(second), 12), Err(Terminate::MSN_RANGE));
         assert_eq!(inbound.segment(&Header::Untagged(first), 13), Err(Terminate::TOO_LONG));
         assert_eq!(inbound.segment(&Header::Untagged(first), 12), Ok(Segment::AtomicResponse));

@@ -20,7 +20,7 @@ use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundSocket, ConnectFailure, Connected, Stream};
 use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
 use crate::proto::limits;
-use crate::proto::mpa::{Initiator, Negotiated, Parting, Reply, Rtr, StartConfig, StartError};
+use crate::proto::mpa::{Initiator, Negotiated, Reply, Rtr, StartConfig, StartError};
 use crate::provider::connector::{AfterStep, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
@@ -209,14 +209,14 @@ impl Connector {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
                 Err(error) => {
-                    let reason = self.send_last_words(stream, &error);
+                    let reason = error.reason;
+                    self.send_last_words(stream, error.bytes);
                     return Err(ConnectError::Refused { peer, reason });
                 }
             }
         };
         match reply {
-            Reply::Accepted { negotiated, private_data } => {
-                let leftover = initiator.leftover();
+            Reply::Accepted { negotiated, private_data, leftover } => {
                 let terms = Terms { limits: negotiated.limits, private_data };
                 Ok(Dialled { handshake: PendingHandshake::Active { stream, negotiated, leftover }, terms })
             }
@@ -227,19 +227,13 @@ impl Connector {
         }
     }
 
-    /// Sends the peer the reason why its reply is invalid, and closes the socket behind that. Returns the
-    /// reason for the caller.
-    fn send_last_words(&self, stream: Stream, error: &StartError) -> Reason {
-        let last_words = error.bytes();
+    /// Sends the peer the reason why its reply is invalid, and closes the socket behind that.
+    fn send_last_words(&self, stream: Stream, last_words: Bytes) {
         if stream.is_aborting() {
             // The port has to be free at once, whether or not the peer receives the message.
             let _ = stream.send_now(&last_words);
         } else {
             self.adapter.lingering_close.close_after(stream, last_words);
-        }
-        match error.parting.as_deref() {
-            Some(Parting::Terminate { terminate, .. }) => terminate.reason(true),
-            Some(Parting::Reply(_)) | None => Reason::Protocol(error.error),
         }
     }
 

@@ -632,7 +632,7 @@ impl Request {
                     info!(%peer, held_back, "a peer does not speak iWARP: its bytes start with {start}");
                 }
                 ACCEPTS.count("invalid");
-                adapter.lingering_close.close_after(stream, error.bytes());
+                adapter.lingering_close.close_after(stream, error.bytes);
                 return None;
             }
             Err(Closed::Replaced) => {

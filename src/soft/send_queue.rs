@@ -589,8 +589,7 @@ impl SendQueue {
         length: usize,
         last: bool,
     ) -> Result<Payload, Terminate> {
-        let piece = self.outbound.response(stag, to, length, last)?;
-        let (owner, offset) = (*piece.owner, piece.offset);
+        let (&owner, offset) = self.outbound.response(stag, to, length, last)?;
         let entry = self.entry_of(owner);
         Ok(entry.map(|entry| inflight::range(&entry.payload, offset, length)).unwrap_or_default())
     }

@@ -4,8 +4,6 @@
 //! Terminate (RDMAP/remote operation/6), as to any unknown opcode.
 
 use super::array;
-use super::ddp::Untagged;
-use super::rdmap::{Opcode, queue};
 use crate::error::DecodeError;
 
 /// The payload of an Immediate Data message (RFC 7306 section 6.2): eight bytes of the user.
@@ -158,22 +156,6 @@ impl AtomicResponse {
     }
 }
 
-/// Returns the header of an Immediate Data message, which is numbered with the Sends (RFC 7306 section 6.3).
-pub(crate) const fn immediate_header(msn: u32, solicited: bool) -> Untagged {
-    let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
-    Untagged::whole(opcode, queue::SEND, msn)
-}
-
-/// Returns the header of an Atomic Request, which is numbered with the Read Requests (RFC 7306 section 5.2.1).
-pub(crate) const fn atomic_request_header(msn: u32) -> Untagged {
-    Untagged::whole(Opcode::AtomicRequest, queue::READ_REQUEST, msn)
-}
-
-/// Returns the header of an Atomic Response (RFC 7306 section 5.2.2).
-pub(crate) const fn atomic_response_header(msn: u32) -> Untagged {
-    Untagged::whole(Opcode::AtomicResponse, queue::ATOMIC_RESPONSE, msn)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,11 +186,6 @@ mod tests {
         let answer = AtomicResponse { identifier: 9, original: 0x0102_0304_0506_0708 };
         assert_eq!(answer.encode(), [0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(AtomicResponse::decode(&answer.encode()), Ok(answer));
-        assert_eq!(atomic_request_header(1).encode(52)[..4], [0, 70, 0x41, 0x4a]);
-        assert_eq!(
-            atomic_response_header(7).encode(12)[2..16],
-            [0x41, 0x4b, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 7]
-        );
     }
 
     #[test]
@@ -221,8 +198,6 @@ mod tests {
             matches!(Immediate::decode(&[1; 8]), Err(DecodeError::Malformed(_))),
             "too much for our users"
         );
-        assert_eq!(immediate_header(3, false).encode(8)[..4], [0, 26, 0x41, 0x48]);
-        assert_eq!(immediate_header(3, true).encode(8)[..4], [0, 26, 0x41, 0x49]);
     }
 
     #[test]

@@ -221,15 +221,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn multipath_is_had_or_refused() {
-        let options = SocketOptions { multipath: true, ..SocketOptions::default() };
-        match new_socket(V4, &options) {
-            Ok(socket) => assert_eq!(socket.protocol().expect("protocol"), Some(Protocol::MPTCP)),
-            Err(error) => assert!(matches!(error, SocketError::NotSupported("multipath")), "{error:?}"),
-        }
-    }
-
     #[tokio::test]
     async fn prepared_streams() {
         let (active, passive) = pair().await;

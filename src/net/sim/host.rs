@@ -86,7 +86,7 @@ impl Host {
     /// has each address once.
     pub(crate) fn add_address(&self, address: IpAddr) -> bool {
         self.world.with(|state| {
-            let Some(place) = state.places.get_mut(self.number) else { return false };
+            let place = &mut state.places[self.number];
             let known = place.second.is_some() || place.address.is_ipv4() == address.is_ipv4();
             if known || state.addresses.contains_key(&address) {
                 return false;
@@ -100,7 +100,7 @@ impl Host {
 
     /// Returns the addresses, the first one first.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
-        let second = self.world.with(|state| state.places.get(self.number).and_then(|place| place.second));
+        let second = self.world.with(|state| state.places[self.number].second);
         [Some(self.address), second].into_iter().flatten().collect()
     }
 
@@ -123,12 +123,13 @@ impl Host {
 
     /// Polls for the programs of the host to run.
     pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
-        self.world.with(|state| match state.places.get_mut(self.number) {
-            Some(place) if place.frozen => {
+        self.world.with(|state| {
+            let place = &mut state.places[self.number];
+            if place.frozen {
                 register(&mut place.stopped, cx);
-                Poll::Pending
+                return Poll::Pending;
             }
-            _ => Poll::Ready(()),
+            Poll::Ready(())
         })
     }
 
@@ -146,7 +147,8 @@ impl Host {
     /// Returns the number of the interface, while the host is up and has it.
     pub(super) fn index(&self) -> Option<u32> {
         self.world.with(|state| {
-            state.places.get(self.number).filter(|place| place.is_on_line()).map(|place| place.index)
+            let place = &state.places[self.number];
+            place.is_on_line().then_some(place.index)
         })
     }
 
@@ -185,7 +187,7 @@ impl Host {
     /// Watches the interface from now on.
     pub(crate) fn monitor(&self) -> io::Result<Monitor> {
         let descriptor = self.descriptor()?;
-        let seen = self.world.with(|state| state.places.get(self.number).map_or(0, |place| place.version));
+        let seen = self.world.with(|state| state.places[self.number].version);
         Ok(Monitor { host: self.clone(), seen: AtomicU64::new(seen), _descriptor: descriptor })
     }
 }
@@ -207,7 +209,7 @@ impl Monitor {
     pub(crate) async fn changed(&self) {
         poll_fn(|cx| {
             self.host.world.with(|state| {
-                let Some(place) = state.places.get_mut(self.host.number) else { return Poll::Pending };
+                let place = &mut state.places[self.host.number];
                 if self.seen.swap(place.version, Ordering::Relaxed) != place.version {
                     return Poll::Ready(());
                 }

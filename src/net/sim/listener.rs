@@ -9,7 +9,7 @@ use std::task::Poll;
 use super::host::{Claim, Host};
 use super::socket::{Phase, register};
 use super::stream::{BoundSocket, Stream};
-use super::world::{Listening, State};
+use super::world::{Listening, Place, State};
 use crate::error::BindError;
 use crate::net::errno;
 use crate::net::kernel::options::{SocketError, SocketOptions};
@@ -69,8 +69,7 @@ impl Listener {
     pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         poll_fn(|cx| {
             self.host.world.with(|state| {
-                let frozen = state.is_frozen(self.host.number);
-                let up = state.places.get(self.host.number).is_some_and(|place| place.up);
+                let Place { frozen, up, .. } = state.places[self.host.number];
                 while let Some(listening) = self.find(state) {
                     if frozen || listening.queue.is_empty() {
                         register(&mut listening.waiters, cx);
@@ -180,10 +179,9 @@ impl Host {
         let tries = if self.namespace.held() < self.ports.limit() { range.count() } else { 0 };
         for _ in 0..tries {
             let place = self.world.with(|state| {
-                state.places.get_mut(self.number).map_or(0, |place| {
-                    place.next_port += 1;
-                    place.next_port
-                })
+                let next_port = &mut state.places[self.number].next_port;
+                *next_port += 1;
+                *next_port
             });
             if let Some(lease) = lease(namespace, ip, range.at(place)) {
                 return Ok(lease);

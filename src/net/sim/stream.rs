@@ -100,11 +100,6 @@ impl Stream {
         Self { host, id, _descriptor: descriptor }
     }
 
-    /// Polls for the programs of the host to run.
-    pub(crate) fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
-        self.host.poll_running(cx)
-    }
-
     /// Returns the local address.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.with_socket(|socket| socket.local).ok_or_else(|| errno(libc::ENOTCONN))
@@ -113,7 +108,7 @@ impl Stream {
     /// Runs `act` on the state of the network, with whether the programs of the host are stopped.
     fn with<R>(&self, act: impl FnOnce(&mut State, bool) -> R) -> R {
         self.host.world.with(|state| {
-            let frozen = state.is_frozen(self.host.number);
+            let frozen = state.places[self.host.number].frozen;
             act(state, frozen)
         })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::socket::{Kind, Phase, Segment, Socket};
-use super::world::{Event, Place, State};
+use super::world::{Event, State};
 use crate::net::kernel::options::KEEPALIVE_RETRIES;
 
 /// The first wait before bytes are sent again, and before a connection is asked for again.
@@ -31,9 +31,9 @@ impl State {
     /// Sends a segment, unless the way is cut. Returns when it arrives, and when it would without the rest of a stall.
     fn transmit(&mut self, segment: Segment, not_before: Duration) -> Option<(Duration, Duration)> {
         let now = self.now;
-        let hosts = self.hosts(&segment).filter(|(from, to)| {
-            self.places.get(*from).is_some_and(Place::is_on_line) && self.link(*from, *to).cut_until <= now
-        });
+        let hosts = self
+            .hosts(&segment)
+            .filter(|(from, to)| self.places[*from].is_on_line() && self.link(*from, *to).cut_until <= now);
         let Some((from, to)) = hosts else {
             self.trace.segment(now, &segment, true);
             return None;
@@ -183,7 +183,7 @@ impl State {
     /// Wakes the tasks that wait for a socket, unless the programs of its host are stopped.
     pub(super) fn wake_socket(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
-        if self.places.get(socket.host).is_some_and(|place| place.frozen) {
+        if self.places[socket.host].frozen {
             return;
         }
         if socket.is_readable() {
@@ -230,7 +230,7 @@ impl State {
     pub(super) fn arrive(&mut self, segment: Segment) {
         let Some((from, to)) = self.hosts(&segment) else { return };
         let now = self.now;
-        let lost = self.link(from, to).cut_until > now || !self.places.get(to).is_some_and(Place::is_on_line);
+        let lost = self.link(from, to).cut_until > now || !self.places[to].is_on_line();
         self.trace.segment(now, &segment, lost);
         if lost {
             return;
@@ -323,7 +323,7 @@ impl State {
             return false;
         };
         listener.queue.push_back(id);
-        if !self.places.get(listener.host).is_some_and(|place| place.frozen) {
+        if !self.places[listener.host].frozen {
             self.wakes.append(&mut listener.waiters);
         }
         true

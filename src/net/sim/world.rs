@@ -84,6 +84,7 @@ pub(super) struct State {
     /// The numbers that the program draws, apart so that it does not disturb the network.
     choices: Rng,
     pub(super) trace: Trace,
+    /// The hosts by their numbers. None is ever removed.
     pub(super) places: Vec<Place>,
     pub(super) addresses: BTreeMap<IpAddr, usize>,
     pub(super) links: BTreeMap<(usize, usize), Link>,
@@ -130,11 +131,6 @@ impl State {
             link
         });
         (link, &mut self.rng)
-    }
-
-    /// Returns whether the programs of a host are stopped.
-    pub(super) fn is_frozen(&self, host: usize) -> bool {
-        self.places.get(host).is_some_and(|place| place.frozen)
     }
 
     /// Carries out the events of this time and before. Returns when the next one is.
@@ -287,22 +283,18 @@ impl State {
 
     /// Notifies the monitors of a host that its interface or its addresses have changed.
     pub(super) fn readdress(&mut self, host: usize) {
-        if let Some(place) = self.places.get_mut(host) {
-            place.version += 1;
-            self.wakes.append(&mut place.watchers);
-        }
+        let place = &mut self.places[host];
+        place.version += 1;
+        self.wakes.append(&mut place.watchers);
     }
 
     pub(super) fn note(&mut self, host: usize, what: &str) {
-        if let Some(place) = self.places.get(host) {
-            self.trace.note(self.now, format!("{} {what}", place.address));
-        }
+        self.trace.note(self.now, format!("{} {what}", self.places[host].address));
     }
 
-    fn note_pair(&mut self, hosts: (usize, usize), what: &str) {
-        if let (Some(from), Some(to)) = (self.places.get(hosts.0), self.places.get(hosts.1)) {
-            self.trace.note(self.now, format!("{} > {} {what}", from.address, to.address));
-        }
+    fn note_pair(&mut self, (from, to): (usize, usize), what: &str) {
+        let [from, to] = [from, to].map(|host| self.places[host].address);
+        self.trace.note(self.now, format!("{from} > {to} {what}"));
     }
 }
 
@@ -362,12 +354,11 @@ impl World {
         self.with(|state| {
             state.note(host, "crashed");
             state.drop_sockets(host);
-            if let Some(place) = state.places.get_mut(host) {
-                place.up = false;
-                place.frozen = false;
-                place.index += 1;
-                state.wakes.append(&mut place.stopped);
-            }
+            let place = &mut state.places[host];
+            place.up = false;
+            place.frozen = false;
+            place.index += 1;
+            state.wakes.append(&mut place.stopped);
             state.readdress(host);
         });
     }
@@ -376,9 +367,7 @@ impl World {
     pub(crate) fn restart(&self, host: usize) {
         self.with(|state| {
             state.note(host, "restarted");
-            if let Some(place) = state.places.get_mut(host) {
-                place.up = true;
-            }
+            state.places[host].up = true;
             state.readdress(host);
         });
     }
@@ -387,13 +376,9 @@ impl World {
     pub(crate) fn freeze(&self, host: usize, frozen: bool) {
         self.with(|state| {
             state.note(host, if frozen { "frozen" } else { "thawed" });
-            if let Some(place) = state.places.get_mut(host) {
-                place.frozen = frozen;
-                if !frozen {
-                    state.wakes.append(&mut place.stopped);
-                }
-            }
+            state.places[host].frozen = frozen;
             if !frozen {
+                state.wakes.append(&mut state.places[host].stopped);
                 state.wake_host(host);
             }
         });
@@ -403,10 +388,9 @@ impl World {
     pub(crate) fn attach(&self, host: usize, attached: bool) {
         self.with(|state| {
             state.note(host, if attached { "interface added" } else { "interface removed" });
-            if let Some(place) = state.places.get_mut(host) {
-                place.attached = attached;
-                place.index += u32::from(!attached);
-            }
+            let place = &mut state.places[host];
+            place.attached = attached;
+            place.index += u32::from(!attached);
             state.readdress(host);
         });
     }

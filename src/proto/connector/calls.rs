@@ -29,24 +29,18 @@ impl Connector {
         deadline: Option<Instant>,
         overdue: bool,
     ) -> Result<Actions, Failure> {
-        match self.phase {
-            Idle | Bound => {
-                if busy {
-                    return Err(Status::CONNECTION_ACTIVE.into());
-                }
-                length?;
-                self.refusal = None;
-                // A deadline that has passed fails the call before a request is sent.
-                if overdue {
-                    return Ok([Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }].into());
-                }
-                self.enter(Connecting);
-                self.deadline = deadline;
-                Ok([Action::StartConnect].into())
-            }
-            Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | RequestPending | Accepting | Dead => Err(Status::CONNECTION_ACTIVE.into()),
+        if busy || !matches!(self.phase, Idle | Bound) {
+            return Err(Status::CONNECTION_ACTIVE.into());
         }
+        length?;
+        self.refusal = None;
+        // A deadline that has passed fails the call before a request is sent.
+        if overdue {
+            return Ok([Action::Finish { op: Op::Connect, status: Status::IO_TIMEOUT }].into());
+        }
+        self.enter(Connecting);
+        self.deadline = deadline;
+        Ok([Action::StartConnect].into())
     }
 
     /// Starts `CompleteConnect` in `ConnectDone`, unless the peer is gone (A18, A21, A23, A26).
@@ -66,35 +60,29 @@ impl Connector {
     /// Starts `Accept` in `RequestPending`. An error of the caller is reported before the absence of the peer
     /// (P6, P7, P8, P10).
     pub(super) fn accept(&mut self, length: Result<(), Failure>, busy: bool) -> Result<Actions, Failure> {
-        match self.phase {
-            RequestPending => {
-                if busy {
-                    return Err(Status::CONNECTION_ACTIVE.into());
-                }
-                length?;
-                self.find_peer()?;
-                self.enter(Accepting);
-                Ok([Action::StartAccept].into())
-            }
-            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | Accepting | Dead => Err(Status::CONNECTION_INVALID.into()),
+        if self.phase != RequestPending {
+            return Err(Status::CONNECTION_INVALID.into());
         }
+        if busy {
+            return Err(Status::CONNECTION_ACTIVE.into());
+        }
+        length?;
+        self.find_peer()?;
+        self.enter(Accepting);
+        Ok([Action::StartAccept].into())
     }
 
     /// Rejects the peer and burns the connector; no `Finish` follows (A19, P9, P10).
     pub(super) fn reject(&mut self, length: Result<(), Failure>) -> Result<Actions, Failure> {
-        match self.phase {
-            ConnectDone | RequestPending => {
-                length?;
-                // That the peer is gone is CONNECTION_ABORTED, however it was noticed.
-                let aborted = |gone| Failure { status: Status::CONNECTION_ABORTED, ..gone };
-                self.find_peer().map_err(aborted)?;
-                self.enter(Dead);
-                Ok([Action::RefusePeer].into())
-            }
-            Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | Accepting | Dead => Err(Status::CONNECTION_INVALID.into()),
+        if !matches!(self.phase, ConnectDone | RequestPending) {
+            return Err(Status::CONNECTION_INVALID.into());
         }
+        length?;
+        // That the peer is gone is CONNECTION_ABORTED, however it was noticed.
+        let aborted = |gone| Failure { status: Status::CONNECTION_ABORTED, ..gone };
+        self.find_peer().map_err(aborted)?;
+        self.enter(Dead);
+        Ok([Action::RefusePeer].into())
     }
 
     /// Watches for the end of the connection, or finishes `NotifyDisconnect` at once if the connection has ended

@@ -333,7 +333,7 @@ impl Failure {
 }
 
 /// An action of the provider. Actions are carried out in the order given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Answer the pending call with this status. [`Actions::answer`] returns the whole answer.
     Finish { op: Op, status: Status },
@@ -555,20 +555,7 @@ impl Connector {
     /// # Errors
     /// `CONNECTION_INVALID` at any other moment.
     pub(crate) fn local_address_ready(&self) -> Result<(), StateError> {
-        match self.phase {
-            Phase::Connecting => Ok(()),
-            Phase::Idle
-            | Phase::Bound
-            | Phase::ConnectDone
-            | Phase::Completing
-            | Phase::Connected
-            | Phase::PeerGone
-            | Phase::Disconnecting
-            | Phase::Disconnected
-            | Phase::RequestPending
-            | Phase::Accepting
-            | Phase::Dead => self.peer_address_ready(),
-        }
+        if self.phase == Phase::Connecting { Ok(()) } else { self.peer_address_ready() }
     }
 
     /// Checks that `GetPeerAddress` is valid in this state: from the first message of the peer to the end of
@@ -609,24 +596,15 @@ impl Input {
     /// Returns whether this is a call that has no answer but `DEVICE_REMOVED` once the device is gone: all
     /// but cleanup.
     fn needs_device(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::Bind
-            | Self::Connect { .. }
-            | Self::CompleteConnect
-            | Self::Accept { .. }
-            | Self::Reject { .. }
-            | Self::NotifyDisconnect
-            | Self::Disconnect { .. } => true,
-            Self::Cancel
-            | Self::Release
-            | Self::Bound
-            | Self::PeerAccepted(_)
-            | Self::CompleteDone
-            | Self::PeerCompleted
-            | Self::DisconnectAnswered
-            | Self::QueuePairRemoved
-            | Self::DeviceRemoved
-            | Self::Lost { .. } => false,
-        }
+                | Self::Connect { .. }
+                | Self::CompleteConnect
+                | Self::Accept { .. }
+                | Self::Reject { .. }
+                | Self::NotifyDisconnect
+                | Self::Disconnect { .. }
+        )
     }
 }

@@ -57,13 +57,9 @@ fn is_retryable(status: Status) -> bool {
 impl Connector {
     /// Moves from `Idle` to `Bound` (A1). Ignores an implicit bind, because it is undone with its connect.
     pub(super) fn bound(&mut self) -> Actions {
-        match self.phase {
-            Idle => {
-                self.enter(Bound);
-                self.bound = true;
-            }
-            Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnecting
-            | Disconnected | RequestPending | Accepting | Dead => {}
+        if self.phase == Idle {
+            self.enter(Bound);
+            self.bound = true;
         }
         Actions::new()
     }
@@ -101,15 +97,12 @@ impl Connector {
 
     /// Finishes `Connect` and keeps the terms of the peer that accepted (A16).
     pub(super) fn peer_accepted(&mut self, terms: Terms) -> Actions {
-        match self.phase {
-            Connecting => {
-                self.enter(ConnectDone);
-                self.terms = Some(terms);
-                [Action::Finish { op: Op::Connect, status: Status::SUCCESS }].into()
-            }
-            Idle | Bound | ConnectDone | Completing | Connected | PeerGone | Disconnecting | Disconnected
-            | RequestPending | Accepting | Dead => Actions::new(),
+        if self.phase != Connecting {
+            return Actions::new();
         }
+        self.enter(ConnectDone);
+        self.terms = Some(terms);
+        [Action::Finish { op: Op::Connect, status: Status::SUCCESS }].into()
     }
 
     /// Finishes the call that waits in this phase and establishes the connection: CompleteConnect of the active end
@@ -125,11 +118,10 @@ impl Connector {
 
     /// Finishes `Disconnect`: the peer has answered, and no memory is in use (C7).
     pub(super) fn disconnect_answered(&mut self) -> Actions {
-        match self.phase {
-            Disconnecting => self.end_disconnect(Status::SUCCESS, None),
-            Idle | Bound | Connecting | ConnectDone | Completing | Connected | PeerGone | Disconnected
-            | RequestPending | Accepting | Dead => Actions::new(),
+        if self.phase != Disconnecting {
+            return Actions::new();
         }
+        self.end_disconnect(Status::SUCCESS, None)
     }
 
     /// Ends the attempt or the connection whose queue pair was removed (A14, A25, P16, C10, C13).

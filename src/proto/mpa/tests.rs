@@ -36,7 +36,7 @@ fn answered(config: StartConfig, word: u16, private_data: &[u8]) -> Result<Reply
 
 fn accepted(config: StartConfig, word: u16, private_data: &[u8]) -> (Negotiated, Vec<u8>) {
     match answered(config, word, private_data) {
-        Ok(Reply::Accepted { negotiated, private_data }) => (negotiated, private_data.to_vec()),
+        Ok(Reply::Accepted { negotiated, private_data, .. }) => (negotiated, private_data.to_vec()),
         other => panic!("{other:?}"),
     }
 }
@@ -51,11 +51,10 @@ fn exchange(
     let mut responder = Responder::new(passive.0);
     let offer = responder.receive(&initiator.request(b"request")).unwrap().unwrap();
     assert_eq!(&offer.private_data[..], b"request");
-    assert!(offer.enhanced && offer.peer_to_peer && offer.revision == 2);
     let (reply, theirs) = responder.accept(passive.1, b"reply");
     match initiator.receive(&reply).unwrap().unwrap() {
-        Reply::Accepted { negotiated, private_data } => {
-            assert_eq!(&private_data[..], b"reply");
+        Reply::Accepted { negotiated, private_data, leftover } => {
+            assert_eq!((&private_data[..], &leftover[..]), (&b"reply"[..], &b""[..]));
             (negotiated, theirs)
         }
         Reply::Rejected { .. } => panic!("rejected"),
@@ -78,7 +77,6 @@ fn every_pair_of_limits_and_crc() {
             assert_eq!((ours.crc, theirs.crc), (crc_a || crc_p, crc_a || crc_p));
             assert_eq!((ours.announces, theirs.announces), (!ours.crc, !theirs.crc));
             assert_eq!((ours.rtr, theirs.rtr), (Rtr::Write, Rtr::Write));
-            assert_eq!((ours.revision, theirs.revision), (2, 2));
         }
     }
 }
@@ -104,16 +102,8 @@ fn replies_of_siw() {
     // Peer-to-peer granted with Write, with Read; IRD 4, and no more reads than we offered.
     let (negotiated, private_data) = accepted(NO_CRC, 0x1002, b"\x80\x04\x80\x03siw");
     assert_eq!(private_data, b"siw");
-    assert_eq!(
-        negotiated,
-        Negotiated {
-            limits: ReadLimits::new(3, 4),
-            crc: false,
-            announces: false,
-            rtr: Rtr::Write,
-            revision: 2
-        }
-    );
+    let limits = ReadLimits::new(3, 4);
+    assert_eq!(negotiated, Negotiated { limits, crc: false, announces: false, rtr: Rtr::Write });
     assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\x40\x03").0.rtr, Rtr::Read);
     assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\xc0\x03").0.rtr, Rtr::Write, "both");
     // A siw-private bit that comes back, and RTR bits without A.
@@ -165,7 +155,7 @@ fn more_reads_than_were_offered() {
         let error = answered(config, word, b"\x80\x04\x80\x04").expect_err("3 were offered");
         let terminate = Terminate::INSUFFICIENT_IRD;
         let fpdu = terminate_fpdu(&terminate, word == 0x5002 || config.crc);
-        assert_eq!(error.parting.as_deref(), Some(&Parting::Terminate { terminate, fpdu }));
+        assert_eq!((error.reason, error.bytes), (terminate.reason(true), fpdu));
     }
     // Within the offer.
     assert_eq!(accepted(NO_CRC, 0x1002, b"\x80\x04\x80\x03").0.limits, ReadLimits::new(3, 4));
@@ -202,7 +192,7 @@ fn replies_without_limits() {
         let (negotiated, private_data) = accepted(NO_CRC, word, b"\x80\x01\xc0\x01");
         assert_eq!(private_data, b"\x80\x01\xc0\x01", "no parameters in {word:#06x}");
         assert_eq!(negotiated.limits, ReadLimits::new(3, 4), "the offer is below the unsaid limits");
-        assert_eq!((negotiated.rtr, negotiated.revision), (Rtr::None, word as u8));
+        assert_eq!(negotiated.rtr, Rtr::None);
     }
     let mut greedy = Initiator::new(NO_CRC, ReadLimits::new(90, 90));
     match greedy.receive(&raw_reply(1, b"")) {
@@ -221,18 +211,15 @@ fn bad_replies() {
     ] {
         assert_eq!(answered(NO_CRC, word, private_data), Err(error.into()), "{word:#06x}");
     }
-    let mut initiator = initiator(NO_CRC);
-    let error = initiator.receive(b"HTTP").unwrap_err();
-    assert_eq!((error.error, error.bytes()), (DecodeError::BadKey(Excerpt::new(b"HTTP")), Bytes::new()));
-    assert_eq!(initiator.receive(b"more"), Err(error), "failure stays");
-    assert_eq!(initiator.leftover(), Bytes::new());
+    let foreign = DecodeError::BadKey(Excerpt::new(b"HTTP"));
+    assert_eq!(initiator(NO_CRC).receive(b"HTTP"), Err(foreign.into()));
 }
 
 #[test]
 fn an_rtr_that_was_not_offered() {
     for bits in [b"\x80\x01\0\x01", b"\xc0\x01\0\x01"] {
         let error = answered(WITH_CRC, 0x5002, bits).unwrap_err();
-        let bytes = error.bytes();
+        let bytes = error.bytes;
         let (header, payload, used) = Header::decode(&bytes).unwrap();
         assert_eq!(header, Header::Untagged(Terminate::HEADER));
         assert_eq!((payload, &bytes[used..used + 4]), (4, &[0x20, 7, 0, 0][..]));
@@ -246,7 +233,7 @@ fn requests_of_siw() {
     let mut responder = Responder::new(NO_CRC);
     let offer = responder.receive(&raw_request(0x1002, b"\0\x01\0\x02hi")).unwrap().unwrap();
     assert_eq!(offer.limits, ReadLimits::new(2, 1));
-    assert_eq!((&offer.private_data[..], offer.peer_to_peer), (&b"hi"[..], false));
+    assert_eq!(&offer.private_data[..], b"hi");
     let (reply, negotiated) = responder.accept(ReadLimits::new(9, 9), b"yes");
     assert_eq!(reply[..], raw_reply(0x1002, b"\0\x02\0\x01yes"));
     assert_eq!(negotiated.limits, ReadLimits::new(2, 1));
@@ -287,8 +274,7 @@ fn requests_without_limits() {
     for (word, answer) in [(0x0000, 0x0000), (0x4001, 0x4001), (0x1001, 0x0001), (0x0002, 0x0002)] {
         let mut responder = Responder::new(NO_CRC);
         let offer = responder.receive(&raw_request(word, b"data")).unwrap().unwrap();
-        assert_eq!((&offer.private_data[..], offer.enhanced), (&b"data"[..], false));
-        assert_eq!(offer.limits, NO_CRC.unsaid_limits);
+        assert_eq!((&offer.private_data[..], offer.limits), (&b"data"[..], NO_CRC.unsaid_limits));
         assert_eq!(responder.reject(b"no"), raw_reply(answer & 0xff | 0x2000, b"no"));
         let (reply, negotiated) = responder.accept(ReadLimits::new(9, 2), b"yes");
         assert_eq!(reply[..], raw_reply(answer, b"yes"));
@@ -306,14 +292,8 @@ fn bad_requests() {
         (raw_request(0x0001, &[0; 513]), DecodeError::PrivateDataTooLong(513)),
         (raw_reply(0x0001, b""), DecodeError::BadKey(Excerpt::new(b"MPA ID Rep Frame"))),
     ] {
-        let mut responder = Responder::new(NO_CRC);
-        assert_eq!(responder.receive(&bytes), Err(error.into()));
-        assert_eq!(responder.receive(b""), Err(error.into()), "failure stays");
+        assert_eq!(Responder::new(NO_CRC).receive(&bytes), Err(error.into()));
     }
-    let mut responder = Responder::new(NO_CRC);
-    responder.receive(&raw_request(0x0001, b"")).unwrap().unwrap();
-    assert_eq!(responder.receive(b""), Ok(None));
-    assert_eq!(responder.receive(b"\0"), Err(behind.into()), "in a later piece");
 }
 
 /// Reads frames of a siw with 252 bytes of private data and more: the length field has lost its upper byte.
@@ -333,10 +313,11 @@ fn lengths_that_siw_got_wrong() {
         let mut initiator = initiator(NO_CRC);
         assert_eq!(initiator.receive(&reply[..reply.len() - 1]), Ok(None));
         match initiator.receive(&[&reply[reply.len() - 1..], b"an FPDU"].concat()) {
-            Ok(Some(Reply::Accepted { private_data, .. })) => assert_eq!(private_data[..], data[4..]),
+            Ok(Some(Reply::Accepted { private_data, leftover, .. })) => {
+                assert_eq!((&private_data[..], &leftover[..]), (&data[4..], &b"an FPDU"[..]));
+            }
             other => panic!("{other:?}"),
         }
-        assert_eq!(&initiator.leftover()[..], b"an FPDU");
     }
     // If the flag S is not set, or the request is rejected, a short length is a short length.
     assert!(Responder::new(NO_CRC).receive(&raw_request(0x1001, b"")).unwrap().is_some());
@@ -351,7 +332,7 @@ fn markers_are_rejected_with_a_reply() {
     ] {
         let error = Responder::new(WITH_CRC).receive(&raw_request(word, private_data)).unwrap_err();
         assert_eq!(error.error, DecodeError::Unsupported("markers in the request"));
-        assert_eq!(error.bytes(), reply);
+        assert_eq!(error.bytes, reply);
     }
 }
 
@@ -359,39 +340,29 @@ fn markers_are_rejected_with_a_reply() {
 fn one_byte_at_a_time_and_every_split() {
     let request = raw_request(0x5002, b"\x80\x01\xc0\x01request");
     let reply = [&raw_reply(0x5002, b"\x80\x01\x80\x01reply")[..], b"an FPDU"].concat();
-    let whole_offer = Responder::new(NO_CRC).receive(&request).unwrap();
-    let whole_reply = initiator(NO_CRC).receive(&reply).unwrap();
-    let whole_length = reply.len() - b"an FPDU".len();
+    let whole_offer = Responder::new(NO_CRC).receive(&request);
+    let whole_reply = initiator(NO_CRC).receive(&reply);
+    let (end, last) = (request.len() - 1, reply.len() - b"an FPDU".len() - 1);
 
-    let mut responder = Responder::new(NO_CRC);
-    for byte in &request[..request.len() - 1] {
+    let (mut responder, mut single) = (Responder::new(NO_CRC), initiator(NO_CRC));
+    for byte in &request[..end] {
         assert_eq!(responder.receive(&[*byte]), Ok(None));
     }
-    assert_eq!(responder.receive(&request[request.len() - 1..]), Ok(whole_offer.clone()));
-
-    let mut single = initiator(NO_CRC);
-    for (index, byte) in reply.iter().enumerate() {
-        let expected = if index + 1 == whole_length { whole_reply.clone() } else { None };
-        assert_eq!(single.receive(&[*byte]), Ok(expected), "byte {index}");
+    assert_eq!(responder.receive(&request[end..]), whole_offer);
+    for byte in &reply[..last] {
+        assert_eq!(single.receive(&[*byte]), Ok(None));
     }
-    assert_eq!(single.leftover(), &b"an FPDU"[..]);
-    assert_eq!(single.leftover(), Bytes::new());
+    assert_eq!(single.receive(&reply[last..]), whole_reply);
 
-    for cut in 0..=request.len() {
+    for cut in 0..=end {
         let mut responder = Responder::new(NO_CRC);
-        let first = responder.receive(&request[..cut]).unwrap();
-        let second = responder.receive(&request[cut..]).unwrap();
-        assert_eq!(first.or(second), whole_offer);
+        assert_eq!(responder.receive(&request[..cut]), Ok(None));
+        assert_eq!(responder.receive(&request[cut..]), whole_offer);
     }
-    for cut in 0..=reply.len() {
+    for cut in 0..=last {
         let mut initiator = initiator(NO_CRC);
-        let first = initiator.receive(&reply[..cut]).unwrap();
-        if first.is_none() {
-            assert_eq!(initiator.leftover(), Bytes::new(), "not before the reply");
-        }
-        let second = initiator.receive(&reply[cut..]).unwrap();
-        assert_eq!(first.or(second), whole_reply);
-        assert_eq!(initiator.leftover(), &b"an FPDU"[..]);
+        assert_eq!(initiator.receive(&reply[..cut]), Ok(None));
+        assert_eq!(initiator.receive(&reply[cut..]), whole_reply);
     }
 }
 
@@ -434,24 +405,18 @@ proptest! {
                 frame[19] = frame[19].wrapping_sub(9);
             }
         }
-        let cut_at = |bytes: &[u8]| cut.min(bytes.len());
-
         let mut responder = Responder::new(WITH_CRC);
-        let (head, tail) = request.split_at(cut_at(&request));
-        let offer = responder.receive(head).and_then(|first| Ok(first.or(responder.receive(tail)?)));
-        if let Ok(Some(_)) = offer {
+        let (head, tail) = request.split_at(cut.min(request.len()));
+        if let Ok(None) = responder.receive(head) && let Ok(Some(_)) = responder.receive(tail) {
             let _ = responder.reject(b"no");
             let _ = responder.accept(ReadLimits::default(), b"yes");
         }
 
         let mut initiator = initiator(NO_CRC);
-        let (head, tail) = reply.split_at(cut_at(&reply));
-        match initiator.receive(head).and_then(|first| Ok(first.or(initiator.receive(tail)?))) {
-            Ok(_) => { let _ = initiator.leftover(); }
-            Err(error) => {
-                prop_assert_ne!(error.error, DecodeError::Truncated);
-                let _ = error.bytes();
-            }
+        let (head, tail) = reply.split_at(cut.min(reply.len()));
+        for outcome in [initiator.receive(head), initiator.receive(tail)] {
+            let error = outcome.err().map(|error| error.error);
+            prop_assert_ne!(error, Some(DecodeError::Truncated));
         }
     }
 }

@@ -31,15 +31,11 @@ impl Span {
 
     /// Encodes it in the byte order of a host.
     pub(crate) fn to_bytes(self, big_endian: bool) -> [u8; Self::LEN] {
+        let Self { address, key, length } = self.swapped_unless(big_endian == BIG_ENDIAN);
         let mut bytes = [0; Self::LEN];
-        let (address, key, length) = if big_endian {
-            (self.address.to_be_bytes(), self.key.to_be_bytes(), self.length.to_be_bytes())
-        } else {
-            (self.address.to_le_bytes(), self.key.to_le_bytes(), self.length.to_le_bytes())
-        };
-        bytes[..8].copy_from_slice(&address);
-        bytes[8..12].copy_from_slice(&key);
-        bytes[12..].copy_from_slice(&length);
+        bytes[..8].copy_from_slice(&address.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&key.to_ne_bytes());
+        bytes[12..].copy_from_slice(&length.to_ne_bytes());
         bytes
     }
 
@@ -50,20 +46,21 @@ impl Span {
 
     fn from_bytes(bytes: [u8; Self::LEN], big_endian: bool) -> Self {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = bytes;
-        let (address, key, length) = ([a0, a1, a2, a3, a4, a5, a6, a7], [k0, k1, k2, k3], [l0, l1, l2, l3]);
-        if big_endian {
-            Self {
-                address: u64::from_be_bytes(address),
-                key: u32::from_be_bytes(key),
-                length: u32::from_be_bytes(length),
-            }
-        } else {
-            Self {
-                address: u64::from_le_bytes(address),
-                key: u32::from_le_bytes(key),
-                length: u32::from_le_bytes(length),
-            }
+        let native = Self {
+            address: u64::from_ne_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            key: u32::from_ne_bytes([k0, k1, k2, k3]),
+            length: u32::from_ne_bytes([l0, l1, l2, l3]),
+        };
+        native.swapped_unless(big_endian == BIG_ENDIAN)
+    }
+
+    /// Swaps the bytes of each number, unless both ends have the same order.
+    fn swapped_unless(self, same: bool) -> Self {
+        let Self { address, key, length } = self;
+        if same {
+            return self;
         }
+        Self { address: address.swap_bytes(), key: key.swap_bytes(), length: length.swap_bytes() }
     }
 }
 
@@ -204,15 +201,9 @@ mod tests {
     const BUFFER: Span = Span { address: 0x2122_2324_2526_2728, key: 0x3132_3334, length: 0x1_0000 };
 
     fn hello() -> [u8; Hello::LEN] {
-        Hello {
-            big_endian: false,
-            credits: 384,
-            targets: TARGETS,
-            data: BUFFER,
-            confirms: false,
-            says_its_end: false,
-        }
-        .to_bytes()
+        let (targets, data) = (TARGETS, BUFFER);
+        Hello { big_endian: false, credits: 384, targets, data, confirms: false, says_its_end: false }
+            .to_bytes()
     }
 
     #[test]

@@ -493,7 +493,7 @@ fn few_transfers_are_signaled_while_room_remains() {
 // the peer is gone.
 #[test]
 fn close_waits_for_unsignaled_transfers() {
-    let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
+    let [mut side, _] = with_send_ring(1 << 16);
     side.write(64).expect("room");
     assert!(side.outstanding.is_empty(), "it is silent");
     side.machine.shutdown();
@@ -503,7 +503,7 @@ fn close_waits_for_unsignaled_transfers() {
     side.complete();
     assert!(side.machine.is_settled());
 
-    let mut side = with_send_ring(1 << 16).into_iter().next().expect("two");
+    let [mut side, _] = with_send_ring(1 << 16);
     side.write(64).expect("room");
     side.machine.apply(Message::Disconnect).expect("a message");
     assert!(!side.machine.needs_signaled(), "it may close later");
@@ -516,9 +516,8 @@ fn close_waits_for_unsignaled_transfers() {
 
 #[test]
 fn a_target_of_another_length_is_a_lie() {
-    let mut sides =
-        sides(settings(Carrier::Immediate, 0x2468, 4096, 32), settings(Carrier::Immediate, 0x2468, 4096, 32));
-    let machine = &mut sides[0].machine;
+    let own = settings(Carrier::Immediate, 0x2468, 4096, 32);
+    let [Side { mut machine, .. }, _] = sides(own, own);
     let target = Span { address: 1, key: 2, length: 0x1234 };
     // A part of an entry: the rest, and the message that announces the entry, follow.
     for length in [0, 0x34, 0x1200] {
@@ -548,7 +547,7 @@ fn sending_waits_for_first_peer_message() {
 #[test]
 fn bytes_can_be_read_before_their_message() {
     let own = settings(Carrier::Send, 200, 64, 16);
-    let mut machine = sides(own, own).map(|side| side.machine).into_iter().next().expect("two");
+    let [Side { mut machine, .. }, _] = sides(own, own);
     let next = machine.next_place().expect("nothing is unread");
     assert_eq!((next.address, next.length), (0x1000, 100), "the half that is granted");
     assert!(

@@ -15,7 +15,7 @@ use crate::types::{DisconnectReason, PrivateData, ReadLimits};
 
 /// The time that the caller of Connect waits in these tests.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A number that no status has.
+/// A number that no status has: it reaches the caller as it is.
 const UNKNOWN: Status = Status::from_code(0xC00F_1234);
 
 fn terms() -> Terms {
@@ -26,44 +26,12 @@ fn refusal() -> Option<PrivateData> {
     Some(PrivateData::exact(&b"no"[..]))
 }
 
-/// An action, with the status that the table has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Did {
-    Finish { op: Op, status: Status },
-    StartBind,
-    StartConnect,
-    StartComplete,
-    StartAccept,
-    StartDisconnect,
-    RefusePeer,
-    Leave,
-    Abandon,
-    Flush,
-}
-
-impl From<Action> for Did {
-    fn from(action: Action) -> Self {
-        match action {
-            Action::Finish { op, status } => Self::Finish { op, status },
-            Action::StartBind => Self::StartBind,
-            Action::StartConnect => Self::StartConnect,
-            Action::StartComplete => Self::StartComplete,
-            Action::StartAccept => Self::StartAccept,
-            Action::StartDisconnect => Self::StartDisconnect,
-            Action::RefusePeer => Self::RefusePeer,
-            Action::Leave => Self::Leave,
-            Action::Abandon => Self::Abandon,
-            Action::Flush => Self::Flush,
-        }
-    }
-}
-
 /// The answer of the machine to an input.
-type Answer = Result<Vec<Did>, Status>;
+type Answer = Result<Vec<Action>, Status>;
 
 /// Returns what the table has of an answer.
 fn seen(answer: Result<Actions, Failure>) -> Answer {
-    answer.map(|actions| actions.iter().map(Did::from).collect()).map_err(|failure| failure.status)
+    answer.map(|actions| actions.iter().collect()).map_err(|failure| failure.status)
 }
 
 /// An enum of kinds with the list of all of them.
@@ -85,8 +53,8 @@ kinds! {
         Bind, Connect, ConnectTooLong, ConnectBusy, ConnectLate, CompleteConnect, Accept, AcceptTooLong,
         AcceptBusy, Reject, RejectTooLong, NotifyDisconnect, Disconnect, Cancel, Release, BoundOk, BindFailed,
         BindCanceled, UnreachableNetwork, UnreachableHost, Refused, RefusedData, PeerAccepted, CompleteDone,
-        PeerCompleted, PeerRejected, PeerGaveUp, PeerDisconnected, PathLost, DisconnectAnswered,
-        QueuePairRemoved, DeviceRemoved, TimedOut, Failed, FailedRetryable, FailedRemoved,
+        PeerCompleted, PeerGaveUp, PeerDisconnected, PathLost, DisconnectAnswered, QueuePairRemoved,
+        DeviceRemoved, TimedOut, Failed, FailedRetryable, FailedRemoved,
     }
 }
 
@@ -125,7 +93,6 @@ impl Kind {
             Self::PeerAccepted => Input::PeerAccepted(terms()),
             Self::CompleteDone => Input::CompleteDone,
             Self::PeerCompleted => Input::PeerCompleted,
-            Self::PeerRejected => lost(Loss::Refused(refusal())),
             Self::PeerGaveUp => lost(Loss::GaveUp),
             Self::PeerDisconnected => lost(Loss::Disconnected),
             Self::PathLost => lost(Loss::Path(Some(Status::IO_TIMEOUT))),
@@ -133,8 +100,9 @@ impl Kind {
             Self::QueuePairRemoved => Input::QueuePairRemoved,
             Self::DeviceRemoved => Input::DeviceRemoved,
             Self::TimedOut => lost(Loss::TimedOut),
-            Self::Failed => lost(Loss::Failed(Status::UNSUCCESSFUL)),
-            Self::FailedRetryable => lost(Loss::Failed(Status::HOST_UNREACHABLE)),
+            Self::Failed => lost(Loss::Failed(UNKNOWN)),
+            // A lack of memory or descriptors passes.
+            Self::FailedRetryable => lost(Loss::Failed(Status::INSUFFICIENT_RESOURCES)),
             Self::FailedRemoved => lost(Loss::Failed(Status::DEVICE_REMOVED)),
         }
     }
@@ -163,7 +131,7 @@ impl Kind {
             Input::Lost { loss, .. } => match loss {
                 Loss::Unbound(_) => &[Self::BindFailed, Self::BindCanceled],
                 Loss::Unreachable { .. } => &[Self::UnreachableNetwork, Self::UnreachableHost],
-                Loss::Refused(_) => &[Self::Refused, Self::RefusedData, Self::PeerRejected],
+                Loss::Refused(_) => &[Self::Refused, Self::RefusedData],
                 Loss::GaveUp => &[Self::PeerGaveUp],
                 Loss::Disconnected => &[Self::PeerDisconnected],
                 Loss::Path(_) => &[Self::PathLost],
@@ -257,7 +225,8 @@ fn told(scene: Scene, kinds: &[Kind]) -> (Connector, Vec<Answer>) {
     (machine, answers)
 }
 
-// ERR-04, CM-01, CM-06, CM-07, CM-22, CM-27, DIS-09, DIS-10, PD-04, LS-15, LS-18: each state with each input.
+// ERR-04, ERR-05, CM-01, CM-06, CM-07, CM-19, CM-20, CM-22, CM-27, CAN-05, DIS-03, DIS-09, DIS-10, PD-04, LS-15, LS-18: each
+// state with each input.
 #[test]
 fn every_pair_is_as_the_table_says() {
     let now = Instant::now();
@@ -349,42 +318,23 @@ fn queries_answer_at_their_moment_only() {
 #[test]
 fn rejected_connector_keeps_data_until_next_attempt() {
     for scene in [Scene::Connecting, Scene::ConnectingBound] {
-        for kind in [Kind::RefusedData, Kind::PeerRejected] {
-            let (mut machine, _) = told(scene, &[kind]);
-            assert_eq!(machine.private_data().ok(), refusal().as_ref());
-            assert!(machine.read_limits().is_err());
-            assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
-            assert!(machine.private_data().is_err());
-            assert!(step(&mut machine, Instant::now(), Kind::PeerAccepted).is_ok());
-            assert_eq!(machine.phase(), Phase::ConnectDone);
-        }
-    }
-}
-
-// A lack of memory or descriptors passes, so the connector is as it was before the connect (CM-19).
-#[test]
-fn lack_of_resources_leaves_the_connector() {
-    for (scene, phase) in [(Scene::Connecting, Phase::Idle), (Scene::ConnectingBound, Phase::Bound)] {
-        let (mut machine, _) = told(scene, &[]);
-        let status = Status::INSUFFICIENT_RESOURCES;
-        let answer = seen(machine.handle(Input::lost(Loss::Failed(status), None)));
-        assert_eq!(answer, Ok(vec![Did::RefusePeer, Did::Finish { op: Op::Connect, status }]));
-        assert_eq!(machine.phase(), phase);
+        let (mut machine, _) = told(scene, &[Kind::RefusedData]);
+        assert_eq!(machine.private_data().ok(), refusal().as_ref());
+        assert!(machine.read_limits().is_err());
         assert!(step(&mut machine, Instant::now(), Kind::Connect).is_ok());
+        assert!(machine.private_data().is_err());
+        assert!(step(&mut machine, Instant::now(), Kind::PeerAccepted).is_ok());
+        assert_eq!(machine.phase(), Phase::ConnectDone);
     }
-}
-
-// CM-24: the private data of the active side's reject can be read after the failed accept.
-#[test]
-fn a_rejected_accept_shows_the_data() {
-    let (machine, _) = told(Scene::Accepting, &[Kind::PeerRejected]);
+    // CM-24: and that of the active side's reject after the failed accept.
+    let (machine, _) = told(Scene::Accepting, &[Kind::RefusedData]);
     assert_eq!(machine.private_data().ok(), refusal().as_ref());
 }
 
 // CM-28: the cause of the peer's end determines the status of CompleteConnect, once.
 #[test]
 fn complete_connect_tells_why_the_peer_is_gone() {
-    let aborted = [Kind::PeerGaveUp, Kind::PeerDisconnected, Kind::PeerRejected, Kind::PathLost];
+    let aborted = [Kind::PeerGaveUp, Kind::PeerDisconnected, Kind::RefusedData, Kind::PathLost];
     let silent = [Kind::UnreachableHost, Kind::TimedOut];
     let cases = aborted.map(|kind| (kind, Status::CONNECTION_ABORTED));
     for (kind, status) in cases.into_iter().chain(silent.map(|kind| (kind, Status::IO_TIMEOUT))) {
@@ -396,19 +346,6 @@ fn complete_connect_tells_why_the_peer_is_gone() {
     assert_eq!(answers[1], Err(Status::CONNECTION_INVALID));
     let (_, answers) = told(Scene::ConnectDone, &[Kind::QueuePairRemoved, Kind::CompleteConnect]);
     assert_eq!(answers[1], Err(Status::CANCELED));
-}
-
-// DIS-03, DIS-04, CAN-05: several waiters share one answer; a cancel answers them and nothing else.
-#[test]
-fn notifications() {
-    let finish = |status| Did::Finish { op: Op::NotifyDisconnect, status };
-    let (machine, answers) = told(
-        Scene::ConnectedWatched,
-        &[Kind::NotifyDisconnect, Kind::Cancel, Kind::NotifyDisconnect, Kind::PeerDisconnected],
-    );
-    assert_eq!(answers[1], Ok(vec![finish(Status::CANCELED)]));
-    assert_eq!(answers[3], Ok(vec![finish(Status::SUCCESS), Did::Flush]));
-    assert_eq!(machine.ending(), Some(&DisconnectReason::Peer));
 }
 
 // CM-33: `ending` returns the first cause of the end.
@@ -423,6 +360,7 @@ fn the_ending_is_remembered() {
     };
     let cases = [
         (Scene::Connected, &[Kind::NotifyDisconnect][..], None),
+        (Scene::ConnectedWatched, &[Kind::Cancel, Kind::PeerDisconnected], Some(Peer)),
         (Scene::PeerGone, &[Kind::Disconnect, Kind::DisconnectAnswered], Some(Peer)),
         (Scene::Connected, &[Kind::PathLost, Kind::PeerDisconnected], lost()),
         (Scene::Connected, &[Kind::TimedOut], lost()),
@@ -457,21 +395,6 @@ fn deadlines() {
     // LS-24, X8: nothing here limits how long Accept and CompleteConnect may take.
     for scene in [Scene::ConnectDone, Scene::Completing, Scene::RequestPending, Scene::Accepting] {
         assert_eq!(scene.build(start).next_timeout(), None, "{scene:?}");
-    }
-}
-
-// A status that the crate has no name for reaches the caller as it is (ERR-05).
-#[test]
-fn an_unknown_status_is_carried() {
-    for (scene, op) in [
-        (Scene::Connecting, Op::Connect),
-        (Scene::Completing, Op::CompleteConnect),
-        (Scene::Accepting, Op::Accept),
-    ] {
-        let mut machine = scene.build(Instant::now());
-        let actions = seen(machine.handle(Input::lost(Loss::Failed(UNKNOWN), None)));
-        assert_eq!(actions.unwrap().last(), Some(&Did::Finish { op, status: UNKNOWN }));
-        assert_eq!(machine.phase(), Phase::Dead, "CM-20");
     }
 }
 
@@ -534,8 +457,8 @@ fn a_bind_that_finds_the_device_removed() {
     let mut idle = Scene::Idle.build(now);
     assert_eq!(seen(idle.handle(removed())), Err(Status::DEVICE_REMOVED));
     let mut connecting = Scene::Connecting.build(now);
-    let finish = Did::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
-    assert_eq!(seen(connecting.handle(removed())), Ok(vec![Did::Abandon, finish]));
+    let finish = Action::Finish { op: Op::Connect, status: Status::DEVICE_REMOVED };
+    assert_eq!(seen(connecting.handle(removed())), Ok(vec![Action::Abandon, finish]));
     for mut machine in [idle, connecting] {
         assert_eq!(machine.phase(), Phase::Dead);
         assert_eq!(seen(machine.handle(Input::Bind)), Err(Status::DEVICE_REMOVED));

@@ -3,9 +3,10 @@
 //! A line without rows is a pair that the specification does not list; it is `ignored`, or names the inline error
 //! that a call gets. A1 to A26 are the active side, P5 to P18 the passive one, C1 to C16 both.
 
-use super::Did::{self, *};
 use super::Kind::{self, *};
 use super::Scene::{self, *};
+use super::UNKNOWN;
+use crate::proto::connector::Action::{self, *};
 use crate::proto::connector::{Op, Phase};
 use crate::status::Status as S;
 
@@ -25,16 +26,16 @@ pub(super) struct Line {
     pub(super) rows: &'static str,
     pub(super) inputs: Vec<Kind>,
     pub(super) next: Next,
-    pub(super) answer: Result<Vec<Did>, S>,
+    pub(super) answer: Result<Vec<Action>, S>,
 }
 
 fn line<const K: usize>(
     rows: &'static str,
     inputs: [Kind; K],
     next: Next,
-    answer: Result<&[Did], S>,
+    answer: Result<&[Action], S>,
 ) -> Line {
-    Line { rows, inputs: inputs.to_vec(), next, answer: answer.map(<[Did]>::to_vec) }
+    Line { rows, inputs: inputs.to_vec(), next, answer: answer.map(<[Action]>::to_vec) }
 }
 
 /// Expects that the input is accepted and moves the machine.
@@ -42,23 +43,27 @@ fn goes<const K: usize, const A: usize>(
     rows: &'static str,
     inputs: [Kind; K],
     next: Phase,
-    actions: [Did; A],
+    actions: [Action; A],
 ) -> Line {
     line(rows, inputs, Next::To(next), Ok(&actions))
 }
 
 /// Expects that the input is accepted and leaves the machine `Dead`.
-fn dies<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Did; A]) -> Line {
+fn dies<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Action; A]) -> Line {
     line(rows, inputs, Next::To(Phase::Dead), Ok(&actions))
 }
 
 /// Expects that the input is accepted and leaves the machine as it was before the connect.
-fn back<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Did; A]) -> Line {
+fn back<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Action; A]) -> Line {
     line(rows, inputs, Next::Back, Ok(&actions))
 }
 
 /// Expects that the input is accepted and the state stays.
-fn stays<const K: usize, const A: usize>(rows: &'static str, inputs: [Kind; K], actions: [Did; A]) -> Line {
+fn stays<const K: usize, const A: usize>(
+    rows: &'static str,
+    inputs: [Kind; K],
+    actions: [Action; A],
+) -> Line {
     line(rows, inputs, Next::Same, Ok(&actions))
 }
 
@@ -77,22 +82,34 @@ fn ignored<const K: usize>(inputs: [Kind; K]) -> Line {
     line("", inputs, Next::Same, Ok(&[]))
 }
 
-const fn connect(status: S) -> Did {
+const fn connect(status: S) -> Action {
     Finish { op: Op::Connect, status }
 }
-const fn complete(status: S) -> Did {
+const fn complete(status: S) -> Action {
     Finish { op: Op::CompleteConnect, status }
 }
-const fn accept(status: S) -> Did {
+const fn accept(status: S) -> Action {
     Finish { op: Op::Accept, status }
 }
-const fn notify(status: S) -> Did {
+const fn notify(status: S) -> Action {
     Finish { op: Op::NotifyDisconnect, status }
 }
-const fn disconnect(status: S) -> Did {
+const fn disconnect(status: S) -> Action {
     Finish { op: Op::Disconnect, status }
 }
 
+/// The ways to lose the peer of a connection, except that it disconnects.
+const LOSSES: [Kind; 9] = [
+    UnreachableNetwork,
+    UnreachableHost,
+    Refused,
+    RefusedData,
+    PeerGaveUp,
+    PathLost,
+    TimedOut,
+    Failed,
+    FailedRetryable,
+];
 /// Connect in each of its variants.
 const CONNECTS: [Kind; 4] = [Connect, ConnectTooLong, ConnectBusy, ConnectLate];
 /// Accept and Reject in each of their variants.
@@ -123,18 +140,18 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             back("A7", [UnreachableNetwork], [Abandon, connect(S::NETWORK_UNREACHABLE)]),
             back("A8", [UnreachableHost], [Abandon, connect(S::HOST_UNREACHABLE)]),
             back("A9", [Refused], [Abandon, connect(S::CONNECTION_REFUSED)]),
-            back("A10", [RefusedData, PeerRejected], [Abandon, connect(S::CONNECTION_REFUSED)]),
+            back("A10", [RefusedData], [Abandon, connect(S::CONNECTION_REFUSED)]),
             back("A11", [PeerGaveUp, PeerDisconnected], [Abandon, connect(S::CONNECTION_REFUSED)]),
             back("A12", [TimedOut], [RefusePeer, connect(S::IO_TIMEOUT)]),
             back("A12", [PathLost], [Abandon, connect(S::IO_TIMEOUT)]),
-            back("A8", [FailedRetryable], [RefusePeer, connect(S::HOST_UNREACHABLE)]),
+            back("", [FailedRetryable], [RefusePeer, connect(S::INSUFFICIENT_RESOURCES)]),
             dies("A13", [Cancel, Release], [RefusePeer, connect(S::CANCELED)]),
             dies("A14", [QueuePairRemoved], [RefusePeer, connect(S::CANCELED)]),
             dies("A15 C15", [DeviceRemoved, FailedRemoved], [Abandon, connect(S::DEVICE_REMOVED)]),
             goes("A16", [PeerAccepted], Phase::ConnectDone, [connect(S::SUCCESS)]),
             back("A2", [BindFailed], [Abandon, connect(S::SHARING_VIOLATION)]),
             dies("", [BindCanceled], [Abandon, connect(S::CANCELED)]),
-            dies("", [Failed], [RefusePeer, connect(S::UNSUCCESSFUL)]),
+            dies("", [Failed], [RefusePeer, connect(UNKNOWN)]),
             errs("C12", [NotifyDisconnect], S::CONNECTION_INVALID),
         ],
         ConnectDone => vec![
@@ -144,7 +161,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             dies("A20", [Cancel, Release], [RefusePeer]),
             dies("A21", [TimedOut], [RefusePeer]),
             errs("A22", [Disconnect], S::CONNECTION_INVALID),
-            stays("A23", [Refused, RefusedData, PeerRejected, PeerGaveUp], [Abandon]),
+            stays("A23", [Refused, RefusedData, PeerGaveUp], [Abandon]),
             stays("A23", [PeerDisconnected], [Leave]),
             stays("A23", [PathLost, UnreachableNetwork, UnreachableHost], [Abandon]),
             stays("A23", [Failed, FailedRetryable], [RefusePeer]),
@@ -168,21 +185,19 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             dies("A25", [UnreachableNetwork, UnreachableHost], [Abandon, Flush, complete(S::IO_TIMEOUT)]),
             dies(
                 "A25",
-                [Refused, RefusedData, PeerRejected, PeerGaveUp, PathLost],
+                [Refused, RefusedData, PeerGaveUp, PathLost],
                 [Abandon, Flush, complete(S::CONNECTION_ABORTED)],
             ),
             dies("A25", [PeerDisconnected], [Leave, Flush, complete(S::CONNECTION_ABORTED)]),
             dies("A25", [Cancel, Release, QueuePairRemoved], [RefusePeer, Flush, complete(S::CANCELED)]),
             dies("A25 C15", [DeviceRemoved, FailedRemoved], [Abandon, Flush, complete(S::DEVICE_REMOVED)]),
-            dies("A25", [Failed], [RefusePeer, Flush, complete(S::UNSUCCESSFUL)]),
-            dies("A25", [FailedRetryable], [RefusePeer, Flush, complete(S::HOST_UNREACHABLE)]),
+            dies("A25", [Failed], [RefusePeer, Flush, complete(UNKNOWN)]),
+            dies("A25", [FailedRetryable], [RefusePeer, Flush, complete(S::INSUFFICIENT_RESOURCES)]),
         ],
         Connected => vec![
             stays("C1", [NotifyDisconnect], []),
             goes("C2", [PeerDisconnected], Phase::PeerGone, [Flush]),
-            goes("C3", [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData], Phase::PeerGone, [Flush]),
-            goes("C3", [TimedOut, UnreachableNetwork, UnreachableHost], Phase::PeerGone, [Flush]),
-            goes("C3", [Failed, FailedRetryable], Phase::PeerGone, [Flush]),
+            goes("C3", LOSSES, Phase::PeerGone, [Flush]),
             goes("C4", [Disconnect], Phase::Disconnecting, [Flush, StartDisconnect]),
             dies("C13", [Release], [Flush, Leave]),
             goes("C13", [QueuePairRemoved], Phase::Disconnected, [Flush, Leave]),
@@ -192,19 +207,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
         ConnectedWatched => vec![
             stays("C1", [NotifyDisconnect], []),
             goes("C2", [PeerDisconnected], Phase::PeerGone, [notify(S::SUCCESS), Flush]),
-            goes(
-                "C3",
-                [PathLost, PeerGaveUp, PeerRejected, Refused, RefusedData],
-                Phase::PeerGone,
-                [notify(S::SUCCESS), Flush],
-            ),
-            goes(
-                "C3",
-                [TimedOut, UnreachableNetwork, UnreachableHost],
-                Phase::PeerGone,
-                [notify(S::SUCCESS), Flush],
-            ),
-            goes("C3", [Failed, FailedRetryable], Phase::PeerGone, [notify(S::SUCCESS), Flush]),
+            goes("C3", LOSSES, Phase::PeerGone, [notify(S::SUCCESS), Flush]),
             goes("C4", [Disconnect], Phase::Disconnecting, [notify(S::SUCCESS), Flush, StartDisconnect]),
             dies("C13", [Release], [notify(S::CANCELED), Flush, Leave]),
             goes("C13", [QueuePairRemoved], Phase::Disconnected, [notify(S::SUCCESS), Flush, Leave]),
@@ -230,7 +233,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             goes("C9", [PeerDisconnected], Phase::Disconnected, [Abandon, disconnect(S::SUCCESS)]),
             goes(
                 "C9",
-                [PeerGaveUp, PeerRejected, Refused, RefusedData],
+                [PeerGaveUp, Refused, RefusedData],
                 Phase::Disconnected,
                 [Abandon, disconnect(S::SUCCESS)],
             ),
@@ -253,7 +256,7 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
             errs("P8", [AcceptBusy], S::CONNECTION_ACTIVE),
             dies("P9", [Reject], [RefusePeer]),
             errs("", [RejectTooLong], S::INVALID_BUFFER_SIZE),
-            stays("P10", [Refused, RefusedData, PeerRejected, PeerGaveUp, PeerDisconnected], [Abandon]),
+            stays("P10", [Refused, RefusedData, PeerGaveUp, PeerDisconnected], [Abandon]),
             stays("P10", [PathLost, UnreachableNetwork, UnreachableHost], [Abandon]),
             stays("P10", [TimedOut, Failed, FailedRetryable], [RefusePeer]),
             dies("P11", [Release], [RefusePeer]),
@@ -268,15 +271,15 @@ pub(super) fn lines(scene: Scene) -> Vec<Line> {
         ],
         Accepting => vec![
             goes("P13", [PeerCompleted], Phase::Connected, [accept(S::SUCCESS)]),
-            dies("P14 P18", [PeerRejected, Refused, RefusedData], [Abandon, accept(S::CONNECTION_REFUSED)]),
+            dies("P14 P18", [Refused, RefusedData], [Abandon, accept(S::CONNECTION_REFUSED)]),
             dies("P14 P18", [PeerGaveUp, PathLost], [Abandon, accept(S::CONNECTION_ABORTED)]),
             dies("P14 P18", [PeerDisconnected], [Leave, accept(S::CONNECTION_ABORTED)]),
             dies("P15 P18", [TimedOut], [RefusePeer, accept(S::IO_TIMEOUT)]),
             dies("P15 P18", [UnreachableNetwork, UnreachableHost], [Abandon, accept(S::IO_TIMEOUT)]),
             dies("P16 P18", [Cancel, Release, QueuePairRemoved], [RefusePeer, accept(S::CANCELED)]),
             dies("P17 C15", [DeviceRemoved, FailedRemoved], [Abandon, accept(S::DEVICE_REMOVED)]),
-            dies("P18", [Failed], [RefusePeer, accept(S::UNSUCCESSFUL)]),
-            dies("P18", [FailedRetryable], [RefusePeer, accept(S::HOST_UNREACHABLE)]),
+            dies("P18", [Failed], [RefusePeer, accept(UNKNOWN)]),
+            dies("P18", [FailedRetryable], [RefusePeer, accept(S::INSUFFICIENT_RESOURCES)]),
         ],
         Dead => {
             vec![errs("C11", [Disconnect], S::CONNECTION_INVALID), errs("", [Bind], S::INVALID_DEVICE_STATE)]
@@ -305,17 +308,9 @@ pub(super) fn otherwise() -> Vec<Line> {
         errs("", [Bind], S::ADDRESS_ALREADY_ASSOCIATED),
         dies("C15", [DeviceRemoved, FailedRemoved], []),
         dies("", [Release], []),
-        ignored([
-            BoundOk,
-            BindFailed,
-            BindCanceled,
-            UnreachableNetwork,
-            UnreachableHost,
-            Refused,
-            RefusedData,
-        ]),
-        ignored([PeerAccepted, CompleteDone, PeerCompleted, PeerRejected, PeerGaveUp, PeerDisconnected]),
-        ignored([PathLost, DisconnectAnswered, QueuePairRemoved, TimedOut, Failed, FailedRetryable, Cancel]),
+        ignored(LOSSES),
+        ignored([BoundOk, BindFailed, BindCanceled, PeerAccepted, CompleteDone, PeerCompleted]),
+        ignored([PeerDisconnected, DisconnectAnswered, QueuePairRemoved, Cancel]),
     ]
 }
 

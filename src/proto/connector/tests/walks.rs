@@ -32,9 +32,15 @@ fn op_of(kind: Kind) -> Option<Op> {
 fn is_listed(op: Op, status: Status) -> bool {
     use Status as S;
     let common = [S::SUCCESS, S::CANCELED, S::DEVICE_REMOVED];
-    let reported = [S::UNSUCCESSFUL, S::HOST_UNREACHABLE];
+    let reported = [UNKNOWN, S::INSUFFICIENT_RESOURCES];
     let more: &[S] = match op {
-        Op::Connect => &[S::NETWORK_UNREACHABLE, S::CONNECTION_REFUSED, S::IO_TIMEOUT, S::SHARING_VIOLATION],
+        Op::Connect => &[
+            S::NETWORK_UNREACHABLE,
+            S::HOST_UNREACHABLE,
+            S::CONNECTION_REFUSED,
+            S::IO_TIMEOUT,
+            S::SHARING_VIOLATION,
+        ],
         Op::CompleteConnect => &[S::IO_TIMEOUT, S::CONNECTION_ABORTED],
         Op::Accept => &[S::CONNECTION_REFUSED, S::CONNECTION_ABORTED, S::IO_TIMEOUT],
         Op::Disconnect => &[S::IO_TIMEOUT],
@@ -51,22 +57,22 @@ fn is_listed_inline(kind: Kind, status: Status) -> bool {
         Input::Bind => &[S::ADDRESS_ALREADY_ASSOCIATED, S::INVALID_DEVICE_STATE],
         Input::Lost { loss: Loss::Unbound(reported), .. } => return status == reported,
         Input::Connect { .. } => &[S::INVALID_BUFFER_SIZE, S::CONNECTION_ACTIVE],
-        // CANCELED: its queue pair was removed before. UNSUCCESSFUL and HOST_UNREACHABLE are reports of the walks.
+        // CANCELED: its queue pair was removed before. The last two are reports of the walks.
         Input::CompleteConnect => &[
             S::CONNECTION_INVALID,
             S::CONNECTION_ABORTED,
             S::IO_TIMEOUT,
             S::CANCELED,
-            S::UNSUCCESSFUL,
-            S::HOST_UNREACHABLE,
+            UNKNOWN,
+            S::INSUFFICIENT_RESOURCES,
         ],
         Input::Accept { .. } => &[
             S::CONNECTION_INVALID,
             S::CONNECTION_ACTIVE,
             S::INVALID_BUFFER_SIZE,
             S::CONNECTION_ABORTED,
-            S::UNSUCCESSFUL,
-            S::HOST_UNREACHABLE,
+            UNKNOWN,
+            S::INSUFFICIENT_RESOURCES,
         ],
         Input::Reject { .. } => &[S::CONNECTION_INVALID, S::INVALID_BUFFER_SIZE, S::CONNECTION_ABORTED],
         Input::NotifyDisconnect | Input::Disconnect { .. } => &[S::CONNECTION_INVALID],
@@ -103,34 +109,34 @@ impl Walker {
         (self.transport, self.flushed) = (true, false);
     }
 
-    fn carry_out(&mut self, kind: Kind, actions: &[Did]) {
+    fn carry_out(&mut self, kind: Kind, actions: &[Action]) {
         for (at, action) in actions.iter().enumerate() {
             match action {
-                Did::Finish { op, status } => {
+                Action::Finish { op, status } => {
                     assert!(is_listed(*op, *status), "{kind:?}: {op:?} {status:?}");
                     let before = self.pending.len();
                     self.pending.retain(|other| other != op);
                     let answered = before - self.pending.len();
                     assert!(answered == 1 || (answered > 0 && *op == Op::NotifyDisconnect), "{op:?} twice");
                     if *op == Op::NotifyDisconnect {
-                        assert!(!actions[..at].contains(&Did::Flush), "told after the flush");
+                        assert!(!actions[..at].contains(&Action::Flush), "told after the flush");
                     } else {
                         assert_eq!(at + 1, actions.len(), "{op:?} must be able to start anew: {actions:?}");
                     }
                 }
-                Did::StartConnect => self.start(),
-                Did::RefusePeer | Did::Leave | Did::Abandon => {
+                Action::StartConnect => self.start(),
+                Action::RefusePeer | Action::Leave | Action::Abandon => {
                     assert!(self.transport, "{action:?} for nothing: {kind:?}");
                     self.transport = false;
                 }
-                Did::Flush => {
+                Action::Flush => {
                     assert!(!self.flushed, "flushed twice");
                     self.flushed = true;
                 }
-                Did::StartComplete | Did::StartAccept | Did::StartDisconnect => {
+                Action::StartComplete | Action::StartAccept | Action::StartDisconnect => {
                     assert!(self.transport);
                 }
-                Did::StartBind => assert_eq!(self.machine.phase(), Phase::Idle),
+                Action::StartBind => assert_eq!(self.machine.phase(), Phase::Idle),
             }
         }
     }
@@ -184,7 +190,7 @@ fn any_kind() -> impl Strategy<Value = Kind> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    // CAN-01, CAN-06, CAN-07, CAN-08, DIS-02, DIS-06, DIS-08, DIS-13: each accepted call is answered exactly
+    // CAN-01, CAN-06, CAN-07, CAN-08, DIS-02, DIS-04, DIS-06, DIS-08, DIS-13: each accepted call is answered exactly
     // once, with a status of its list, and each transport is let go exactly once.
     #[test]
     fn every_call_is_answered_once(
@@ -221,7 +227,7 @@ proptest! {
         prop_assert_eq!((machine.phase(), machine.next_timeout()), (phase, Some(start + PATIENCE)));
         let actions = step(&mut machine, start + PATIENCE, Kind::TimedOut).unwrap();
         let op = if phase == Phase::Connecting { Op::Connect } else { Op::Disconnect };
-        let finish = Did::Finish { op, status: Status::IO_TIMEOUT };
+        let finish = Action::Finish { op, status: Status::IO_TIMEOUT };
         prop_assert_eq!(actions.last(), Some(&finish));
     }
 }
