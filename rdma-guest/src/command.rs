@@ -96,7 +96,7 @@ impl Request {
             folder,
             named: &self.named,
             runs: &places.runs,
-            processors: Processors::AtOnce,
+            processors: Processors::Two,
         };
         machine.run(&self.command)
     }

@@ -41,22 +41,22 @@ pub(crate) const DEVICES: &[(&str, &str)] = &[
 const KERNEL_OPTIONS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no_timer_check nowatchdog \
     rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0 tsc=reliable clocksource=tsc";
 
-/// How the two processors of the machine share those of the host.
+/// How many processors the machine has. Each has a thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processors {
-    /// Each has a thread of the host.
-    AtOnce,
-    /// They take turns in one thread. Machines that run side by side then have a processor of the host each, where threads
-    /// of all machines would wait for locks whose owner has been preempted.
-    InTurn,
+    /// Two: what its programs do at the same time happens at the same time.
+    Two,
+    /// One. Machines that run side by side then have a processor of the host each. With two in each, threads of all machines
+    /// would wait for locks whose owner has been preempted.
+    One,
 }
 
 impl Processors {
-    /// The argument of QEMU's option `-accel`.
-    fn accelerator(self) -> &'static str {
+    /// The argument of QEMU's option `-smp`.
+    fn count(self) -> &'static str {
         match self {
-            Self::AtOnce => "tcg,thread=multi",
-            Self::InTurn => "tcg,thread=single",
+            Self::Two => "2",
+            Self::One => "1",
         }
     }
 }
@@ -117,7 +117,7 @@ pub struct Machine<'a> {
     pub named: &'a [String],
     /// The folder of all runs. Each run has a folder there that it shares with the machine.
     pub runs: &'a Path,
-    /// How its processors run.
+    /// How many processors it has.
     pub processors: Processors,
 }
 
@@ -157,7 +157,7 @@ impl Machine<'_> {
         // QEMU takes no descriptor below 3, and refuses one that can be read where it only writes: these are pipes.
         command.args(["-c", "exec qemu-system-x86_64 \"$@\" 3>&1 4>&2", "qemu"]);
         // Not KVM: it may be there and yet hang the kernel.
-        command.args(["-accel", self.processors.accelerator(), "-cpu", "max", "-smp", "2"]);
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", self.processors.count()]);
         command.arg("-m").arg(format!("{MEMORY}M"));
         command.args([
             "-display",
@@ -362,7 +362,7 @@ mod tests {
                 folder: Path::new("/"),
                 named: &[],
                 runs: Path::new("/runs"),
-                processors: Processors::AtOnce,
+                processors: Processors::Two,
             };
             machine.variables().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };

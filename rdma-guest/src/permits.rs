@@ -14,7 +14,7 @@ const MOST: usize = 3;
 
 /// A semaphore.
 struct Semaphore {
-    /// How the processors of each machine run.
+    /// How many processors each machine has.
     processors: Processors,
     /// How many permits are left.
     permits: Mutex<usize>,
@@ -45,7 +45,7 @@ pub fn acquire() -> Permit {
 }
 
 impl Permit {
-    /// How the processors of the machine are to run.
+    /// How many processors the machine is to have.
     pub fn processors(&self) -> Processors {
         self.0.processors
     }
@@ -64,9 +64,9 @@ fn machines(available: usize, processors: usize) -> usize {
     (available / MACHINE).min(processors).clamp(1, MOST)
 }
 
-/// How the two processors of each of these machines run on those of the host.
+/// How many processors each of these machines has.
 fn share(machines: usize, processors: usize) -> Processors {
-    if processors >= 2 * machines { Processors::AtOnce } else { Processors::InTurn }
+    if processors >= 2 * machines { Processors::Two } else { Processors::One }
 }
 
 /// The available memory in KiB, from the text of `/proc/meminfo`.
@@ -88,11 +88,11 @@ mod tests {
     }
 
     #[test]
-    fn machines_short_of_host_processors_run_in_turn() {
-        assert_eq!((share(1, 2), share(2, 4)), (Processors::AtOnce, Processors::AtOnce));
+    fn machines_short_of_host_processors_have_one() {
+        assert_eq!((share(1, 2), share(2, 4)), (Processors::Two, Processors::Two));
         assert_eq!(
             (share(1, 1), share(2, 2), share(2, 3)),
-            (Processors::InTurn, Processors::InTurn, Processors::InTurn)
+            (Processors::One, Processors::One, Processors::One)
         );
     }
 }

@@ -210,7 +210,7 @@ mod tests {
             runs: Path::new("/runs"),
             seconds: 9,
             limit: Duration::from_secs(9),
-            processors: Processors::AtOnce,
+            processors: Processors::Two,
             ci: false,
             permitted: None,
             shows_all: false,

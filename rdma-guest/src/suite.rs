@@ -51,7 +51,7 @@ pub struct Suite<'a> {
     pub seconds: u64,
     /// How long all of them may take. What has not been run by then counts as failed.
     pub limit: Duration,
-    /// How the processors of the machine run.
+    /// How many processors the machine has.
     pub processors: Processors,
     /// Whether a test that lacks CAP_NET_ADMIN counts as failed.
     pub ci: bool,
