@@ -116,7 +116,7 @@ pub(super) fn place_in(
             if let Some(room) = room {
                 room.copy(direct);
             }
-            if let Some(memory) = valid.memory() {
+            if let Some(memory) = valid.memory().filter(|_| !rest.is_empty()) {
                 memory.write(offset(*place) + direct.len(), rest);
             }
             return Ok(());
