@@ -46,12 +46,10 @@ const EMPTY_FRAME: usize = mpa::fpdu_length(0);
 enum State {
     /// At a frame boundary, or within a header.
     Header,
-    /// `left` bytes of payload to come, then the trailer.
+    /// `left` bytes of payload to come, then as many of the trailer, which is pad and CRC.
     Payload { destination: Destination, left: usize, trailer: usize, on_complete: OnComplete },
     /// A payload that is a header of RDMAP: to be gathered in the staging buffer, trailer included.
     Control { length: usize, trailer: usize, control: Control },
-    /// Pad and CRC.
-    Trailer { left: usize, on_complete: OnComplete },
     /// CRC is on: a whole frame is being gathered.
     Gather,
 }
@@ -301,7 +299,6 @@ impl Receiver {
             State::Header => (0, &[][..]),
             State::Payload { left, trailer, .. } => (*left + *trailer, &[][..]),
             State::Control { .. } => (0, &self.header[..]),
-            State::Trailer { left, .. } => (*left, &[][..]),
             State::Gather => (0, self.frame.gathered()),
         };
         let mut words = LastWords::behind(rest);
@@ -371,7 +368,7 @@ impl Receiver {
 
     /// Reads once, by one `readv` into the places of the bytes, and accounts for them. 0 is the end.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
-        let in_payload = matches!(self.state, State::Payload { .. } | State::Gather);
+        let in_payload = matches!(self.state, State::Payload { left: 1.., .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
         let most = match (headers_only, in_payload) {
             (false, _) => self.ahead.whole_frames(),
@@ -383,7 +380,7 @@ impl Receiver {
         };
         let staging = self.staging.room(most);
         let length = match &self.state {
-            State::Payload { destination, left, .. } => {
+            State::Payload { destination, left: left @ 1.., .. } => {
                 let mut asked = *left + staging.len();
                 let direct = destination.direct(room.as_deref(), *left);
                 let valid;
@@ -417,7 +414,7 @@ impl Receiver {
                 let asked = frame.len() + staging.len();
                 socket.read(&mut [Target::Bytes(frame), Target::Bytes(staging)], asked)?
             }
-            State::Header | State::Control { .. } | State::Trailer { .. } => {
+            State::Header | State::Control { .. } | State::Payload { .. } => {
                 let asked = staging.len();
                 socket.read(&mut [Target::Bytes(staging)], asked)?
             }
@@ -430,7 +427,7 @@ impl Receiver {
                 self.frame.filled(direct);
                 direct
             }
-            State::Header | State::Control { .. } | State::Trailer { .. } => 0,
+            State::Header | State::Control { .. } => 0,
         };
         self.staging.filled(length - direct);
         Ok(length)
@@ -448,12 +445,11 @@ impl Receiver {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
                 State::Header if self.connection.crc => self.begin_frame(turn)?,
                 State::Header => match self.staged_frames(turn)? {
-                    0 => self.parse_header(turn)?,
+                    0 => self.parse_header()?,
                     _ => Step::Continue,
                 },
-                State::Payload { .. } => self.place_payload(&mut turn.room)?,
+                State::Payload { .. } => self.place_payload(turn)?,
                 State::Control { .. } => self.parse_control(turn.wakes)?,
-                State::Trailer { .. } => self.skip_trailer(turn.wakes),
                 State::Gather => self.gather_frame(turn)?,
             };
             match step {
@@ -504,7 +500,7 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    fn parse_header(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
+    fn parse_header(&mut self) -> Result<Step, Stop> {
         let bytes = self.staging.unread();
         let (header, length, consumed) = match Header::decode(bytes) {
             Ok(decoded) => decoded,
@@ -512,21 +508,10 @@ impl Receiver {
             Err(error) => return Err(reject(error, bytes)),
         };
         self.header[..consumed].copy_from_slice(&bytes[..consumed]);
-        let Some((content, trailer)) = self.begin_segment(&header, length, consumed)? else {
+        if !self.begin_segment(&header, length, consumed)? {
             return Ok(Step::AwaitReceive);
-        };
-        match content {
-            Content::Control(control) => {
-                self.staging.take(consumed);
-                self.state = State::Control { length, trailer, control };
-                return self.parse_control(turn.wakes);
-            }
-            Content::Payload(place, on_complete) => {
-                self.staging.take(consumed);
-                let destination = self.destination(place, length);
-                self.state = State::Payload { destination, left: length, trailer, on_complete };
-            }
         }
+        self.staging.take(consumed);
         Ok(Step::Continue)
     }
 
@@ -569,22 +554,30 @@ impl Receiver {
         }
     }
 
-    fn place_payload(&mut self, room: &mut Option<&mut StreamRoom<'_>>) -> Result<Step, Stop> {
+    /// Copies the staged bytes of the current payload to its place. Completes the segment once all of it has
+    /// arrived, with its trailer.
+    fn place_payload(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
         let State::Payload { destination, left, trailer, on_complete } = &mut self.state else {
             return Ok(Step::Continue);
         };
         let taken = self.staging.unread().len().min(*left);
         if taken > 0 {
-            let placed = place_in(destination, &self.staging.unread()[..taken], room);
+            let placed = place_in(destination, &self.staging.unread()[..taken], &mut turn.room);
             placed.map_err(|terminate| terminate.with_header(&self.header))?;
             destination.shrink(taken);
-            self.staging.take(taken);
             *left -= taken;
         }
-        if *left > 0 {
+        let skipped = (self.staging.unread().len() - taken).min(*trailer);
+        *trailer -= skipped;
+        self.staging.take(taken + skipped);
+        if *left + *trailer > 0 {
             return Ok(Step::NeedMore);
         }
-        self.state = State::Trailer { left: *trailer, on_complete: std::mem::take(on_complete) };
+        let on_complete = std::mem::take(on_complete);
+        // Before the segment completes: the memory is in use as long as the state names it.
+        self.state = State::Header;
+        self.complete(on_complete, turn.wakes);
+        self.frame_done();
         Ok(Step::Continue)
     }
 
@@ -599,21 +592,6 @@ impl Receiver {
         self.control(control, &payload[..length], wakes)?;
         self.frame_done();
         Ok(Step::Continue)
-    }
-
-    fn skip_trailer(&mut self, wakes: &mut WakeList) -> Step {
-        let State::Trailer { left, on_complete } = &mut self.state else { return Step::Continue };
-        let taken = self.staging.unread().len().min(*left);
-        self.staging.take(taken);
-        *left -= taken;
-        if *left > 0 {
-            return Step::NeedMore;
-        }
-        let on_complete = std::mem::take(on_complete);
-        self.state = State::Header;
-        self.complete(on_complete, wakes);
-        self.frame_done();
-        Step::Continue
     }
 
     fn gather_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
@@ -657,14 +635,24 @@ impl Receiver {
             return Err(Terminate::CRC.into());
         }
         self.header[..consumed].copy_from_slice(&body[..consumed]);
-        let Some(content) = self.begin(&header, length, consumed)? else { return Ok(false) };
-        let payload = &body[consumed..consumed + length];
-        match content {
-            Content::Payload(place, on_complete) => {
+        self.take_frame(&header, &body[consumed..consumed + length], consumed, turn)
+    }
+
+    /// Processes a frame whose payload has arrived. Returns false if it has to wait for a receive.
+    fn take_frame(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        consumed: usize,
+        turn: &mut Turn<'_, '_>,
+    ) -> Result<bool, Stop> {
+        match self.begin(header, payload.len(), consumed)? {
+            None => return Ok(false),
+            Some(Content::Payload(place, on_complete)) => {
                 self.place(place, payload, consumed, &mut turn.room)?;
                 self.complete(on_complete, turn.wakes);
             }
-            Content::Control(control) => self.control(control, payload, turn.wakes)?,
+            Some(Content::Control(control)) => self.control(control, payload, turn.wakes)?,
         }
         Ok(true)
     }

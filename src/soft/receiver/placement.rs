@@ -116,7 +116,7 @@ pub(super) fn place_in(
             if let Some(room) = room {
                 room.copy(direct);
             }
-            if let Some(memory) = valid.memory() {
+            if let Some(memory) = valid.memory().filter(|_| !rest.is_empty()) {
                 memory.write(offset(*place) + direct.len(), rest);
             }
             return Ok(());
@@ -283,7 +283,7 @@ impl Plan {
 
 impl Receiver {
     /// Begins a frame: decides where the payload of its segment goes, and notes what it announces. Returns
-    /// the length of the trailer, too; `None` if the message has to wait for a receive.
+    /// false, with nothing changed, if the message has to wait for a receive.
     ///
     /// # Errors
     /// The Terminate for a segment that is not allowed.
@@ -293,16 +293,23 @@ impl Receiver {
         header: &Header,
         length: usize,
         consumed: usize,
-    ) -> Result<Option<(Content, usize)>, Stop> {
+    ) -> Result<bool, Stop> {
         let mut count = ddp::announced(&self.header);
         if count > 0 || self.announced.is_some() {
             count = self.check_announced(header, length, count)?;
         }
-        let Some(content) = self.begin(header, length, consumed)? else { return Ok(None) };
+        let Some(content) = self.begin(header, length, consumed)? else { return Ok(false) };
         let trailer = mpa::pad_length(consumed - mpa::LENGTH_SIZE + length) + mpa::CRC_SIZE;
         self.ahead.begin(consumed + length + trailer, count > 0 || self.announced.is_some());
         self.announced = (count > 0).then(|| Announced { next: header.behind(length, count == 1), count });
-        Ok(Some((content, trailer)))
+        self.state = match content {
+            Content::Control(control) => State::Control { length, trailer, control },
+            Content::Payload(place, on_complete) => {
+                let destination = self.destination(place, length);
+                State::Payload { destination, left: length, trailer, on_complete }
+            }
+        };
+        Ok(true)
     }
 
     /// Checks that a segment, which announces `count` others, may follow what the peer has announced. Returns
@@ -331,7 +338,9 @@ impl Receiver {
 
     /// Returns the frames that are expected behind the current payload.
     fn plan(&self, room: Option<&mut StreamRoom<'_>>) -> Option<Plan> {
-        let State::Payload { destination, left, trailer, on_complete } = &self.state else { return None };
+        let State::Payload { destination, left: left @ 1.., trailer, on_complete } = &self.state else {
+            return None;
+        };
         match (destination, room) {
             (Destination::Remote { place, .. }, Some(room)) => self.plan_message(*place, *left, room),
             // The first segment of a message may be padded, which moves all behind it.
@@ -455,12 +464,8 @@ impl Receiver {
         let Ok((header, length, consumed)) = Header::decode(bytes) else { return Ok(()) };
         self.frame_done();
         self.header[..consumed].copy_from_slice(bytes);
-        let content = self.begin_segment(&header, length, consumed)?;
-        if let Some((Content::Payload(place, on_complete), trailer)) = content {
-            let destination = self.destination(place, length);
-            self.state = State::Payload { destination, left: length, trailer, on_complete };
-        }
-        Ok(())
+        // The receive of the message was taken for its first segment, so nothing has to wait.
+        self.begin_segment(&header, length, consumed).map(|_| ())
     }
 
     /// Records that the first of `came` bytes are in the place of the current payload, and returns how many.

@@ -8,7 +8,7 @@
 use tracing::trace;
 
 use super::buffer::{MANY, put_room, take_room};
-use super::placement::{Content, OnComplete};
+use super::placement::OnComplete;
 use super::turn::{Stop, Turn};
 use super::{Receiver, State};
 use crate::inflight::{Completed, WakeList};
@@ -105,15 +105,8 @@ impl Receiver {
                 (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
                 (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
             };
-            if !is_taken {
-                match self.begin(&header, length, consumed)? {
-                    None => break,
-                    Some(Content::Payload(place, on_complete)) => {
-                        self.place(place, payload, consumed, &mut turn.room)?;
-                        self.complete(on_complete, turn.wakes);
-                    }
-                    Some(Content::Control(control)) => self.control(control, payload, turn.wakes)?,
-                }
+            if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
+                break;
             }
             self.ahead.begin(frame, false);
             self.frame_done();
