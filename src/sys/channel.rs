@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::id::RawCmId;
 use super::{call, ffi};
 
+use crate::status::porting::CmEvent as EventKind;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Private data as the device gave it: with the padding that InfiniBand adds, at most 255 bytes.
@@ -113,13 +114,12 @@ impl Fetched {
             let bytes = unsafe { std::slice::from_raw_parts(start, connection.private_data_len.into()) };
             private_data.extend_from_slice(bytes);
         }
-        let request =
-            (event.event == event::CONNECT_REQUEST).then(|| NonNull::new(event.id)).flatten().map(|child| {
-                // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
-                unsafe { RawCmId::from_raw(child, channel) }
-            });
+        let kind = EventKind::from_code(event.event);
+        let child = NonNull::new(event.id).filter(|_| kind == EventKind::CONNECT_REQUEST);
+        // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
+        let request = child.map(|child| unsafe { RawCmId::from_raw(child, channel) });
         CmEvent {
-            kind: event.event,
+            kind,
             status: event.status,
             key: key_of(event.id),
             request,
@@ -151,8 +151,7 @@ fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
 
 /// A copy of an event.
 pub(crate) struct CmEvent {
-    /// One of [`event`], or a number of a newer library.
-    pub(crate) kind: u32,
+    pub(crate) kind: EventKind,
     /// A negative error number, or for `REJECTED` over InfiniBand a positive reason.
     pub(crate) status: i32,
     /// The key of the identifier that the event is for. That of a new one is its listener's.
@@ -162,27 +161,4 @@ pub(crate) struct CmEvent {
     pub(crate) private_data: PrivateBytes,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
-}
-
-/// The numbers of `enum rdma_cm_event_type`.
-pub(crate) mod event {
-    crate::sys::numbers! {
-        ADDR_RESOLVED = 0,
-        ADDR_ERROR = 1,
-        ROUTE_RESOLVED = 2,
-        ROUTE_ERROR = 3,
-        CONNECT_REQUEST = 4,
-        CONNECT_RESPONSE = 5,
-        CONNECT_ERROR = 6,
-        UNREACHABLE = 7,
-        REJECTED = 8,
-        ESTABLISHED = 9,
-        DISCONNECTED = 10,
-        DEVICE_REMOVAL = 11,
-        MULTICAST_JOIN = 12,
-        MULTICAST_ERROR = 13,
-        ADDR_CHANGE = 14,
-        TIMEWAIT_EXIT = 15,
-        ADDRINFO_RESOLVED = 16,
-    }
 }

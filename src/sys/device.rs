@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::ffi::number;
 use super::quirks::Quirks;
 use super::{call, ffi};
+use crate::status::DeviceEvent;
 
 /// Returns the names of the devices of this machine: none without devices, without their drivers or without the
 /// libraries.
@@ -302,7 +303,7 @@ impl Context {
             return Ok(None);
         }
         // SAFETY: the event was filled.
-        let kind = unsafe { ffi::async_event_kind(raw.as_ptr()) };
+        let kind = DeviceEvent::from_code(unsafe { ffi::async_event_kind(raw.as_ptr()) });
         // SAFETY: the event was filled. The destruction of its object waits until the event is acknowledged.
         let element = unsafe { element(kind, raw.as_ptr()) };
         // SAFETY: the event was filled, and is acknowledged this once.
@@ -385,8 +386,7 @@ fn limit(value: c_int) -> u32 {
 /// A copy of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEvent {
-    /// One of [`async_event`], or a number of a newer library.
-    pub(crate) kind: u32,
+    pub(crate) kind: DeviceEvent,
     pub(crate) element: Element,
 }
 
@@ -407,24 +407,30 @@ pub(crate) enum Element {
 ///
 /// # Safety
 /// An event of this kind that the library has filled, and whose object is live.
-unsafe fn element(kind: u32, event: *const ffi::ibv_async_event) -> Element {
-    use async_event::*;
+unsafe fn element(kind: DeviceEvent, event: *const ffi::ibv_async_event) -> Element {
+    use DeviceEvent as Event;
     let found = match kind {
-        QP_FATAL | QP_REQ_ERR | QP_ACCESS_ERR | COMM_EST | SQ_DRAINED | PATH_MIG | PATH_MIG_ERR
-        | QP_LAST_WQE_REACHED => {
+        Event::QP_FATAL
+        | Event::QP_REQ_ERR
+        | Event::QP_ACCESS_ERR
+        | Event::COMM_EST
+        | Event::SQ_DRAINED
+        | Event::PATH_MIG
+        | Event::PATH_MIG_ERR
+        | Event::QP_LAST_WQE_REACHED => {
             // SAFETY: the event was filled, and is of a queue pair.
             let queue_pair = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_qp>(event) });
             // SAFETY: the caller's; the field is never written again.
             queue_pair.map(|queue_pair| Element::QueuePair(unsafe { (*queue_pair.as_ptr()).qp_num }))
         }
-        CQ_ERR => {
+        Event::CQ_ERR => {
             // SAFETY: the event was filled, and is of a completion queue.
             let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_cq>(event) });
             // SAFETY: as above.
             let context = queue.map(|queue| unsafe { (*queue.as_ptr()).cq_context });
             context.map(|context| Element::CompletionQueue(ffi::context_to_key(context)))
         }
-        SRQ_ERR | SRQ_LIMIT_REACHED => {
+        Event::SRQ_ERR | Event::SRQ_LIMIT_REACHED => {
             // SAFETY: the event was filled, and is of a shared receive queue.
             let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_srq>(event) });
             // SAFETY: as above.
@@ -434,30 +440,4 @@ unsafe fn element(kind: u32, event: *const ffi::ibv_async_event) -> Element {
         _ => None,
     };
     found.unwrap_or(Element::Device)
-}
-
-/// The numbers of `enum ibv_event_type`.
-pub(crate) mod async_event {
-    crate::sys::numbers! {
-        CQ_ERR = 0,
-        QP_FATAL = 1,
-        QP_REQ_ERR = 2,
-        QP_ACCESS_ERR = 3,
-        COMM_EST = 4,
-        SQ_DRAINED = 5,
-        PATH_MIG = 6,
-        PATH_MIG_ERR = 7,
-        DEVICE_FATAL = 8,
-        PORT_ACTIVE = 9,
-        PORT_ERR = 10,
-        LID_CHANGE = 11,
-        PKEY_CHANGE = 12,
-        SM_CHANGE = 13,
-        SRQ_ERR = 14,
-        SRQ_LIMIT_REACHED = 15,
-        QP_LAST_WQE_REACHED = 16,
-        CLIENT_REREGISTER = 17,
-        GID_CHANGE = 18,
-        WQ_FATAL = 19,
-    }
 }

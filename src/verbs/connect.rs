@@ -19,8 +19,8 @@ use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
-use crate::status::porting::Outcome;
-use crate::sys::{CmEvent, event};
+use crate::status::porting::{CmEvent as EventKind, Outcome};
+use crate::sys::CmEvent;
 use crate::types::{PrivateData, ReadLimits};
 
 /// The time limit of one attempt at each of the two steps of address resolution. A step repeats its packets within it.
@@ -213,11 +213,11 @@ impl Connector {
         if !unanswered || state.offer.until.is_some_and(|until| Instant::now() >= until) {
             return false;
         }
-        let (connection, step) = (self.id, event::name(event.kind));
+        let (connection, step) = (self.id, event.kind.name().unwrap_or("unknown"));
         after.log(move || debug!(%connection, %peer, step, "resolution repeated"));
         match event.kind {
-            event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
-            event::ROUTE_ERROR => {
+            EventKind::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
+            EventKind::ROUTE_ERROR => {
                 self.resolve_route(state, after);
                 true
             }
@@ -365,7 +365,7 @@ impl Connector {
         let Some(peer) = state.progress.peer else {
             return Input::lost(Loss::Failed(Status::UNSUCCESSFUL), reason);
         };
-        let rejected = event.kind == event::REJECTED && self.said_no(event);
+        let rejected = event.kind == EventKind::REJECTED && self.said_no(event);
         if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
             return Input::lost(Loss::Refused(None), Reason::NotNow);
         }
@@ -374,7 +374,7 @@ impl Connector {
             Some(Outcome::NetworkUnreachable) => lost(Loss::Unreachable { network: true }),
             Some(Outcome::HostUnreachable) => lost(Loss::Unreachable { network: false }),
             Some(Outcome::NoAnswer) => lost(Loss::TimedOut),
-            _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
+            _ if event.kind == EventKind::REJECTED => match event.status.saturating_neg() {
                 libc::ETIMEDOUT => lost(Loss::TimedOut),
                 libc::EHOSTUNREACH => lost(Loss::Unreachable { network: false }),
                 libc::ENETUNREACH => lost(Loss::Unreachable { network: true }),
@@ -385,7 +385,7 @@ impl Connector {
                 }
                 _ => lost(Loss::Refused(None)),
             },
-            _ if event.kind == event::DISCONNECTED => lost(Loss::GaveUp),
+            _ if event.kind == EventKind::DISCONNECTED => lost(Loss::GaveUp),
             _ => Self::input_for_error(event, outcome, peer, reason),
         }
     }
@@ -401,7 +401,7 @@ impl Connector {
         let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
             _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
             // A resolution reports a route that takes no packets by this number, a driver anything.
-            _ if errno == libc::EINVAL && event.kind != event::ADDR_ERROR => other(Status::UNSUCCESSFUL),
+            _ if errno == libc::EINVAL && event.kind != EventKind::ADDR_ERROR => other(Status::UNSUCCESSFUL),
             ConnectError::Other { status: Status::INSUFFICIENT_RESOURCES, .. } => {
                 other(Status::INSUFFICIENT_RESOURCES)
             }

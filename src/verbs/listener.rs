@@ -18,8 +18,9 @@ use crate::proto::listener::End;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};
+use crate::status::porting::CmEvent as EventKind;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{CmEvent, event};
+use crate::sys::CmEvent;
 use crate::types::{PrivateData, ReadLimits};
 
 /// A listener, shared by its handle and the reactor.
@@ -240,14 +241,14 @@ impl AcceptQueue for Listener {
 impl EventHandler for Listener {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
-            event::CONNECT_REQUEST => self.arrived(event),
-            event::DEVICE_REMOVAL => self.adapter.remove(),
+            EventKind::CONNECT_REQUEST => self.arrived(event),
+            EventKind::DEVICE_REMOVAL => self.adapter.remove(),
             // The driver may wait in there.
-            event::ADDR_CHANGE => {
+            EventKind::ADDR_CHANGE => {
                 let setup = self.adapter.setup.clone();
                 setup.run(Box::new(move || self.address_moved(event.key)));
             }
-            kind => debug!(event = event::name(kind), status = event.status, "event ignored"),
+            kind => debug!(event = kind.name().unwrap_or("unknown"), status = event.status, "event ignored"),
         }
     }
 }

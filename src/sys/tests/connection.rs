@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, Side};
 use crate::status::WcStatus;
-use crate::sys::channel::{EventChannel, event};
+use crate::status::porting::CmEvent as EventKind;
+use crate::sys::channel::EventChannel;
 use crate::sys::device::Context;
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
@@ -24,10 +25,10 @@ pub(super) fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &
     let id = RawCmId::new(channel, ACTIVE).unwrap();
     let address = listener.local_addr().unwrap();
     id.resolve_addr(Some(device.address), address, PATIENCE).unwrap();
-    assert_eq!(guest::expect(channel, event::ADDR_RESOLVED).key, ACTIVE);
+    assert_eq!(guest::expect(channel, EventKind::ADDR_RESOLVED).key, ACTIVE);
     assert_eq!(id.peer_addr(), Some(address));
     id.resolve_route(PATIENCE).unwrap();
-    assert_eq!(guest::expect(channel, event::ROUTE_RESOLVED).key, ACTIVE);
+    assert_eq!(guest::expect(channel, EventKind::ROUTE_RESOLVED).key, ACTIVE);
     assert_eq!(id.device().unwrap().name, device.name);
     id
 }
@@ -79,7 +80,7 @@ fn three_phases_on_rxe() {
     };
     active_id.connect(&params).unwrap();
 
-    let asked = guest::expect(&channel, event::CONNECT_REQUEST);
+    let asked = guest::expect(&channel, EventKind::CONNECT_REQUEST);
     assert_eq!((asked.key, asked.responder_resources, asked.initiator_depth), (LISTENER, 3, 2));
     assert_eq!((&asked.private_data[..6], asked.private_data.len()), (&b"may I?"[..], 56));
     let mut passive_id = asked.request.unwrap();
@@ -100,7 +101,7 @@ fn three_phases_on_rxe() {
     params.qp_num = passive.queue_pair.number();
     passive_id.accept(&params).unwrap();
 
-    let answer = guest::expect(&channel, event::CONNECT_RESPONSE);
+    let answer = guest::expect(&channel, EventKind::CONNECT_RESPONSE);
     assert_eq!(answer.key, ACTIVE);
     assert_eq!((&answer.private_data[..7], answer.private_data.len()), (&b"you may"[..], 196));
     assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
@@ -108,17 +109,17 @@ fn three_phases_on_rxe() {
     active.modify(&active_id, QpState::ReadyToSend);
     assert_eq!(active.queue_pair.state().unwrap(), QpState::ReadyToSend.number());
     active_id.establish().unwrap();
-    assert_eq!(guest::expect(&channel, event::ESTABLISHED).key, PASSIVE);
+    assert_eq!(guest::expect(&channel, EventKind::ESTABLISHED).key, PASSIVE);
 
     transfer(&active, &passive, &buffer);
 
     active.queue_pair.to_error().unwrap();
     assert_eq!(active.queue_pair.state().unwrap(), number::IBV_QPS_ERR);
     active_id.disconnect().unwrap();
-    assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, PASSIVE);
+    assert_eq!(guest::expect(&channel, EventKind::DISCONNECTED).key, PASSIVE);
     passive.queue_pair.to_error().unwrap();
     passive_id.disconnect().unwrap();
-    assert_eq!(guest::expect(&channel, event::DISCONNECTED).key, ACTIVE);
+    assert_eq!(guest::expect(&channel, EventKind::DISCONNECTED).key, ACTIVE);
     assert!(guest.objects().len() >= 11, "{:?}", guest.objects());
 }
 
@@ -142,7 +143,7 @@ fn two_phases_on_siw() {
     };
     active_id.connect(&params).unwrap();
 
-    let asked = guest::expect(&channel, event::CONNECT_REQUEST);
+    let asked = guest::expect(&channel, EventKind::CONNECT_REQUEST);
     assert_eq!((asked.key, &asked.private_data[..]), (LISTENER, &b"may I?"[..]));
     let mut passive_id = asked.request.unwrap();
     passive_id.set_key(PASSIVE);
@@ -157,7 +158,7 @@ fn two_phases_on_siw() {
     // Both sides receive the event of the connection, in either order.
     let mut keys = Vec::new();
     for _ in 0..2 {
-        let told = guest::expect(&channel, event::ESTABLISHED);
+        let told = guest::expect(&channel, EventKind::ESTABLISHED);
         if told.key == ACTIVE {
             assert_eq!(&told.private_data[..], b"you may");
         }
@@ -169,7 +170,7 @@ fn two_phases_on_siw() {
     transfer(&active, &passive, &buffer);
 
     active_id.disconnect().unwrap();
-    let mut keys = [(); 2].map(|()| guest::expect(&channel, event::DISCONNECTED).key);
+    let mut keys = [(); 2].map(|()| guest::expect(&channel, EventKind::DISCONNECTED).key);
     keys.sort_unstable();
     assert_eq!(keys, [ACTIVE, PASSIVE]);
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::connection;
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
 use crate::status::WcStatus;
-use crate::sys::channel::{EventChannel, event};
+use crate::status::porting::CmEvent as EventKind;
+use crate::sys::channel::EventChannel;
 use crate::sys::completion::{BATCH, Batch, Keys, Told};
 use crate::sys::device::{Context, Transport};
 use crate::sys::id::{ConnectionParams, RawCmId};
@@ -55,7 +56,7 @@ impl Pair {
             ..ConnectionParams::default()
         };
         active_id.connect(&params).unwrap();
-        let passive_id = guest::expect(&channel, event::CONNECT_REQUEST).request.unwrap();
+        let passive_id = guest::expect(&channel, EventKind::CONNECT_REQUEST).request.unwrap();
         initial(&passive, &passive_id);
         prepare(&passive);
         params.qp_num = passive.queue_pair.number();
@@ -63,15 +64,15 @@ impl Pair {
             passive.modify(&passive_id, QpState::ReadyToReceive);
             passive.modify(&passive_id, QpState::ReadyToSend);
             passive_id.accept(&params).unwrap();
-            guest::expect(&channel, event::CONNECT_RESPONSE);
+            guest::expect(&channel, EventKind::CONNECT_RESPONSE);
             active.modify(&active_id, QpState::ReadyToReceive);
             active.modify(&active_id, QpState::ReadyToSend);
             active_id.establish().unwrap();
         } else {
             passive_id.accept(&params).unwrap();
-            guest::expect(&channel, event::ESTABLISHED);
+            guest::expect(&channel, EventKind::ESTABLISHED);
         }
-        guest::expect(&channel, event::ESTABLISHED);
+        guest::expect(&channel, EventKind::ESTABLISHED);
         Self { active, passive, _ids: [active_id, passive_id] }
     }
 }

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
-use crate::status::WcStatus;
-use crate::sys::channel::{EventChannel, event};
+use crate::status::porting::CmEvent as EventKind;
+use crate::status::{DeviceEvent, WcStatus};
+use crate::sys::channel::EventChannel;
 use crate::sys::completion::{BATCH, Batch, CompletionQueue};
-use crate::sys::device::{self, AsyncEvent, Context, Element, async_event};
+use crate::sys::device::{self, AsyncEvent, Context, Element};
 use crate::sys::ffi::number;
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::queue_pair::{QpState, QueuePair};
@@ -138,7 +139,7 @@ fn a_port_that_goes_down_is_told() {
     guest::run("ip link set veth9 down");
     // Other events come before: the port has lost its address.
     while guest::next(&context, || context.next_async_event().unwrap())
-        != (AsyncEvent { kind: async_event::PORT_ERR, element: Element::Device })
+        != (AsyncEvent { kind: DeviceEvent::PORT_ERR, element: Element::Device })
     {}
     drop((context, own));
 }
@@ -158,7 +159,7 @@ fn device_is_removable_while_in_use() {
     let buffer = Buffer::new(&side.domain, &[0; 100]);
 
     let mut removal = Command::new("rdma").args(["link", "del", "rxe8"]).spawn().unwrap();
-    assert_eq!(guest::expect(&channel, event::DEVICE_REMOVAL).key, 6);
+    assert_eq!(guest::expect(&channel, EventKind::DEVICE_REMOVAL).key, 6);
     // The objects of the device go on as if nothing were.
     assert_eq!(side.queue.poll(&mut Batch::default(), BATCH).unwrap(), 0);
     side.queue.arm(false).unwrap();

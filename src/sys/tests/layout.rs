@@ -9,9 +9,8 @@ use std::{env, fs, process};
 
 use crate::sys::ffi::every as ffi;
 
+use crate::status::porting::CmEvent;
 use crate::status::{DeviceEvent, WcStatus};
-use crate::sys::channel::event;
-use crate::sys::device::async_event;
 use crate::sys::ffi::{number, reg_dmabuf_mr};
 use crate::sys::post::ScatterEntry;
 
@@ -116,17 +115,6 @@ macro_rules! numbers {
 
 fn numbers() -> Vec<Question> {
     let mut questions: Vec<Question> = numbers! {
-        // Not ADDRINFO_RESOLVED, which is younger than the oldest headers.
-        "RDMA_CM_EVENT_" event {
-            ADDR_RESOLVED, ADDR_ERROR, ROUTE_RESOLVED, ROUTE_ERROR, CONNECT_REQUEST, CONNECT_RESPONSE,
-            CONNECT_ERROR, UNREACHABLE, REJECTED, ESTABLISHED, DISCONNECTED, DEVICE_REMOVAL, MULTICAST_JOIN,
-            MULTICAST_ERROR, ADDR_CHANGE, TIMEWAIT_EXIT,
-        }
-        "IBV_EVENT_" async_event {
-            CQ_ERR, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, PATH_MIG, PATH_MIG_ERR,
-            DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, LID_CHANGE, PKEY_CHANGE, SM_CHANGE, SRQ_ERR, SRQ_LIMIT_REACHED,
-            QP_LAST_WQE_REACHED, CLIENT_REREGISTER, GID_CHANGE, WQ_FATAL,
-        }
         "" number {
             IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_QPT_RC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
             IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -145,7 +133,8 @@ fn numbers() -> Vec<Question> {
     };
     let statuses = WcStatus::ALL.iter().map(|status| ("IBV_WC_", status.name(), status.code()));
     let events = DeviceEvent::ALL.iter().map(|event| ("IBV_EVENT_", event.name(), event.code()));
-    for (prefix, name, number) in statuses.chain(events) {
+    let cm_events = CmEvent::ALL.iter().map(|event| ("RDMA_CM_EVENT_", event.name(), event.code()));
+    for (prefix, name, number) in statuses.chain(events).chain(cm_events) {
         let name = format!("{prefix}{}", name.expect("each of them has one"));
         questions.push((name.clone(), number.into(), name));
     }
