@@ -258,7 +258,7 @@ impl Default for Batch {
         // SAFETY: all members are integers, for which zero is a value.
         let mut entries: [ffi::ibv_wc; BATCH] = std::array::from_fn(|_| unsafe { mem::zeroed() });
         entries.iter_mut().for_each(Self::clear);
-        Self { entries: Box::new(entries), length: 0, invalidated: flag::WC_WITH_INV }
+        Self { entries: Box::new(entries), length: 0, invalidated: flag::IBV_WC_WITH_INV }
     }
 }
 
@@ -357,7 +357,7 @@ impl Told {
             return None;
         }
         let words = &entry.imm_data_invalidated_rkey_union;
-        if entry.wc_flags & flag::WC_WITH_IMM != 0 {
+        if entry.wc_flags & flag::IBV_WC_WITH_IMM != 0 {
             // SAFETY: either member of the union is an integer of four bytes.
             Some(Self::Immediate(u32::from_be(unsafe { words.imm_data })))
         } else if entry.wc_flags & invalidated != 0 {

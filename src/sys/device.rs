@@ -227,7 +227,11 @@ impl Context {
 
     /// Returns the flag of a completion that reports an invalidated key.
     pub(super) fn invalidated_flag(&self) -> u32 {
-        if self.quirks.invalidates_by_kernel_flag { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
+        if self.quirks.invalidates_by_kernel_flag {
+            number::IBV_WC_IP_CSUM_OK
+        } else {
+            number::IBV_WC_WITH_INV
+        }
     }
 
     pub(crate) fn transport(&self) -> Transport {
@@ -240,7 +244,7 @@ impl Context {
         let mut raw: ffi::ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
         call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
-        let windows = number::DEVICE_MEM_WINDOW_TYPE_2A | number::DEVICE_MEM_WINDOW_TYPE_2B;
+        let windows = number::IBV_DEVICE_MEM_WINDOW_TYPE_2A | number::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(DeviceAttributes {
             vendor_id: raw.vendor_id,
             vendor_part_id: raw.vendor_part_id,
@@ -257,9 +261,9 @@ impl Context {
             ports: raw.phys_port_cnt,
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             global_atomics: raw.atomic_cap == number::IBV_ATOMIC_GLOB,
-            invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
+            invalidates: raw.device_cap_flags & number::IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
-            resizes_shared: raw.device_cap_flags & number::DEVICE_SRQ_RESIZE != 0,
+            resizes_shared: raw.device_cap_flags & number::IBV_DEVICE_SRQ_RESIZE != 0,
             quirks: Quirks::of(raw.vendor_id),
         })
     }

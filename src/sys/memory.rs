@@ -52,14 +52,14 @@ bitflags! {
     /// permitted.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct AccessFlags: u32 {
-        const LOCAL_WRITE = number::ACCESS_LOCAL_WRITE;
-        const REMOTE_WRITE = number::ACCESS_REMOTE_WRITE;
-        const REMOTE_READ = number::ACCESS_REMOTE_READ;
-        const REMOTE_ATOMIC = number::ACCESS_REMOTE_ATOMIC;
+        const LOCAL_WRITE = number::IBV_ACCESS_LOCAL_WRITE;
+        const REMOTE_WRITE = number::IBV_ACCESS_REMOTE_WRITE;
+        const REMOTE_READ = number::IBV_ACCESS_REMOTE_READ;
+        const REMOTE_ATOMIC = number::IBV_ACCESS_REMOTE_ATOMIC;
         /// Whether windows may be bound to it.
-        const MW_BIND = number::ACCESS_MW_BIND;
+        const MW_BIND = number::IBV_ACCESS_MW_BIND;
         /// Whether the device may order its accesses as it likes. It is optional: kernels that do not know it ignore it.
-        const RELAXED_ORDERING = number::ACCESS_RELAXED_ORDERING;
+        const RELAXED_ORDERING = number::IBV_ACCESS_RELAXED_ORDERING;
     }
 }
 

@@ -81,14 +81,14 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         /// Its success is reported; failure always is.
-        const SIGNALED = number::SEND_SIGNALED;
+        const SIGNALED = number::IBV_SEND_SIGNALED;
         /// The memory is copied before the call returns, and needs no key.
-        const INLINE = number::SEND_INLINE;
+        const INLINE = number::IBV_SEND_INLINE;
         /// It waits for the reads and atomics before it.
-        const FENCE = number::SEND_FENCE;
+        const FENCE = number::IBV_SEND_FENCE;
         /// The completion of the peer's receive is a solicited event, see
         /// [`CompletionQueue::arm`](super::CompletionQueue::arm).
-        const SOLICITED = number::SEND_SOLICITED;
+        const SOLICITED = number::IBV_SEND_SOLICITED;
     }
 }
 

@@ -124,7 +124,7 @@ impl QueuePair {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
         raw.qp_state = number::IBV_QPS_ERR;
-        self.modify(&QpAttributes { raw, mask: number::QP_STATE as c_int })
+        self.modify(&QpAttributes { raw, mask: number::IBV_QP_STATE as c_int })
     }
 
     /// Destroys the queue pair, if that has not been tried: then the device no longer uses the memory of its requests.
@@ -153,7 +153,7 @@ impl QueuePair {
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
         // SAFETY: as above, or pointers.
         let mut initial: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        let mask = number::QP_STATE as c_int;
+        let mask = number::IBV_QP_STATE as c_int;
         // SAFETY: the queue pair is live; the call fills both structures.
         call::number(|| unsafe { ffi::ibv_query_qp(self.as_ptr(), &mut raw, mask, &mut initial) })?;
         Ok(raw.qp_state)
@@ -262,28 +262,28 @@ impl QpAttributes {
 
     /// Sets the number of reads of the peer that are served at a time.
     pub(crate) fn set_max_dest_rd_atomic(&mut self, reads: u8) {
-        if self.has(number::QP_MAX_DEST_READ_ATOMIC) {
+        if self.has(number::IBV_QP_MAX_DEST_RD_ATOMIC) {
             self.raw.max_dest_rd_atomic = reads;
         }
     }
 
     /// Sets the pause after which the peer repeats a message that found no receive, as the specification encodes it.
     pub(crate) fn set_min_rnr_timer(&mut self, code: u8) {
-        if self.has(number::QP_MIN_RNR_TIMER) {
+        if self.has(number::IBV_QP_MIN_RNR_TIMER) {
             self.raw.min_rnr_timer = code;
         }
     }
 
     /// Sets the number of reads that are outstanding at a time.
     pub(crate) fn set_max_rd_atomic(&mut self, reads: u8) {
-        if self.has(number::QP_MAX_READ_ATOMIC) {
+        if self.has(number::IBV_QP_MAX_QP_RD_ATOMIC) {
             self.raw.max_rd_atomic = reads;
         }
     }
 
     /// Sets the rights of the peer.
     pub(crate) fn set_access(&mut self, access: AccessFlags) {
-        if self.has(number::QP_ACCESS_FLAGS) {
+        if self.has(number::IBV_QP_ACCESS_FLAGS) {
             self.raw.qp_access_flags = access.bits();
         }
     }

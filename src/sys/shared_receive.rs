@@ -77,7 +77,7 @@ impl SharedReceiveQueue {
     /// [`DeviceAttributes::resizes_shared`](super::DeviceAttributes::resizes_shared).
     pub(crate) fn resize(&self, depth: u32) -> io::Result<()> {
         let mut attributes = ffi::ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 };
-        let mask = number::SRQ_MAX_WR as i32;
+        let mask = number::IBV_SRQ_MAX_WR as i32;
         // SAFETY: the queue is live; the attributes that the mask names are set.
         call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask) })
     }
