@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use smallvec::SmallVec;
 
+use super::call::Object;
 use super::id::RawCmId;
 use super::{call, ffi};
 
@@ -27,14 +28,9 @@ pub(crate) type PrivateBytes = SmallVec<[u8; 256]>;
 /// listening, and every read of the fields, happen under one lock of the channel; none of them waits. To listen may
 /// take long, and happens under a lock of the identifier, which all others of its calls take, too.
 pub(crate) struct EventChannel {
-    raw: NonNull<ffi::rdma_event_channel>,
+    pub(super) raw: Object<ffi::rdma_event_channel>,
     fields: Mutex<()>,
 }
-
-// SAFETY: the library only ever reads the structure, and its calls may come from any thread.
-unsafe impl Send for EventChannel {}
-// SAFETY: as above.
-unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     /// Creates a channel.
@@ -52,10 +48,6 @@ impl EventChannel {
         Ok(Arc::new(channel))
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
-        self.raw.as_ptr()
-    }
-
     /// Takes the lock under which the fields of identifiers are read and written.
     pub(super) fn fields(&self) -> MutexGuard<'_, ()> {
         self.fields.lock()
@@ -70,7 +62,7 @@ impl EventChannel {
         let fields = self.fields();
         let fetched = call::errno(|| {
             // SAFETY: the channel is live, and the call stores a pointer.
-            unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &mut event) }
+            unsafe { ffi::rdma_get_cm_event(self.raw.as_ptr(), &mut event) }
         });
         if call::unless_empty(fetched)?.is_none() {
             return Ok(None);
@@ -86,14 +78,14 @@ impl EventChannel {
 impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: every identifier of the channel holds an `Arc` of it, so none is left; drop runs once.
-        unsafe { ffi::rdma_destroy_event_channel(self.as_ptr()) }
+        unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) }
     }
 }
 
 impl AsRawFd for EventChannel {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the structure is live and never written again.
-        unsafe { (*self.as_ptr()).fd }
+        unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 
@@ -115,7 +107,7 @@ impl Fetched {
             private_data.extend_from_slice(bytes);
         }
         let kind = EventKind::from_code(event.event);
-        let child = NonNull::new(event.id).filter(|_| kind == EventKind::CONNECT_REQUEST);
+        let child = Object::new(event.id).filter(|_| kind == EventKind::CONNECT_REQUEST);
         // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
         let request = child.map(|child| unsafe { RawCmId::from_raw(child, channel) });
         CmEvent {

@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::call::Object;
 use super::ffi::number;
 use super::quirks::Quirks;
 use super::{call, ffi};
@@ -50,7 +51,7 @@ pub(crate) fn forget_removed_devices() {
 
 /// The list of devices, which keeps them valid.
 struct DeviceList {
-    first: NonNull<*mut ffi::ibv_device>,
+    first: Object<*mut ffi::ibv_device>,
     count: usize,
 }
 
@@ -112,9 +113,9 @@ impl DeviceKind {
     ///
     /// # Safety
     /// The device is open.
-    pub(super) unsafe fn of(context: NonNull<ffi::ibv_context>, port: u8) -> Option<Self> {
+    pub(super) unsafe fn of(context: *mut ffi::ibv_context, port: u8) -> Option<Self> {
         // SAFETY: the caller's; the field is never written again.
-        let device = unsafe { (*context.as_ptr()).device };
+        let device = unsafe { (*context).device };
         // SAFETY: an open device is valid; the field is never written again.
         match unsafe { (*device).transport_type } {
             number::IBV_TRANSPORT_IWARP => Some(Self::Iwarp),
@@ -134,30 +135,25 @@ impl DeviceKind {
 ///
 /// # Safety
 /// The device is open.
-unsafe fn query_port(context: NonNull<ffi::ibv_context>, port: u8) -> io::Result<ffi::ibv_port_attr> {
+unsafe fn query_port(context: *mut ffi::ibv_context, port: u8) -> io::Result<ffi::ibv_port_attr> {
     // SAFETY: all members are integers, for which zero is a value.
     let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
     // SAFETY: the caller's; the call fills the leading part of the structure.
-    call::number(|| unsafe { ffi::ibv_query_port(context.as_ptr(), port, (&raw mut raw).cast()) })?;
+    call::number(|| unsafe { ffi::ibv_query_port(context, port, (&raw mut raw).cast()) })?;
     Ok(raw)
 }
 
 /// An open device. Not the one that librdmacm has open for the same device.
 pub(crate) struct Context {
-    raw: NonNull<ffi::ibv_context>,
+    pub(super) raw: Object<ffi::ibv_context>,
     name: String,
     transport: Transport,
     /// See [`occupy_pages`](Self::occupy_pages).
-    filler: Option<NonNull<ffi::ibv_cq>>,
+    filler: Option<Object<ffi::ibv_cq>>,
     quirks: &'static Quirks,
     /// It is being taken out of the machine.
     removed: AtomicBool,
 }
-
-// SAFETY: the library's calls on an open device may come from any thread.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
 
 impl Context {
     /// Opens a device.
@@ -201,20 +197,16 @@ impl Context {
         self.removed.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_context {
-        self.raw.as_ptr()
-    }
-
     /// Keeps a driver that loses page 144 from that page.
     ///
     /// The kernel part of `siw` gives user space the queues of an open device as pages, numbered from 0, and its part in
     /// user space takes page 144 for none: every completion queue or queue pair (about the 72nd of small ones) with a queue
     /// that begins there cannot be made, and nor can any after it. A completion queue that begins earlier and ends
     /// later is not affected. So this is the first thing made with such a device, and never used.
-    fn occupy_pages(&self) -> Option<NonNull<ffi::ibv_cq>> {
+    fn occupy_pages(&self) -> Option<Object<ffi::ibv_cq>> {
         // SAFETY: the device is open, and the queue is destroyed before it is closed.
         let made = call::pointer(libc::ENOMEM, || unsafe {
-            ffi::ibv_create_cq(self.as_ptr(), FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
+            ffi::ibv_create_cq(self.raw.as_ptr(), FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
         });
         match made {
             Ok(filler) => Some(filler),
@@ -243,7 +235,7 @@ impl Context {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
-        call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
+        call::number(|| unsafe { ffi::ibv_query_device(self.raw.as_ptr(), &mut raw) })?;
         let windows = number::IBV_DEVICE_MEM_WINDOW_TYPE_2A | number::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(DeviceAttributes {
             vendor_id: raw.vendor_id,
@@ -271,7 +263,7 @@ impl Context {
     /// Returns the number of completion vectors.
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the device is open, and the field is never written again.
-        limit(unsafe { (*self.as_ptr()).num_comp_vectors })
+        limit(unsafe { (*self.raw.as_ptr()).num_comp_vectors })
     }
 
     /// Returns the maximum length of a message at a port of the device; the first port has number 1.
@@ -289,7 +281,7 @@ impl Context {
 
     fn query_port(&self, port: u8) -> io::Result<ffi::ibv_port_attr> {
         // SAFETY: the device is open.
-        unsafe { query_port(self.raw, port) }
+        unsafe { query_port(self.raw.as_ptr(), port) }
     }
 
     /// Takes the next event that belongs to no request, copies it, and acknowledges it before this returns; `None` when
@@ -301,7 +293,7 @@ impl Context {
         let mut raw = mem::MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let fetched = call::errno(|| {
             // SAFETY: the device is open; the call fills the event if it succeeds.
-            unsafe { ffi::ibv_get_async_event(self.as_ptr(), raw.as_mut_ptr()) }
+            unsafe { ffi::ibv_get_async_event(self.raw.as_ptr(), raw.as_mut_ptr()) }
         });
         if call::unless_empty(fetched)?.is_none() {
             return Ok(None);
@@ -325,7 +317,7 @@ impl Drop for Context {
             }
         }
         // SAFETY: every object of the device holds an `Arc` of it, so none is left; drop runs once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.raw.as_ptr()) }) {
             tracing::warn!(%error, device = self.name, "a device could not be closed and is leaked");
         }
         if self.removed.load(Ordering::Relaxed) {
@@ -338,7 +330,7 @@ impl Drop for Context {
 impl AsRawFd for Context {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the device is open, and the field is never written again.
-        unsafe { (*self.as_ptr()).async_fd }
+        unsafe { (*self.raw.as_ptr()).async_fd }
     }
 }
 

@@ -176,12 +176,12 @@ impl Binding<'_> {
     unsafe fn to_raw(self) -> ffi::bind_mw_t {
         // SAFETY: the window is live, and no other call binds it at the same time. The drivers differ in whether they
         // write this after a binding, and read it at the next one.
-        unsafe { (*self.window.as_ptr()).rkey = self.key };
+        unsafe { (*self.window.raw.as_ptr()).rkey = self.key };
         ffi::bind_mw_t {
-            mw: self.window.as_ptr(),
+            mw: self.window.raw.as_ptr(),
             rkey: self.next_key,
             bind_info: ffi::ibv_mw_bind_info {
-                mr: self.region.as_ptr(),
+                mr: self.region.raw.as_ptr(),
                 addr: self.address,
                 length: self.length,
                 mw_access_flags: self.access.bits(),

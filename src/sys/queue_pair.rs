@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::call::Object;
 use super::completion::CompletionQueue;
 use super::ffi::number;
 use super::memory::{AccessFlags, ProtectionDomain};
@@ -33,7 +34,7 @@ pub(crate) struct Capacities {
 
 /// A queue pair for a reliable connection. Whether a request of its send queue reports success is up to each.
 pub(crate) struct QueuePair {
-    raw: NonNull<ffi::ibv_qp>,
+    pub(super) raw: Object<ffi::ibv_qp>,
     number: u32,
     inline: u32,
     /// Its destruction has been tried.
@@ -43,11 +44,6 @@ pub(crate) struct QueuePair {
     _shared: Option<Arc<SharedReceiveQueue>>,
     _domain: Arc<ProtectionDomain>,
 }
-
-// SAFETY: the library's calls on a queue pair may come from any thread; posting takes a lock of the queue.
-unsafe impl Send for QueuePair {}
-// SAFETY: as above.
-unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
     /// Creates a queue pair with at least these capacities, and room for at least one request in either queue: some
@@ -64,10 +60,10 @@ impl QueuePair {
     ) -> io::Result<Self> {
         // SAFETY: all members are integers or pointers, for which zero is a value.
         let mut attributes: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        attributes.send_cq = send.as_ptr();
-        attributes.recv_cq = receive.as_ptr();
+        attributes.send_cq = send.raw.as_ptr();
+        attributes.recv_cq = receive.raw.as_ptr();
         attributes.qp_type = number::IBV_QPT_RC;
-        attributes.srq = shared.map_or(ptr::null_mut(), |queue| queue.as_ptr());
+        attributes.srq = shared.map_or(ptr::null_mut(), |queue| queue.raw.as_ptr());
         // It would be an error to ask for both.
         let own = |value: u32| if shared.is_none() { value } else { 0 };
         let raw = call::pointer(libc::ENOMEM, || {
@@ -80,7 +76,7 @@ impl QueuePair {
                 max_inline_data: capacities.inline,
             };
             // SAFETY: domain and queues are live, and the queue pair keeps them so.
-            unsafe { ffi::ibv_create_qp(domain.as_ptr(), &mut attributes) }
+            unsafe { ffi::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) }
         })?;
         // SAFETY: the queue pair is live, and the field is never written again.
         let number = unsafe { (*raw.as_ptr()).qp_num };
@@ -94,10 +90,6 @@ impl QueuePair {
             _shared: shared.cloned(),
             _domain: domain.clone(),
         })
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {
-        self.raw.as_ptr()
     }
 
     /// Returns the number by which the peer and the completions name the queue pair.
@@ -116,7 +108,7 @@ impl QueuePair {
         // SAFETY: the structure is plain integers, so a copy of its bytes is as good.
         let mut raw = unsafe { ptr::read(&attributes.raw) };
         // SAFETY: the queue pair is live; the attributes that the mask names are set.
-        call::number(|| unsafe { ffi::ibv_modify_qp(self.as_ptr(), &mut raw, attributes.mask) })
+        call::number(|| unsafe { ffi::ibv_modify_qp(self.raw.as_ptr(), &mut raw, attributes.mask) })
     }
 
     /// Flushes both queues and takes no more part in a connection.
@@ -139,7 +131,7 @@ impl QueuePair {
         }
         // SAFETY: the queue pair has no other owner, and this is called once. The call waits for asynchronous events that
         // were taken and not acknowledged, which `Context::next_async_event` does at once.
-        let outcome = call::number(|| unsafe { ffi::ibv_destroy_qp(self.as_ptr()) });
+        let outcome = call::number(|| unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) });
         if let Err(error) = &outcome {
             tracing::warn!(%error, number = self.number, "a queue pair could not be destroyed and is leaked");
         }
@@ -155,7 +147,7 @@ impl QueuePair {
         let mut initial: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
         let mask = number::IBV_QP_STATE as c_int;
         // SAFETY: the queue pair is live; the call fills both structures.
-        call::number(|| unsafe { ffi::ibv_query_qp(self.as_ptr(), &mut raw, mask, &mut initial) })?;
+        call::number(|| unsafe { ffi::ibv_query_qp(self.raw.as_ptr(), &mut raw, mask, &mut initial) })?;
         Ok(raw.qp_state)
     }
 
@@ -197,7 +189,7 @@ impl QueuePair {
         // Once, because a second call would repeat the effects of the first: a signal is an error like any other.
         // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The memory
         // behind them is the caller's.
-        let returned = unsafe { ffi::ibv_post_send(self.as_ptr(), first, &mut bad) };
+        let returned = unsafe { ffi::ibv_post_send(self.raw.as_ptr(), first, &mut bad) };
         post::outcome(returned, chain.iter().position(|raw| ptr::eq(raw, bad)))
     }
 
@@ -215,7 +207,7 @@ impl QueuePair {
         let mut bad = ptr::null_mut();
         call::clear_errno();
         // SAFETY: as for a send.
-        let returned = unsafe { ffi::ibv_post_recv(self.as_ptr(), &mut raw, &mut bad) };
+        let returned = unsafe { ffi::ibv_post_recv(self.raw.as_ptr(), &mut raw, &mut bad) };
         post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
     }
 }
