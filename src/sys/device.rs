@@ -150,7 +150,7 @@ pub(crate) struct Context {
     transport: Transport,
     /// See [`occupy_pages`](Self::occupy_pages).
     filler: Option<Object<ffi::ibv_cq>>,
-    quirks: &'static Quirks,
+    quirks: Quirks,
     /// It is being taken out of the machine.
     removed: AtomicBool,
 }
@@ -179,7 +179,7 @@ impl Context {
             name: name.to_owned(),
             transport,
             filler: None,
-            quirks: Quirks::of(0),
+            quirks: Quirks::default(),
             removed: AtomicBool::new(false),
         };
         // SAFETY: the descriptor is open as long as the device.
@@ -370,7 +370,7 @@ pub(crate) struct DeviceAttributes {
     pub(crate) windows: bool,
     /// The length of a shared receive queue can be changed.
     pub(crate) resizes_shared: bool,
-    pub(crate) quirks: &'static Quirks,
+    pub(crate) quirks: Quirks,
 }
 
 /// Returns a limit that C keeps in a signed integer; a negative one counts as 0, because no request could

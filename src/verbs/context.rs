@@ -203,8 +203,8 @@ impl AdapterContext {
     }
 
     /// Returns the deviations of its driver.
-    pub(crate) fn quirks(&self) -> &'static Quirks {
-        self.attributes.quirks
+    pub(crate) fn quirks(&self) -> &Quirks {
+        &self.attributes.quirks
     }
 
     /// Returns the number of vectors by which completions come.

@@ -30,6 +30,10 @@ pub(super) const MAX_REJECT_DATA: usize = IB_REJECT_DATA - 1;
 /// The time that a connect waits for an answer over InfiniBand and RoCE, if its caller does not say. The connection manager gives
 /// up a host that does not answer a little later: it repeats its request 15 times, 4.3 s apart.
 const IB_ANSWER: Duration = Duration::from_secs(60);
+/// The private data of a connection over iWARP, whose length has a byte in the interface of the connection manager.
+const IWARP_DATA: usize = 255;
+/// The time that a connect over iWARP waits for an answer: `iw_cxgb4` does so, and `irdma` repeats its request for less.
+const IWARP_ANSWER: Duration = Duration::from_secs(60);
 /// The most that a message of any device can carry in our API, whose lengths have 32 bits.
 const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
@@ -44,6 +48,7 @@ pub(super) fn info_of(
     limits: Limits,
 ) -> AdapterInfo {
     let quirks = attributes.quirks;
+    let iwarp_data = IWARP_DATA.saturating_sub(quirks.occupied_data);
     // Keys can be given by requests, and taken back.
     let windows = attributes.windows && attributes.invalidates;
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -61,9 +66,9 @@ pub(super) fn info_of(
             attributes.max_qp_rd_atom.min(MAX_READS),
             attributes.max_qp_init_rd_atom.min(MAX_READS),
         ),
-        max_request_data: if iwarp { quirks.iwarp_data } else { IB_REQUEST_DATA },
-        max_reply_data: if iwarp { quirks.iwarp_data } else { IB_REPLY_DATA },
-        max_reject_data: if iwarp { quirks.iwarp_data } else { MAX_REJECT_DATA },
+        max_request_data: if iwarp { iwarp_data } else { IB_REQUEST_DATA },
+        max_reply_data: if iwarp { iwarp_data } else { IB_REPLY_DATA },
+        max_reject_data: if iwarp { iwarp_data } else { MAX_REJECT_DATA },
         // None if the connection is established by then.
         max_active_reject_data: if iwarp { 0 } else { IB_REJECT_DATA },
         max_transfer: usize::try_from(max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER),
@@ -88,7 +93,7 @@ pub(super) fn info_of(
         // iWARP writes the answer to a read like the peer's writes, which the memory must permit, because a read names
         // its sink to the peer.
         read_sink_required: iwarp && !quirks.reads_into_any_memory,
-        answer_timeout: Some(if iwarp { quirks.iwarp_answer } else { IB_ANSWER }),
+        answer_timeout: Some(if iwarp { quirks.iwarp_answer.unwrap_or(IWARP_ANSWER) } else { IB_ANSWER }),
         max_inline: size(limits.inline),
         max_completion_depth: 1 << 20,
         max_shared_depth: size(limits.shared_depth),

@@ -39,7 +39,7 @@ struct Attached {
     /// Read by each binding of a window, of which many queue pairs may make one at a time.
     region: RwLock<Option<MemoryRegion>>,
     runtime: Handle,
-    quirks: &'static Quirks,
+    quirks: Quirks,
     _registered: Registered,
 }
 
@@ -299,7 +299,7 @@ impl AdapterContext {
             turns: AtomicU32::new(0),
             region: RwLock::new(None),
             runtime: self.runtime.clone(),
-            quirks: self.quirks(),
+            quirks: *self.quirks(),
             _registered: registered,
         });
         let (key, turn) = attached.begin(region, self)?;
