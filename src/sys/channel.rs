@@ -97,8 +97,9 @@ impl Fetched {
         // SAFETY: the event is live until it is acknowledged, nothing writes to it, and all it holds is pointers and
         // integers, of which its kind is one.
         let event = unsafe { self.0.as_ref() };
-        // SAFETY: the event came from the library, and every identifier of ours is in the port space for connections.
-        let connection = unsafe { ffi::connection_of(event) };
+        // SAFETY: the library has zeroed the union and has filled this member or none, as every identifier of ours is in the port space
+        // for connections.
+        let connection = unsafe { event.param.conn };
         let mut private_data = PrivateBytes::new();
         if !connection.private_data.is_null() && connection.private_data_len > 0 {
             let start = connection.private_data.cast::<u8>();

@@ -26,7 +26,7 @@ pub(crate) type Keys = SmallVec<[u64; 16]>;
 /// not block.
 pub(crate) struct CompletionChannel {
     pub(super) raw: Object<ffi::ibv_comp_channel>,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 impl CompletionChannel {
@@ -34,7 +34,7 @@ impl CompletionChannel {
         // SAFETY: the device is open, and the channel keeps it so.
         let raw =
             call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_create_comp_channel(context.raw.as_ptr()) })?;
-        let channel = Self { raw, _context: context.clone() };
+        let channel = Self { raw, context: context.clone() };
         // SAFETY: the channel is new, so its descriptor is open.
         unsafe { call::do_not_wait(channel.as_raw_fd()) }?;
         Ok(Arc::new(channel))
@@ -120,7 +120,6 @@ pub(crate) struct CompletionQueue {
     /// The flag of completions that report an invalidated key.
     invalidated: u32,
     _channel: Arc<CompletionChannel>,
-    _context: Arc<Context>,
 }
 
 impl CompletionQueue {
@@ -130,16 +129,15 @@ impl CompletionQueue {
     /// # Errors
     /// `InvalidInput` (`EINVAL`) for more entries than the device allows, or a vector that it does not have.
     pub(crate) fn new(
-        context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
         entries: u32,
         key: u64,
         vector: u32,
     ) -> io::Result<Arc<Self>> {
-        let (entries, vector) = (number(entries)?, number(vector)?);
+        let (context, entries, vector) = (&channel.context, number(entries)?, number(vector)?);
         let raw = call::pointer(libc::ENOMEM, || {
             let key = ffi::key_to_context(key);
-            // SAFETY: the device is open and the channel is live, and the queue keeps both so.
+            // SAFETY: the channel is live and its device open, and the queue keeps both so.
             unsafe { ffi::ibv_create_cq(context.raw.as_ptr(), entries, key, channel.raw.as_ptr(), vector) }
         })?;
         // SAFETY: the queue is live, and the field is only written when a queue is resized, which this one is not yet.
@@ -151,7 +149,6 @@ impl CompletionQueue {
             resizing: Mutex::default(),
             invalidated: context.invalidated_flag(),
             _channel: channel.clone(),
-            _context: context.clone(),
         }))
     }
 
@@ -179,11 +176,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Asks for one event when the next completion arrives, or the next that the peer has solicited or that failed.
-    /// Completions that have arrived before cause no event: poll again.
-    pub(crate) fn arm(&self, solicited: bool) -> io::Result<()> {
+    /// Asks for one event when the next completion arrives. Completions that have arrived before cause no event: poll again.
+    pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue is live.
-        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.raw.as_ptr(), solicited.into()) })
+        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
     }
 
     /// Takes as many completions as there are and as fit, at most `most`. Returns their number; 0 when there are none.
@@ -280,38 +276,29 @@ impl Batch {
         self.entries[..self.length][place].qp_num
     }
 
-    /// Returns the completions at these places.
-    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = WorkCompletion> {
+    /// Returns the completions at these places, each with the id of its request.
+    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = (u64, WcResult)> {
         self.entries[..self.length][places].iter().map(|entry| {
             let told = Told::of(entry, self.invalidated);
             // The length of a Write with immediate data is that of the Write, whose bytes are in the memory that it names.
             let writes = matches!(told, Some(Told::Immediate(_))) && entry.opcode == RECEIVED_WRITE;
-            WorkCompletion {
-                wr_id: entry.wr_id,
-                status: WcStatus::from_code(entry.status),
-                byte_len: if writes { 0 } else { entry.byte_len },
-                qp_num: entry.qp_num,
-                told,
-            }
+            let bytes = if writes { 0 } else { entry.byte_len };
+            (entry.wr_id, WcResult { status: WcStatus::from_code(entry.status), bytes, told })
         })
     }
 
     /// Returns the completions of the last poll.
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, WcResult)> {
         self.range(0..self.length)
     }
 }
 
-/// The completion of a request. With a status other than success, only the status, `wr_id`, `qp_num` and the code of the vendor are
-/// set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkCompletion {
-    pub(crate) wr_id: u64,
+/// The result of a request. The number of bytes is that in its memory, and has no meaning if the request failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WcResult {
     pub(crate) status: WcStatus,
-    /// The number of bytes in the memory of the request.
-    pub(crate) byte_len: u32,
-    pub(crate) qp_num: u32,
+    pub(crate) bytes: u32,
     pub(crate) told: Option<Told>,
 }
 

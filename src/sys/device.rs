@@ -89,15 +89,6 @@ pub(super) fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
 /// Completions for more than 145 pages, of at least 32 bytes each.
 const FILLER_ENTRIES: c_int = 145 * 4096 / 32;
 
-/// The transport of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
-    /// InfiniBand, or RDMA over converged Ethernet.
-    InfiniBand,
-    Iwarp,
-    Unknown,
-}
-
 /// The kind of a device: its transport, and below it the link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
@@ -147,7 +138,7 @@ unsafe fn query_port(context: *mut ffi::ibv_context, port: u8) -> io::Result<ffi
 pub(crate) struct Context {
     pub(super) raw: Object<ffi::ibv_context>,
     name: String,
-    transport: Transport,
+    is_iwarp: bool,
     /// See [`occupy_pages`](Self::occupy_pages).
     filler: Option<Object<ffi::ibv_cq>>,
     quirks: Quirks,
@@ -169,15 +160,11 @@ impl Context {
         // SAFETY: the list keeps the device valid, and the open device does from then on.
         let raw = call::pointer(libc::ENODEV, || unsafe { ffi::ibv_open_device(device.as_ptr()) })?;
         // SAFETY: as above; the field is never written again.
-        let transport = match unsafe { (*device.as_ptr()).transport_type } {
-            number::IBV_TRANSPORT_IB => Transport::InfiniBand,
-            number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
-            _ => Transport::Unknown,
-        };
+        let is_iwarp = unsafe { (*device.as_ptr()).transport_type } == number::IBV_TRANSPORT_IWARP;
         let mut context = Self {
             raw,
             name: name.to_owned(),
-            transport,
+            is_iwarp,
             filler: None,
             quirks: Quirks::default(),
             removed: AtomicBool::new(false),
@@ -226,8 +213,8 @@ impl Context {
         }
     }
 
-    pub(crate) fn transport(&self) -> Transport {
-        self.transport
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.is_iwarp
     }
 
     /// Returns the limits of the device.
@@ -404,36 +391,34 @@ pub(crate) enum Element {
 /// # Safety
 /// An event of this kind that the library has filled, and whose object is live.
 unsafe fn element(kind: DeviceEvent, event: *const ffi::ibv_async_event) -> Element {
-    use DeviceEvent as Event;
-    let found = match kind {
-        Event::QP_FATAL
-        | Event::QP_REQ_ERR
-        | Event::QP_ACCESS_ERR
-        | Event::COMM_EST
-        | Event::SQ_DRAINED
-        | Event::PATH_MIG
-        | Event::PATH_MIG_ERR
-        | Event::QP_LAST_WQE_REACHED => {
+    // SAFETY: the event is live, and this makes no reference to its kind.
+    let element = unsafe { &(*event).element };
+    match kind {
+        DeviceEvent::QP_FATAL
+        | DeviceEvent::QP_REQ_ERR
+        | DeviceEvent::QP_ACCESS_ERR
+        | DeviceEvent::COMM_EST
+        | DeviceEvent::SQ_DRAINED
+        | DeviceEvent::PATH_MIG
+        | DeviceEvent::PATH_MIG_ERR
+        | DeviceEvent::QP_LAST_WQE_REACHED => {
             // SAFETY: the event was filled, and is of a queue pair.
-            let queue_pair = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_qp>(event) });
+            let queue_pair = unsafe { element.qp };
             // SAFETY: the caller's; the field is never written again.
-            queue_pair.map(|queue_pair| Element::QueuePair(unsafe { (*queue_pair.as_ptr()).qp_num }))
+            Element::QueuePair(unsafe { (*queue_pair).qp_num })
         }
-        Event::CQ_ERR => {
+        DeviceEvent::CQ_ERR => {
             // SAFETY: the event was filled, and is of a completion queue.
-            let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_cq>(event) });
+            let queue = unsafe { element.cq };
             // SAFETY: as above.
-            let context = queue.map(|queue| unsafe { (*queue.as_ptr()).cq_context });
-            context.map(|context| Element::CompletionQueue(ffi::context_to_key(context)))
+            Element::CompletionQueue(ffi::context_to_key(unsafe { (*queue).cq_context }))
         }
-        Event::SRQ_ERR | Event::SRQ_LIMIT_REACHED => {
+        DeviceEvent::SRQ_ERR | DeviceEvent::SRQ_LIMIT_REACHED => {
             // SAFETY: the event was filled, and is of a shared receive queue.
-            let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_srq>(event) });
+            let queue = unsafe { element.srq };
             // SAFETY: as above.
-            let context = queue.map(|queue| unsafe { (*queue.as_ptr()).srq_context });
-            context.map(|context| Element::SharedReceiveQueue(ffi::context_to_key(context)))
+            Element::SharedReceiveQueue(ffi::context_to_key(unsafe { (*queue).srq_context }))
         }
-        _ => None,
-    };
-    found.unwrap_or(Element::Device)
+        _ => Element::Device,
+    }
 }

@@ -270,7 +270,7 @@ impl RawCmId {
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
         let mut mask = 0;
         call::errno(|| {
-            raw.qp_state = state.number();
+            raw.qp_state = state as u32;
             // SAFETY: the identifier is live; the call fills both.
             unsafe { ffi::rdma_init_qp_attr(self.raw.as_ptr(), &mut raw, &mut mask) }
         })?;

@@ -40,10 +40,9 @@ pub(crate) mod shared_receive;
 mod tests;
 
 pub(crate) use channel::{CmEvent, EventChannel};
-pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
+pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WcResult};
 pub(crate) use device::{
-    Context, DeviceAttributes, DeviceKind, Element, PortState, Transport, device_names,
-    forget_removed_devices,
+    Context, DeviceAttributes, DeviceKind, Element, PortState, device_names, forget_removed_devices,
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};

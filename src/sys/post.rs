@@ -86,8 +86,7 @@ bitflags! {
         const INLINE = number::IBV_SEND_INLINE;
         /// It waits for the reads and atomics before it.
         const FENCE = number::IBV_SEND_FENCE;
-        /// The completion of the peer's receive is a solicited event, see
-        /// [`CompletionQueue::arm`](super::CompletionQueue::arm).
+        /// The completion of the peer's receive is a solicited event.
         const SOLICITED = number::IBV_SEND_SOLICITED;
     }
 }

@@ -138,19 +138,6 @@ impl QueuePair {
         outcome
     }
 
-    /// Returns the state that the driver reports, a number of `enum ibv_qp_state`.
-    #[cfg(test)]
-    pub(crate) fn state(&self) -> io::Result<u32> {
-        // SAFETY: all members are integers, for which zero is a value.
-        let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
-        // SAFETY: as above, or pointers.
-        let mut initial: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        let mask = number::IBV_QP_STATE as c_int;
-        // SAFETY: the queue pair is live; the call fills both structures.
-        call::number(|| unsafe { ffi::ibv_query_qp(self.raw.as_ptr(), &mut raw, mask, &mut initial) })?;
-        Ok(raw.qp_state)
-    }
-
     /// Adds requests to the send queue, in this order, and notifies the device once.
     ///
     /// # Errors
@@ -226,13 +213,6 @@ pub(crate) enum QpState {
     Init = number::IBV_QPS_INIT,
     ReadyToReceive = number::IBV_QPS_RTR,
     ReadyToSend = number::IBV_QPS_RTS,
-}
-
-impl QpState {
-    /// Returns the number in `enum ibv_qp_state`.
-    pub(crate) fn number(self) -> u32 {
-        self as u32
-    }
 }
 
 /// A state with the attributes that belong to it. An attribute that the state does not have is left alone: over

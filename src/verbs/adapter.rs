@@ -17,9 +17,7 @@ use super::limits::{Limits, info_of};
 use super::reactor;
 use crate::error::OpenError;
 use crate::sync::Mutex;
-use crate::sys::{
-    AccessFlags, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport,
-};
+use crate::sys::{AccessFlags, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain};
 use crate::types::AdapterId;
 
 /// An opened adapter. Everything made from it holds its context.
@@ -161,9 +159,9 @@ fn context(
     parts: Parts,
 ) -> AdapterContext {
     let Parts { attributes, channel, domain, context } = parts;
-    let limits = Limits::of(&context, &channel, &domain, &attributes);
+    let limits = Limits::of(&channel, &domain, &attributes);
     let vectors = context.completion_vectors();
-    let iwarp = context.transport() == Transport::Iwarp;
+    let iwarp = context.is_iwarp();
     let router = Arc::<EventRouter>::default();
     let anchor = router
         .create(&events, me.clone())

@@ -427,10 +427,9 @@ impl Queue {
     fn new(group: &CompletionGroup, length: u32) -> io::Result<Arc<Self>> {
         let context = group.context.clone();
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
-        let opened = context.opened().ok_or_else(gone)?;
         let channel = group.channel().ok_or_else(gone)?;
         let key = context.router.key();
-        let completions = CompletionQueue::new(&opened.context, &channel, length, key, group.vector)?;
+        let completions = CompletionQueue::new(&channel, length, key, group.vector)?;
         let lingers = context.quirks().completions_linger.map(|time| (time, context.runtime.clone()));
         let lost = context.routes.register_queue(key);
         Ok(Arc::new(Self { completions, work: Mutex::default(), lost, lingers, context }))
@@ -443,7 +442,7 @@ impl Queue {
 
     /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
     pub(crate) fn arm(&self) -> io::Result<()> {
-        self.completions.arm(false)
+        self.completions.arm()
     }
 
     /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and its queue pair is

@@ -15,7 +15,7 @@ use super::devices::{Device, without_scope};
 use crate::error::OpenError;
 use crate::provider::info::{AdapterInfo, ProviderKind, USUAL_ENTRIES, USUAL_INLINE};
 use crate::sys::{
-    self, Capacities, CompletionChannel, CompletionQueue, Context, DeviceAttributes, ProtectionDomain,
+    self, Capacities, CompletionChannel, CompletionQueue, DeviceAttributes, ProtectionDomain,
     SharedReceiveQueue,
 };
 use crate::types::ReadLimits;
@@ -133,7 +133,6 @@ impl Limits {
     /// Finds the limits of this device, by asking for queues. If the objects to ask with cannot be made, returns the
     /// reported limits.
     pub(super) fn of(
-        context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
         domain: &Arc<ProtectionDomain>,
         attributes: &DeviceAttributes,
@@ -144,7 +143,7 @@ impl Limits {
         let depth = attributes.max_qp_wr.min(completions);
         let shared_depth = if attributes.max_srq > 0 { attributes.max_srq_wr.min(completions) } else { 0 };
         let reported = Self { depth, shared_depth, inline: 0 };
-        let Ok(asking) = Asking::new(context, channel, domain) else { return reported };
+        let Ok(asking) = Asking::new(channel, domain) else { return reported };
         let inline = if attributes.quirks.ignores_inline { 0 } else { asking.inline(attributes.max_sge) };
         if attributes.quirks.fits_any_depth {
             return Self { inline, ..reported };
@@ -200,12 +199,8 @@ struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     /// Makes the completion queue that a device is asked with.
-    fn new(
-        context: &Arc<Context>,
-        channel: &Arc<CompletionChannel>,
-        domain: &'a Arc<ProtectionDomain>,
-    ) -> io::Result<Self> {
-        Ok(Self { domain, completions: CompletionQueue::new(context, channel, 2, 0, 0)? })
+    fn new(channel: &Arc<CompletionChannel>, domain: &'a Arc<ProtectionDomain>) -> io::Result<Self> {
+        Ok(Self { domain, completions: CompletionQueue::new(channel, 2, 0, 0)? })
     }
 
     fn queue_pair(&self, capacities: Capacities) -> io::Result<sys::QueuePair> {
@@ -315,7 +310,7 @@ pub(super) fn shared_queue_refused(
 }
 
 fn asking(opened: &Opened) -> Option<Asking<'_>> {
-    Asking::new(&opened.context, &opened.channel, &opened.domain).ok()
+    Asking::new(&opened.channel, &opened.domain).ok()
 }
 
 /// Returns the error of a depth that is too great for requests of this size.

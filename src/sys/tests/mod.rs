@@ -1,6 +1,5 @@
 //! Tests of the handles: against the C headers, on a machine without devices, and on real ones in the guest.
 
-mod connection;
 mod data;
 mod devices;
 mod guest;

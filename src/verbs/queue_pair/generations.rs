@@ -13,9 +13,10 @@ use super::keepalive::Silence;
 use super::post::Deferred;
 use crate::inflight::{Payload, Ticket, WakeList};
 use crate::status::Status;
+use crate::sys::WcResult;
 use crate::verbs::memory::Window;
 use crate::verbs::receive_queue::Receives;
-use crate::verbs::work_queue::{WcResult, WorkQueue};
+use crate::verbs::work_queue::WorkQueue;
 
 /// The queue pairs of the device that a queue pair has had.
 #[derive(Default)]

@@ -343,25 +343,6 @@ unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask:
 /// # Safety
 /// As its manual page says.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp(
-    raw: *mut ibv_qp,
-    to: *mut ibv_qp_attr,
-    _mask: c_int,
-    initial: *mut ibv_qp_init_attr,
-) -> c_int {
-    number_of(world::enter("ibv_query_qp").map(|mut world| {
-        let queue_pair = live(&mut world.queue_pairs, raw);
-        let attributes = ibv_qp_attr { qp_state: queue_pair.state, ..queue_pair.attributes };
-        // SAFETY: the caller's structure.
-        unsafe { to.write(attributes) };
-        // SAFETY: as above.
-        unsafe { (*initial).cap = queue_pair.room };
-    }))
-}
-
-/// # Safety
-/// As its manual page says.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(raw: *mut ibv_qp) -> c_int {
     number_of(world::enter("ibv_destroy_qp").and_then(|mut world| {
         let at = raw.addr();
