@@ -17,7 +17,7 @@ use super::limits::{Limits, info_of};
 use super::reactor;
 use crate::error::OpenError;
 use crate::sync::Mutex;
-use crate::sys::{AccessFlags, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain};
+use crate::sys::{AccessFlags, CompletionChannel, Context, EventChannel, ProtectionDomain};
 use crate::types::AdapterId;
 
 /// An opened adapter. Everything made from it holds its context.
@@ -49,8 +49,7 @@ impl Adapter {
         let runtime = crate::provider::runtime::current()?;
         let events = devices::channel()?;
         let device = devices::by_id(id, &events, &config)?.ok_or(OpenError::InvalidAdapter(id))?;
-        let parts = Parts::open(&device.name)?;
-        let context = Arc::new_cyclic(|me| context(me, device, config, runtime, events, parts));
+        let context = context(device, config, runtime, events)?;
         // The device had addresses a moment ago.
         let opened = context.opened().ok_or(OpenError::DeviceRemoved)?;
         let tasks = reactor::start(&context, &opened).map_err(failed("epoll_ctl"))?;
@@ -129,62 +128,46 @@ fn begin(group: Arc<CompletionGroup>) -> Result<Arc<CompletionGroup>, OpenError>
     Ok(group)
 }
 
-/// A device of which no address is watched yet.
-struct Parts {
-    attributes: DeviceAttributes,
-    channel: Arc<CompletionChannel>,
-    domain: Arc<ProtectionDomain>,
-    context: Arc<Context>,
-}
-
-impl Parts {
-    /// Opens the device with this name.
-    fn open(name: &str) -> Result<Self, OpenError> {
-        let context = Context::open(name).map_err(failed("ibv_open_device"))?;
-        let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
-        let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
-        let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
-        Ok(Self { attributes, channel, domain, context })
-    }
-}
-
-/// Creates the context of an adapter. Its id is bound to the first address of the device that can be bound; without one
-/// nothing is open.
+/// Opens a device and creates the context of its adapter. Its id is bound to the first address of the device that can be bound;
+/// without one nothing is open.
 fn context(
-    me: &Weak<AdapterContext>,
     device: Device,
     config: VerbsConfig,
     runtime: Handle,
     events: Arc<EventChannel>,
-    parts: Parts,
-) -> AdapterContext {
-    let Parts { attributes, channel, domain, context } = parts;
+) -> Result<Arc<AdapterContext>, OpenError> {
+    let context = Context::open(&device.name).map_err(failed("ibv_open_device"))?;
+    let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
+    let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
+    let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
     let limits = Limits::of(&channel, &domain, &attributes);
     let vectors = context.completion_vectors();
     let iwarp = context.is_iwarp();
     let router = Arc::<EventRouter>::default();
-    let anchor = router
-        .create(&events, me.clone())
-        .ok()
-        .filter(|anchor| device.addresses.iter().any(|address| anchor.bind(*address).is_ok()));
-    let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
-    let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
     // The rights of a peer depend on each region.
     let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
     let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
     let rights = AccessFlags::LOCAL_WRITE | remote | atomics;
-    // An id that has lost the device opens nothing either.
-    let opened = anchor.and_then(|anchor| Opened::new(anchor, rights, channel, domain, context).ok());
-    let info = info_of(&device, &attributes, iwarp, max_message, limits);
-    AdapterContext::new(ContextParts {
-        device,
-        config,
-        runtime,
-        router,
-        events,
-        attributes,
-        info,
-        vectors,
-        opened: opened.map(Arc::new),
-    })
+    Ok(Arc::new_cyclic(|me: &Weak<AdapterContext>| {
+        let anchor = router
+            .create(&events, me.clone())
+            .ok()
+            .filter(|anchor| device.addresses.iter().any(|address| anchor.bind(*address).is_ok()));
+        let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
+        let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
+        // An id that has lost the device opens nothing either.
+        let opened = anchor.and_then(|anchor| Opened::new(anchor, rights, channel, domain, context).ok());
+        let info = info_of(&device, &attributes, iwarp, max_message, limits);
+        AdapterContext::new(ContextParts {
+            device,
+            config,
+            runtime,
+            router,
+            events,
+            attributes,
+            info,
+            vectors,
+            opened: opened.map(Arc::new),
+        })
+    }))
 }
