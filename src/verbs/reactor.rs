@@ -21,7 +21,6 @@
 //! Before a sleep there are some more looks if such looks have found something lately. A sleep costs the program that
 //! it ends a wake-up, which takes longer than the answer of a peer that is awake.
 
-use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
@@ -51,14 +50,14 @@ pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Resul
     let device = readable(opened.context.clone())?;
     // Made here, so that a task that is dropped before it has ever run also ends the waits of the adapter.
     let alive = || Alive(Arc::downgrade(adapter));
-    let spawn = |task| adapter.runtime.spawn(task).abort_handle();
+    let runtime = &adapter.runtime;
     let mut tasks = vec![
-        spawn(Box::pin(run_connections(alive(), connections)) as Task),
-        spawn(Box::pin(run_device(alive(), device))),
+        runtime.spawn(run_connections(alive(), connections)).abort_handle(),
+        runtime.spawn(run_device(alive(), device)).abort_handle(),
     ];
-    let keepalive =
-        adapter.config.path_timeout.map(|timeout| run_keepalive(Arc::downgrade(adapter), timeout));
-    tasks.extend(keepalive.map(|task| spawn(Box::pin(task))));
+    if let Some(timeout) = adapter.config.path_timeout {
+        tasks.push(runtime.spawn(run_keepalive(Arc::downgrade(adapter), timeout)).abort_handle());
+    }
     Ok(tasks)
 }
 
@@ -74,8 +73,6 @@ pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
     group.set_task(adapter.runtime.spawn(task).abort_handle());
     Ok(())
 }
-
-type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 // Each of the three sources owns its descriptor.
 impl Descriptor for Arc<EventChannel> {}
