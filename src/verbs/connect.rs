@@ -41,21 +41,16 @@ impl Connector {
         }
         let address = net::canonical(address);
         self.bind_by(|state| {
-            let (id, local) = self.bound_id(address, false)?;
+            let (id, local) = bound_id(&self.adapter, self.me.clone(), address, false)?;
             state.id = Some(id);
             Ok(local)
         })
     }
 
-    /// Creates an id that is bound to a local address.
-    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        bound_id(&self.adapter, self.me.clone(), address, reuse)
-    }
-
     /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
     pub(crate) fn bind_again(&self, state: &mut State) {
         let Some(local) = state.progress.bound else { return };
-        if let Ok((id, _)) = self.bound_id(local, true) {
+        if let Ok((id, _)) = bound_id(&self.adapter, self.me.clone(), local, true) {
             state.id = Some(id);
         }
     }
@@ -181,7 +176,9 @@ impl Connector {
             (Some(id), Some(_)) => id,
             (_, bound) => {
                 let (id, local) = match bound {
-                    Some(bound) => self.bound_id(bound, true).map_err(ConnectError::Bind)?,
+                    Some(bound) => {
+                        bound_id(&self.adapter, self.me.clone(), bound, true).map_err(ConnectError::Bind)?
+                    }
                     None => self.id_towards(peer)?,
                 };
                 state.progress.local = Some(local);
@@ -259,7 +256,7 @@ impl Connector {
     fn id_towards(&self, peer: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), ConnectError> {
         let made = || {
             let source = self.adapter.source_for(peer).ok_or(ConnectError::InvalidAddress(peer))?;
-            self.bound_id(source, false).map_err(ConnectError::Bind)
+            bound_id(&self.adapter, self.me.clone(), source, false).map_err(ConnectError::Bind)
         };
         match made() {
             Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {

@@ -67,7 +67,7 @@ impl Listener {
         let mut port = address.port();
         for mut place in self.adapter.expand(address) {
             place.set_port(port);
-            match self.bound_id(place, false) {
+            match bound_id(&self.adapter, self.me.clone(), place, false) {
                 Ok((id, bound)) => {
                     port = bound.port();
                     ids.push(id);
@@ -85,11 +85,6 @@ impl Listener {
         state.local = Some(bound);
         state.ids = ids;
         state.requests.machine.bound().map_err(|status| BindError::of_listener(status, local))
-    }
-
-    /// Creates an id that is bound to a local address of the device.
-    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        bound_id(&self.adapter, self.me.clone(), address, reuse)
     }
 
     /// Listens (`IND2Listener::Listen`).
@@ -165,7 +160,8 @@ impl Listener {
         drop(state);
         // The port is free when the old id is gone.
         drop(old);
-        let bound = self.bound_id(local, true).map_err(io::Error::from).and_then(|(id, _)| {
+        let bound = bound_id(&self.adapter, self.me.clone(), local, true);
+        let bound = bound.map_err(io::Error::from).and_then(|(id, _)| {
             if listens {
                 id.listen(i32::MAX)?;
             }
