@@ -14,10 +14,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
@@ -90,8 +88,6 @@ pub(crate) struct Queue {
     work: Mutex<Work>,
     /// It has lost a completion: those that follow are not polled.
     lost: Arc<AtomicBool>,
-    /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
-    lingers: Option<(Duration, Handle)>,
     context: Arc<AdapterContext>,
 }
 
@@ -430,9 +426,8 @@ impl Queue {
         let channel = group.channel().ok_or_else(gone)?;
         let key = context.router.key();
         let completions = CompletionQueue::new(&channel, length, key, group.vector)?;
-        let lingers = context.quirks().completions_linger.map(|time| (time, context.runtime.clone()));
         let lost = context.routes.register_queue(key);
-        Ok(Arc::new(Self { completions, work: Mutex::default(), lost, lingers, context }))
+        Ok(Arc::new(Self { completions, work: Mutex::default(), lost, context }))
     }
 
     /// Returns whether the queue is polled: it has lost no completion.
@@ -471,9 +466,9 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.context.routes.deregister_queue(self.completions.key());
-        if let Some((time, runtime)) = self.lingers.take() {
+        if let Some(time) = self.context.quirks().completions_linger {
             let completions = self.completions.clone();
-            runtime.spawn(async move {
+            self.context.runtime.spawn(async move {
                 tokio::time::sleep(time).await;
                 drop(completions);
             });
