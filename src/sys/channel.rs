@@ -7,12 +7,11 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use smallvec::SmallVec;
 
 use super::call::Object;
-use super::id::RawCmId;
+use super::id::{RawCmId, key_of};
 use super::{call, ffi};
 
 use crate::status::porting::CmEvent as EventKind;
@@ -107,6 +106,8 @@ impl Fetched {
             let bytes = unsafe { std::slice::from_raw_parts(start, connection.private_data_len.into()) };
             private_data.extend_from_slice(bytes);
         }
+        // SAFETY: the event keeps the identifier alive.
+        let key = unsafe { key_of(event.id) };
         let kind = EventKind::from_code(event.event);
         let child = Object::new(event.id).filter(|_| kind == EventKind::CONNECT_REQUEST);
         // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
@@ -114,7 +115,7 @@ impl Fetched {
         CmEvent {
             kind,
             status: event.status,
-            key: key_of(event.id),
+            key,
             request,
             private_data,
             responder_resources: connection.responder_resources,
@@ -128,18 +129,6 @@ impl Drop for Fetched {
         // SAFETY: the event came from the channel and is acknowledged this once. It cannot fail.
         unsafe { ffi::rdma_ack_cm_event(self.0.as_ptr()) };
     }
-}
-
-/// Returns the key of the identifier of an event that is not yet acknowledged; 0 for none.
-fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
-    if id.is_null() {
-        return 0;
-    }
-    // SAFETY: the event keeps the identifier alive.
-    let context = unsafe { &raw mut (*id).context };
-    // SAFETY: the field is aligned and live; after creation it is only accessed atomically (see `RawCmId::set_key`).
-    let context = unsafe { AtomicPtr::from_ptr(context) };
-    ffi::context_to_key(context.load(Ordering::Relaxed))
 }
 
 /// A copy of an event.

@@ -61,21 +61,15 @@ impl RawCmId {
         (self.own.lock(), self.channel.fields())
     }
 
-    fn context(&self) -> &AtomicPtr<c_void> {
-        // SAFETY: the identifier is live.
-        let context = unsafe { &raw mut (*self.raw.as_ptr()).context };
-        // SAFETY: the field is aligned, lives as long as `self`, and is only accessed atomically after creation.
-        // (The library itself reads a listener's, and a listener's key is not changed while it listens.)
-        unsafe { AtomicPtr::from_ptr(context) }
-    }
-
     /// Sets the key of the events from now on. Is not to be called for a listener.
     pub(crate) fn set_key(&mut self, key: u64) {
-        self.context().store(ffi::key_to_context(key), Ordering::Relaxed);
+        // SAFETY: the identifier is live, and not that of a listener, whose key the library itself reads.
+        unsafe { context_of(self.raw.as_ptr()) }.store(ffi::key_to_context(key), Ordering::Relaxed);
     }
 
     pub(crate) fn key(&self) -> u64 {
-        ffi::context_to_key(self.context().load(Ordering::Relaxed))
+        // SAFETY: the identifier is live.
+        unsafe { key_of(self.raw.as_ptr()) }
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
@@ -291,6 +285,26 @@ impl Drop for RawCmId {
             tracing::warn!(%error, "an identifier could not be destroyed and is leaked");
         }
     }
+}
+
+/// Returns the key of an identifier.
+///
+/// # Safety
+/// It is live.
+pub(super) unsafe fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
+    // SAFETY: the caller's.
+    ffi::context_to_key(unsafe { context_of(id) }.load(Ordering::Relaxed))
+}
+
+/// Returns the field of an identifier that has its key.
+///
+/// # Safety
+/// The identifier is live for `'a`.
+unsafe fn context_of<'a>(id: *mut ffi::rdma_cm_id) -> &'a AtomicPtr<c_void> {
+    // SAFETY: the caller's.
+    let context = unsafe { &raw mut (*id).context };
+    // SAFETY: the field is aligned, lives as long as the identifier, and is only accessed atomically after creation.
+    unsafe { AtomicPtr::from_ptr(context) }
 }
 
 /// The device that an identifier is bound to.
