@@ -286,12 +286,6 @@ impl Batch {
             (entry.wr_id, WcResult { status: WcStatus::from_code(entry.status), bytes, told })
         })
     }
-
-    /// Returns the completions of the last poll.
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, WcResult)> {
-        self.range(0..self.length)
-    }
 }
 
 /// The result of a request. The number of bytes is that in its memory, and has no meaning if the request failed.

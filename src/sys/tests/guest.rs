@@ -246,7 +246,7 @@ impl Side {
         loop {
             self.queue.arm().unwrap();
             while self.queue.poll(&mut batch, BATCH).unwrap() > 0 {
-                all.extend(batch.iter());
+                all.extend(batch.range(0..batch.len()));
             }
             if all.len() >= count {
                 return all;
