@@ -112,7 +112,8 @@ impl Drop for Taken {
 /// A completion queue.
 pub(crate) struct CompletionQueue {
     pub(super) raw: Object<ffi::ibv_cq>,
-    key: u64,
+    /// The key that its events carry.
+    pub(crate) key: u64,
     /// The number of completions that the queue can hold.
     entries: AtomicU32,
     /// Locked while the library writes its own count of them.
@@ -150,10 +151,6 @@ impl CompletionQueue {
             invalidated: context.invalidated_flag(),
             _channel: channel.clone(),
         }))
-    }
-
-    pub(crate) fn key(&self) -> u64 {
-        self.key
     }
 
     /// Returns the number of completions that the queue can hold.

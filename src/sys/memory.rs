@@ -66,8 +66,8 @@ impl AccessFlags {
 /// Registered memory. The region does not own the memory itself.
 pub(crate) struct MemoryRegion {
     pub(super) raw: Object<ffi::ibv_mr>,
-    local_key: u32,
-    remote_key: u32,
+    pub(crate) local_key: u32,
+    pub(crate) remote_key: u32,
     /// Peers can write to the memory.
     pub(crate) peers_write: bool,
     domain: Arc<ProtectionDomain>,
@@ -140,14 +140,6 @@ impl MemoryRegion {
         Self { raw, local_key: region.lkey, remote_key: region.rkey, peers_write, domain: domain.clone() }
     }
 
-    pub(crate) fn local_key(&self) -> u32 {
-        self.local_key
-    }
-
-    pub(crate) fn remote_key(&self) -> u32 {
-        self.remote_key
-    }
-
     /// Takes the memory away from the device: then it may be freed.
     ///
     /// # Errors
@@ -209,7 +201,8 @@ pub(crate) fn memlock_limit() -> Option<u64> {
 /// be destroyed without a long wait. Dropping it unbinds it.
 pub(crate) struct MemoryWindow {
     pub(super) raw: Object<ffi::ibv_mw>,
-    key: u32,
+    /// The key that the window was created with, which gives no access. Each binding has another: see [`next_key`].
+    pub(crate) key: u32,
     _domain: Arc<ProtectionDomain>,
 }
 
@@ -226,12 +219,6 @@ impl MemoryWindow {
         // SAFETY: the window is new and nothing is bound to it yet, so nothing writes to the field.
         let key = unsafe { (*raw.as_ptr()).rkey };
         Ok(Self { raw, key, _domain: domain.clone() })
-    }
-
-    /// Returns the key that the window was created with, which gives no access. Each binding has another: see
-    /// [`next_key`].
-    pub(crate) fn key(&self) -> u32 {
-        self.key
     }
 }
 

@@ -35,8 +35,11 @@ pub(crate) struct Capacities {
 /// A queue pair for a reliable connection. Whether a request of its send queue reports success is up to each.
 pub(crate) struct QueuePair {
     pub(super) raw: Object<ffi::ibv_qp>,
-    number: u32,
-    inline: u32,
+    /// The number by which the peer and the completions name the queue pair.
+    pub(crate) number: u32,
+    /// The number of inline bytes that the driver accepts in a request. That may be more than was asked for, and with some
+    /// drivers less, without an error.
+    pub(crate) inline: u32,
     /// Its destruction has been tried.
     ended: bool,
     _send: Arc<CompletionQueue>,
@@ -90,17 +93,6 @@ impl QueuePair {
             _shared: shared.cloned(),
             _domain: domain.clone(),
         })
-    }
-
-    /// Returns the number by which the peer and the completions name the queue pair.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns the number of inline bytes that the driver accepts in a request. That may be more than was asked for, and with some
-    /// drivers less, without an error.
-    pub(crate) fn inline(&self) -> u32 {
-        self.inline
     }
 
     /// Changes state and attributes.

@@ -22,7 +22,7 @@ use crate::types::AdapterId;
 
 /// An opened adapter. Everything made from it holds its context.
 pub(crate) struct Adapter {
-    context: Arc<AdapterContext>,
+    pub(crate) context: Arc<AdapterContext>,
     /// The completion queues of requests that complete through futures: as many groups as the runtime has threads, or the device
     /// vectors, each of which is made when a queue pair is first made for it.
     shared: Mutex<Vec<Arc<CompletionGroup>>>,
@@ -55,16 +55,11 @@ impl Adapter {
         let tasks = reactor::start(&context, &opened).map_err(failed("epoll_ctl"))?;
         context.set_tasks(tasks);
         let first = begin(CompletionGroup::new(&context, opened.channel.clone(), 0, GroupUser::Futures))?;
-        let vectors = usize::try_from(context.vectors()).unwrap_or(usize::MAX);
+        let vectors = usize::try_from(context.vectors).unwrap_or(usize::MAX);
         let most = context.runtime.metrics().num_workers().clamp(1, vectors);
         let (shared, chosen) = (Mutex::new(vec![first]), AtomicUsize::new(0));
         info!(adapter = %context.device.name, domain = context.domain, "adapter opened");
         Ok(Arc::new(Self { context, shared, most, chosen }))
-    }
-
-    /// Returns the context that everything made from the adapter holds.
-    pub(crate) fn context(&self) -> &Arc<AdapterContext> {
-        &self.context
     }
 
     /// Returns completion queues for a queue pair that completes through futures. They are of another group than those
@@ -114,7 +109,7 @@ impl Adapter {
     ) -> Result<Arc<CompletionGroup>, OpenError> {
         let processor = processor.and_then(|processor| u32::try_from(processor).ok()).unwrap_or(0);
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        self.group(processor % self.context.vectors(), GroupUser::Program { depth, polled })
+        self.group(processor % self.context.vectors, GroupUser::Program { depth, polled })
     }
 }
 
@@ -141,7 +136,7 @@ fn context(
     let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
     let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
     let limits = Limits::of(&channel, &domain, &attributes);
-    let vectors = context.completion_vectors();
+    let vectors = context.completion_vectors().max(1);
     let iwarp = context.is_iwarp();
     let router = Arc::<EventRouter>::default();
     // The rights of a peer depend on each region.

@@ -39,7 +39,7 @@ pub(crate) const LOST: Reason = Reason::Local("the completion queue of the devic
 
 /// Completion queues that share a channel, a vector and a task.
 pub(crate) struct CompletionGroup {
-    context: Arc<AdapterContext>,
+    pub(crate) context: Arc<AdapterContext>,
     vector: u32,
     /// The length of the first queue.
     first: u32,
@@ -47,9 +47,9 @@ pub(crate) struct CompletionGroup {
     channel: Mutex<Option<Arc<CompletionChannel>>>,
     queues: Mutex<Vec<CqSlot>>,
     /// The queue pairs that complete here.
-    routes: Routes,
+    pub(crate) routes: Routes,
     /// It is a completion queue of the program.
-    own: bool,
+    pub(crate) own: bool,
     /// The program polls it all the time: it is armed only while a caller waits for completions.
     polled: bool,
     /// The number of callers that wait, if it is polled.
@@ -157,15 +157,6 @@ impl CompletionGroup {
         })
     }
 
-    pub(crate) fn context(&self) -> &Arc<AdapterContext> {
-        &self.context
-    }
-
-    /// Returns the queue pairs that complete here.
-    pub(crate) fn routes(&self) -> &Routes {
-        &self.routes
-    }
-
     /// Returns the channel, for the task that reads it; `None` once the adapter is removed.
     pub(crate) fn channel(&self) -> Option<Arc<CompletionChannel>> {
         self.channel.lock().clone()
@@ -189,7 +180,7 @@ impl CompletionGroup {
     /// Returns the queue whose events carry this key, unless it has lost a completion.
     pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
         let slots = self.queues.lock();
-        let is_meant = |slot: &&CqSlot| slot.queue.completions.key() == key && slot.queue.is_served();
+        let is_meant = |slot: &&CqSlot| slot.queue.completions.key == key && slot.queue.is_served();
         slots.iter().find(is_meant).map(|slot| slot.queue.clone())
     }
 
@@ -236,7 +227,7 @@ impl CompletionGroup {
     /// other queue, and only the task of the group arms it.
     pub(crate) fn notifies_once(&self, key: u64) -> bool {
         let slots = self.queues.lock();
-        !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key() == key)
+        !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key == key)
     }
 
     /// Returns whether the device is to raise an event for the next completion.
@@ -264,11 +255,6 @@ impl CompletionGroup {
         if self.polled {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-    }
-
-    /// Returns whether it is a completion queue of the program.
-    pub(crate) fn is_own(&self) -> bool {
-        self.own
     }
 
     /// Reserves room for so many completions, in a new queue if no other has it. With 0, makes the first queue if there is none.
@@ -446,7 +432,7 @@ impl Queue {
         if self.lost.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (context, key) = (self.context.clone(), self.completions.key());
+        let (context, key) = (self.context.clone(), self.completions.key);
         // In a task of its own, because the caller may hold the locks of queue pairs.
         self.context.runtime.spawn(async move {
             warn!(adapter = %context.device.name, "completion queue cannot be read");
@@ -465,7 +451,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.context.routes.deregister_queue(self.completions.key());
+        self.context.routes.deregister_queue(self.completions.key);
         if let Some(time) = self.context.quirks().completions_linger {
             let completions = self.completions.clone();
             self.context.runtime.spawn(async move {
@@ -480,7 +466,7 @@ impl Drop for Queue {
 pub(crate) struct Room {
     queue: Arc<Queue>,
     entries: AtomicU32,
-    group: Arc<CompletionGroup>,
+    pub(crate) group: Arc<CompletionGroup>,
 }
 
 impl Room {
@@ -488,11 +474,6 @@ impl Room {
     pub(crate) fn new(group: &Arc<CompletionGroup>, entries: u32) -> io::Result<Self> {
         let queue = group.reserve(entries)?;
         Ok(Self { queue, entries: entries.into(), group: group.clone() })
-    }
-
-    /// Returns the group of the queue.
-    pub(crate) fn group(&self) -> &Arc<CompletionGroup> {
-        &self.group
     }
 
     /// Returns the queue of the device.
@@ -522,7 +503,7 @@ impl Room {
 
     /// Returns whether this key is that of the events of its completion queue.
     pub(crate) fn is_in(&self, key: u64) -> bool {
-        self.queue.completions.key() == key
+        self.queue.completions.key == key
     }
 
     /// Has the queue pairs defer all completions of its queue.

@@ -288,7 +288,7 @@ impl Connector {
         if !self.adapter.is_iwarp() {
             let device = state.queue_pair.as_ref()?.lend()?;
             device.tell_options(&id);
-            let number = device.queue_pair.number();
+            let number = device.queue_pair.number;
             // The call only sends the number to the peer.
             drop(device);
             let outcome = id.connect(&state.offer.parameters(state.offer.limits, number));
@@ -303,7 +303,7 @@ impl Connector {
         let me = self.me.clone();
         state.pending_call = PendingCall::Calling;
         self.adapter.runtime.spawn_blocking(move || {
-            let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
+            let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number));
             match me.upgrade() {
                 Some(connector) => {
                     connector.returned(id, Some(device), |state| connector.has_called(state, outcome))

@@ -125,7 +125,8 @@ pub(crate) struct AdapterContext {
     pub(crate) events: Arc<EventChannel>,
     pub(super) attributes: DeviceAttributes,
     info: Arc<AdapterInfo>,
-    vectors: u32,
+    /// The number of vectors by which completions come.
+    pub(super) vectors: u32,
     /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
     opened: Mutex<Option<Arc<Opened>>>,
     removed: AtomicBool,
@@ -205,11 +206,6 @@ impl AdapterContext {
     /// Returns the deviations of its driver.
     pub(crate) fn quirks(&self) -> &Quirks {
         &self.attributes.quirks
-    }
-
-    /// Returns the number of vectors by which completions come.
-    pub(crate) fn vectors(&self) -> u32 {
-        self.vectors.max(1)
     }
 
     /// Returns whether it was removed.

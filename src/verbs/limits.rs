@@ -218,7 +218,7 @@ impl<'a> Asking<'a> {
         let room = |inline| Capacities { receive_entries: 1, ..usual(max_entries, inline) };
         let made = INLINE.into_iter().find_map(|inline| {
             let queue_pair = self.queue_pair(Capacities { inline, ..room(inline) }).ok()?;
-            Some(queue_pair.inline())
+            Some(queue_pair.inline)
         });
         made.unwrap_or(0)
     }

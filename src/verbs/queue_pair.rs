@@ -341,7 +341,7 @@ impl QueuePair {
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
         let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
             let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
-            limits::check_inline(queue_pair.inline(), self.capacities.inline)?;
+            limits::check_inline(queue_pair.inline, self.capacities.inline)?;
             opened.initialize(&queue_pair)?;
             Ok(queue_pair)
         })?;
@@ -449,7 +449,7 @@ impl CompletionHandler for QueuePair {
     }
 
     fn number(&self) -> Option<u32> {
-        self.lock().device.current().map(|current| current.qp.queue_pair.number())
+        self.lock().device.current().map(|current| current.qp.queue_pair.number)
     }
 
     fn uses(&self, element: Element) -> bool {

@@ -63,7 +63,7 @@ pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Resul
 
 /// Starts the task of a group of completion queues.
 pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
-    let adapter = group.context();
+    let adapter = &group.context;
     // The adapter was removed in between.
     let Some(channel) = group.channel() else { return Ok(()) };
     let _guard = adapter.runtime.enter();
@@ -168,7 +168,7 @@ struct Reading(Weak<CompletionGroup>);
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(group) = self.0.upgrade() {
-            group.context().runtime_ended();
+            group.context.runtime_ended();
         }
     }
 }

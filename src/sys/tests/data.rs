@@ -81,7 +81,7 @@ impl Pair {
             initiator_depth: 4,
             retry_count: 7,
             rnr_retry_count: 7,
-            qp_num: active.queue_pair.number(),
+            qp_num: active.queue_pair.number,
         };
         active_id.connect(&params).unwrap();
         let asked = guest::expect(&channel, EventKind::CONNECT_REQUEST);
@@ -92,7 +92,7 @@ impl Pair {
         initial(&passive, &passive_id);
         prepare(&passive);
         params.private_data = b"you may";
-        params.qp_num = passive.queue_pair.number();
+        params.qp_num = passive.queue_pair.number;
         if context.is_iwarp() {
             passive_id.accept(&params).unwrap();
             guest::expect(&channel, EventKind::ESTABLISHED);
@@ -225,7 +225,7 @@ fn windows_on_rxe() {
         unsafe { passive.receive(41, &inbox) };
     });
     let window = MemoryWindow::new(&domain).unwrap();
-    let key = next_key(window.key());
+    let key = next_key(window.key);
     let address = memory.remote().address + 4;
     let bind = |key, next_key| {
         Operation::BindWindow(Binding {
@@ -238,7 +238,7 @@ fn windows_on_rxe() {
             access: AccessFlags::REMOTE_WRITE,
         })
     };
-    pair.passive.post_entries(bind(window.key(), key), &[], SendFlags::empty());
+    pair.passive.post_entries(bind(window.key, key), &[], SendFlags::empty());
     let words = Buffer::new(&domain, b"bind");
     pair.active.post(Operation::Write(RemoteMemory { address, key }), &words);
     assert_eq!(memory.text(), *b"....bind....");

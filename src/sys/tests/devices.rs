@@ -59,7 +59,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device) {
     let completions = side.complete(2);
     let flushed: Vec<_> = completions.iter().map(|(id, done)| (*id, done.status)).collect();
     assert_eq!(flushed, [(31, WcStatus::WR_FLUSH_ERR), (32, WcStatus::WR_FLUSH_ERR)]);
-    let number = side.queue_pair.number();
+    let number = side.queue_pair.number;
     assert!(
         context.next_async_event().unwrap().is_none_or(|event| event.element == Element::QueuePair(number))
     );
@@ -95,7 +95,7 @@ fn siw_supports_queues_beyond_its_page_numbers() {
             Err(error) => panic!("queue pair {count}: {error}"),
         })
         .collect();
-    let numbers: HashSet<_> = made.iter().map(QueuePair::number).collect();
+    let numbers: HashSet<_> = made.iter().map(|queue_pair| queue_pair.number).collect();
     assert_eq!(numbers.len(), 200);
     let queues: Vec<_> = (0..200)
         .map(|key| {

@@ -147,14 +147,14 @@ impl Buffer {
         ScatterEntry {
             address: self.remote().address,
             length: self.start.len().try_into().unwrap(),
-            key: self.region().local_key(),
+            key: self.region().local_key,
         }
     }
 
     /// Returns the address and the key for the peer.
     pub(super) fn remote(&self) -> RemoteMemory {
         let address = self.start.as_ptr().cast::<u8>().expose_provenance() as u64;
-        RemoteMemory { address, key: self.region().remote_key() }
+        RemoteMemory { address, key: self.region().remote_key }
     }
 
     pub(super) fn region(&self) -> &MemoryRegion {
@@ -254,7 +254,7 @@ impl Side {
             wait(&*self.channel);
             let mut keys = Keys::new();
             assert!(!self.channel.next(64, &mut keys).unwrap(), "one queue, one event");
-            assert!(keys.iter().all(|key| *key == self.queue.key()), "{keys:?}");
+            assert!(keys.iter().all(|key| *key == self.queue.key), "{keys:?}");
         }
     }
 }

@@ -226,7 +226,7 @@ impl QueuePair {
             debug!(%error, "queue pair not moved to the error state");
         }
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
-        let (key, receives) = (device.key(), device.receives().cloned());
+        let (key, receives) = (device.key(), device.receives.clone());
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.
