@@ -328,7 +328,7 @@ impl Adapter {
             QueuePair,
             adapter => soft::queue_pair::QueuePair::new(adapter.clone(), parts, own_queues!(Soft)),
             adapter => {
-                verbs::queue_pair::QueuePair::new(adapter.context().clone(), parts, own_queues!(Verbs))?
+                verbs::queue_pair::QueuePair::new(adapter.context.clone(), parts, own_queues!(Verbs))?
             },
         ))
     }
@@ -375,7 +375,7 @@ impl Adapter {
             self,
             Connector,
             adapter => soft::connector::Connector::new(adapter.clone()),
-            adapter => verbs::connector::Connector::new(adapter.context().clone())
+            adapter => verbs::connector::Connector::new(adapter.context.clone())
         )
     }
 
@@ -385,7 +385,7 @@ impl Adapter {
             self,
             Listener,
             adapter => soft::listener::Listener::new(adapter.clone()),
-            adapter => verbs::listener::Listener::new(adapter.context().clone())
+            adapter => verbs::listener::Listener::new(adapter.context.clone())
         )
     }
 

@@ -29,7 +29,6 @@
 //!
 //! `call` is `connect`, `complete`, `accept` or `disconnect`, or `connection` for a lost connection. `status` is the
 //! name of a [`Status`](crate::Status). `kind` is `stream`, for an [`RdmaStream`](crate::RdmaStream).
-
 //!
 //! The `kind` of `tokio_rdma_accepts_total` and `tokio_rdma_half_open` is the kind of the listener:
 //!

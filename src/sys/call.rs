@@ -45,8 +45,27 @@ pub(super) fn result(returned: c_int) -> io::Result<()> {
 
 /// Calls a function that creates an object: it fails with a null pointer and `errno`, which is `unsaid` when the
 /// library did not set it. Calls it again if a signal interrupted it.
-pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io::Result<NonNull<T>> {
-    retry(|| NonNull::new(call()).ok_or_else(|| last_error(unsaid)))
+pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io::Result<Object<T>> {
+    retry(|| Object::new(call()).ok_or_else(|| last_error(unsaid)))
+}
+
+/// An object of the library, which its handle destroys.
+pub(super) struct Object<T>(NonNull<T>);
+
+// SAFETY: the libraries' calls on an object may come from any thread, and take locks of it. A handle says how it accesses fields that
+// the library writes.
+unsafe impl<T> Send for Object<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Object<T> {}
+
+impl<T> Object<T> {
+    pub(super) fn new(raw: *mut T) -> Option<Self> {
+        NonNull::new(raw).map(Self)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
 }
 
 /// Converts the `WouldBlock` of a call that does not wait to `None`.

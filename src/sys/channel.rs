@@ -7,13 +7,14 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use smallvec::SmallVec;
 
-use super::id::RawCmId;
+use super::call::Object;
+use super::id::{RawCmId, key_of};
 use super::{call, ffi};
 
+use crate::status::porting::CmEvent as EventKind;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Private data as the device gave it: with the padding that InfiniBand adds, at most 255 bytes.
@@ -26,14 +27,9 @@ pub(crate) type PrivateBytes = SmallVec<[u8; 256]>;
 /// listening, and every read of the fields, happen under one lock of the channel; none of them waits. To listen may
 /// take long, and happens under a lock of the identifier, which all others of its calls take, too.
 pub(crate) struct EventChannel {
-    raw: NonNull<ffi::rdma_event_channel>,
+    pub(super) raw: Object<ffi::rdma_event_channel>,
     fields: Mutex<()>,
 }
-
-// SAFETY: the library only ever reads the structure, and its calls may come from any thread.
-unsafe impl Send for EventChannel {}
-// SAFETY: as above.
-unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     /// Creates a channel.
@@ -51,10 +47,6 @@ impl EventChannel {
         Ok(Arc::new(channel))
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
-        self.raw.as_ptr()
-    }
-
     /// Takes the lock under which the fields of identifiers are read and written.
     pub(super) fn fields(&self) -> MutexGuard<'_, ()> {
         self.fields.lock()
@@ -69,7 +61,7 @@ impl EventChannel {
         let fields = self.fields();
         let fetched = call::errno(|| {
             // SAFETY: the channel is live, and the call stores a pointer.
-            unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &mut event) }
+            unsafe { ffi::rdma_get_cm_event(self.raw.as_ptr(), &mut event) }
         });
         if call::unless_empty(fetched)?.is_none() {
             return Ok(None);
@@ -85,14 +77,14 @@ impl EventChannel {
 impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: every identifier of the channel holds an `Arc` of it, so none is left; drop runs once.
-        unsafe { ffi::rdma_destroy_event_channel(self.as_ptr()) }
+        unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) }
     }
 }
 
 impl AsRawFd for EventChannel {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the structure is live and never written again.
-        unsafe { (*self.as_ptr()).fd }
+        unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 
@@ -104,8 +96,9 @@ impl Fetched {
         // SAFETY: the event is live until it is acknowledged, nothing writes to it, and all it holds is pointers and
         // integers, of which its kind is one.
         let event = unsafe { self.0.as_ref() };
-        // SAFETY: the event came from the library, and every identifier of ours is in the port space for connections.
-        let connection = unsafe { ffi::connection_of(event) };
+        // SAFETY: the library has zeroed the union and has filled this member or none, as every identifier of ours is in the port space
+        // for connections.
+        let connection = unsafe { event.param.conn };
         let mut private_data = PrivateBytes::new();
         if !connection.private_data.is_null() && connection.private_data_len > 0 {
             let start = connection.private_data.cast::<u8>();
@@ -113,15 +106,16 @@ impl Fetched {
             let bytes = unsafe { std::slice::from_raw_parts(start, connection.private_data_len.into()) };
             private_data.extend_from_slice(bytes);
         }
-        let request =
-            (event.event == event::CONNECT_REQUEST).then(|| NonNull::new(event.id)).flatten().map(|child| {
-                // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
-                unsafe { RawCmId::from_raw(child, channel) }
-            });
+        // SAFETY: the event keeps the identifier alive.
+        let key = unsafe { key_of(event.id) };
+        let kind = EventKind::from_code(event.event);
+        let child = Object::new(event.id).filter(|_| kind == EventKind::CONNECT_REQUEST);
+        // SAFETY: the event hands out a new identifier of this channel, which is ours from now on.
+        let request = child.map(|child| unsafe { RawCmId::from_raw(child, channel) });
         CmEvent {
-            kind: event.event,
+            kind,
             status: event.status,
-            key: key_of(event.id),
+            key,
             request,
             private_data,
             responder_resources: connection.responder_resources,
@@ -137,22 +131,9 @@ impl Drop for Fetched {
     }
 }
 
-/// Returns the key of the identifier of an event that is not yet acknowledged; 0 for none.
-fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
-    if id.is_null() {
-        return 0;
-    }
-    // SAFETY: the event keeps the identifier alive.
-    let context = unsafe { &raw mut (*id).context };
-    // SAFETY: the field is aligned and live; after creation it is only accessed atomically (see `RawCmId::set_key`).
-    let context = unsafe { AtomicPtr::from_ptr(context) };
-    ffi::context_to_key(context.load(Ordering::Relaxed))
-}
-
 /// A copy of an event.
 pub(crate) struct CmEvent {
-    /// One of [`event`], or a number of a newer library.
-    pub(crate) kind: u32,
+    pub(crate) kind: EventKind,
     /// A negative error number, or for `REJECTED` over InfiniBand a positive reason.
     pub(crate) status: i32,
     /// The key of the identifier that the event is for. That of a new one is its listener's.
@@ -162,27 +143,4 @@ pub(crate) struct CmEvent {
     pub(crate) private_data: PrivateBytes,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
-}
-
-/// The numbers of `enum rdma_cm_event_type`.
-pub(crate) mod event {
-    crate::sys::numbers! {
-        ADDR_RESOLVED = 0,
-        ADDR_ERROR = 1,
-        ROUTE_RESOLVED = 2,
-        ROUTE_ERROR = 3,
-        CONNECT_REQUEST = 4,
-        CONNECT_RESPONSE = 5,
-        CONNECT_ERROR = 6,
-        UNREACHABLE = 7,
-        REJECTED = 8,
-        ESTABLISHED = 9,
-        DISCONNECTED = 10,
-        DEVICE_REMOVAL = 11,
-        MULTICAST_JOIN = 12,
-        MULTICAST_ERROR = 13,
-        ADDR_CHANGE = 14,
-        TIMEWAIT_EXIT = 15,
-        ADDRINFO_RESOLVED = 16,
-    }
 }

@@ -5,12 +5,13 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use smallvec::SmallVec;
 
+use super::call::Object;
 use super::device::Context;
 use super::ffi::number as flag;
 use super::{call, ffi};
@@ -24,27 +25,19 @@ pub(crate) type Keys = SmallVec<[u64; 16]>;
 /// A completion channel. Its descriptor becomes readable when a queue that was armed has a completion, and does
 /// not block.
 pub(crate) struct CompletionChannel {
-    raw: NonNull<ffi::ibv_comp_channel>,
-    _context: Arc<Context>,
+    pub(super) raw: Object<ffi::ibv_comp_channel>,
+    context: Arc<Context>,
 }
-
-// SAFETY: the library's calls on a channel may come from any thread.
-unsafe impl Send for CompletionChannel {}
-// SAFETY: as above.
-unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open, and the channel keeps it so.
-        let raw = call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_create_comp_channel(context.as_ptr()) })?;
-        let channel = Self { raw, _context: context.clone() };
+        let raw =
+            call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_create_comp_channel(context.raw.as_ptr()) })?;
+        let channel = Self { raw, context: context.clone() };
         // SAFETY: the channel is new, so its descriptor is open.
         unsafe { call::do_not_wait(channel.as_raw_fd()) }?;
         Ok(Arc::new(channel))
-    }
-
-    fn as_ptr(&self) -> *mut ffi::ibv_comp_channel {
-        self.raw.as_ptr()
     }
 
     /// Takes at most `most` events, and adds the key of the queue of each to `keys`. They are acknowledged, so that any
@@ -61,7 +54,7 @@ impl CompletionChannel {
             let mut context = ptr::null_mut();
             let fetched = call::errno(|| {
                 // SAFETY: the channel is live; the call stores two pointers.
-                unsafe { ffi::ibv_get_cq_event(self.as_ptr(), &mut queue, &mut context) }
+                unsafe { ffi::ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut context) }
             });
             if call::unless_empty(fetched)?.is_none() {
                 return Ok(false);
@@ -77,7 +70,7 @@ impl Drop for CompletionChannel {
     fn drop(&mut self) {
         let descriptor = self.as_raw_fd();
         // SAFETY: every queue of the channel holds an `Arc` of it, so none is left; drop runs once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) }) {
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) }) {
             // A queue was leaked. No handle refers to it, nor to the channel, so at least the descriptor can go.
             // SAFETY: the descriptor is open, since only the destructor closes it, and this was its last use.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
@@ -89,7 +82,7 @@ impl Drop for CompletionChannel {
 impl AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the channel is live, and the field is never written again.
-        unsafe { (*self.as_ptr()).fd }
+        unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 
@@ -118,8 +111,9 @@ impl Drop for Taken {
 
 /// A completion queue.
 pub(crate) struct CompletionQueue {
-    raw: NonNull<ffi::ibv_cq>,
-    key: u64,
+    pub(super) raw: Object<ffi::ibv_cq>,
+    /// The key that its events carry.
+    pub(crate) key: u64,
     /// The number of completions that the queue can hold.
     entries: AtomicU32,
     /// Locked while the library writes its own count of them.
@@ -127,13 +121,7 @@ pub(crate) struct CompletionQueue {
     /// The flag of completions that report an invalidated key.
     invalidated: u32,
     _channel: Arc<CompletionChannel>,
-    _context: Arc<Context>,
 }
-
-// SAFETY: the library's calls on a queue may come from any thread; polling takes a lock of the queue.
-unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
-unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
     /// Creates a queue for at least that many completions, whose events carry the key and interrupt the processor that
@@ -142,17 +130,16 @@ impl CompletionQueue {
     /// # Errors
     /// `InvalidInput` (`EINVAL`) for more entries than the device allows, or a vector that it does not have.
     pub(crate) fn new(
-        context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
         entries: u32,
         key: u64,
         vector: u32,
     ) -> io::Result<Arc<Self>> {
-        let (entries, vector) = (number(entries)?, number(vector)?);
+        let (context, entries, vector) = (&channel.context, number(entries)?, number(vector)?);
         let raw = call::pointer(libc::ENOMEM, || {
             let key = ffi::key_to_context(key);
-            // SAFETY: the device is open and the channel is live, and the queue keeps both so.
-            unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, key, channel.as_ptr(), vector) }
+            // SAFETY: the channel is live and its device open, and the queue keeps both so.
+            unsafe { ffi::ibv_create_cq(context.raw.as_ptr(), entries, key, channel.raw.as_ptr(), vector) }
         })?;
         // SAFETY: the queue is live, and the field is only written when a queue is resized, which this one is not yet.
         let entries = unsafe { (*raw.as_ptr()).cqe };
@@ -163,16 +150,7 @@ impl CompletionQueue {
             resizing: Mutex::default(),
             invalidated: context.invalidated_flag(),
             _channel: channel.clone(),
-            _context: context.clone(),
         }))
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_cq {
-        self.raw.as_ptr()
-    }
-
-    pub(crate) fn key(&self) -> u64 {
-        self.key
     }
 
     /// Returns the number of completions that the queue can hold.
@@ -188,18 +166,17 @@ impl CompletionQueue {
         let entries = number(entries)?;
         let _resizing = self.resizing.lock();
         // SAFETY: the queue is live.
-        call::number(|| unsafe { ffi::ibv_resize_cq(self.as_ptr(), entries) })?;
+        call::number(|| unsafe { ffi::ibv_resize_cq(self.raw.as_ptr(), entries) })?;
         // SAFETY: the queue is live, and the lock keeps the library from writing this.
-        let entries = unsafe { (*self.as_ptr()).cqe };
+        let entries = unsafe { (*self.raw.as_ptr()).cqe };
         self.entries.store(u32::try_from(entries).unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Asks for one event when the next completion arrives, or the next that the peer has solicited or that failed.
-    /// Completions that have arrived before cause no event: poll again.
-    pub(crate) fn arm(&self, solicited: bool) -> io::Result<()> {
+    /// Asks for one event when the next completion arrives. Completions that have arrived before cause no event: poll again.
+    pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue is live.
-        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), solicited.into()) })
+        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
     }
 
     /// Takes as many completions as there are and as fit, at most `most`. Returns their number; 0 when there are none.
@@ -213,7 +190,7 @@ impl CompletionQueue {
         into.invalidated = self.invalidated;
         let room = into.entries.len().min(most) as c_int;
         // SAFETY: the queue is live, and there is room for that many entries.
-        let count = unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, into.entries.as_mut_ptr()) };
+        let count = unsafe { ffi::ibv_poll_cq(self.raw.as_ptr(), room, into.entries.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
             into.salvage();
             return Err(Unreadable);
@@ -231,7 +208,7 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: every queue pair of the queue holds an `Arc` of it, so none is left; drop runs once. The call waits
         // for events that were taken and not acknowledged, which `CompletionChannel::next` does at once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_cq(self.as_ptr()) }) {
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) }) {
             tracing::warn!(%error, "a completion queue could not be destroyed and is leaked");
         }
     }
@@ -258,7 +235,7 @@ impl Default for Batch {
         // SAFETY: all members are integers, for which zero is a value.
         let mut entries: [ffi::ibv_wc; BATCH] = std::array::from_fn(|_| unsafe { mem::zeroed() });
         entries.iter_mut().for_each(Self::clear);
-        Self { entries: Box::new(entries), length: 0, invalidated: flag::WC_WITH_INV }
+        Self { entries: Box::new(entries), length: 0, invalidated: flag::IBV_WC_WITH_INV }
     }
 }
 
@@ -296,38 +273,23 @@ impl Batch {
         self.entries[..self.length][place].qp_num
     }
 
-    /// Returns the completions at these places.
-    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = WorkCompletion> {
+    /// Returns the completions at these places, each with the id of its request.
+    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = (u64, WcResult)> {
         self.entries[..self.length][places].iter().map(|entry| {
             let told = Told::of(entry, self.invalidated);
             // The length of a Write with immediate data is that of the Write, whose bytes are in the memory that it names.
             let writes = matches!(told, Some(Told::Immediate(_))) && entry.opcode == RECEIVED_WRITE;
-            WorkCompletion {
-                wr_id: entry.wr_id,
-                status: WcStatus::from_code(entry.status),
-                byte_len: if writes { 0 } else { entry.byte_len },
-                qp_num: entry.qp_num,
-                told,
-            }
+            let bytes = if writes { 0 } else { entry.byte_len };
+            (entry.wr_id, WcResult { status: WcStatus::from_code(entry.status), bytes, told })
         })
-    }
-
-    /// Returns the completions of the last poll.
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
-        self.range(0..self.length)
     }
 }
 
-/// The completion of a request. With a status other than success, only the status, `wr_id`, `qp_num` and the code of the vendor are
-/// set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkCompletion {
-    pub(crate) wr_id: u64,
+/// The result of a request. The number of bytes is that in its memory, and has no meaning if the request failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WcResult {
     pub(crate) status: WcStatus,
-    /// The number of bytes in the memory of the request.
-    pub(crate) byte_len: u32,
-    pub(crate) qp_num: u32,
+    pub(crate) bytes: u32,
     pub(crate) told: Option<Told>,
 }
 
@@ -357,7 +319,7 @@ impl Told {
             return None;
         }
         let words = &entry.imm_data_invalidated_rkey_union;
-        if entry.wc_flags & flag::WC_WITH_IMM != 0 {
+        if entry.wc_flags & flag::IBV_WC_WITH_IMM != 0 {
             // SAFETY: either member of the union is an integer of four bytes.
             Some(Self::Immediate(u32::from_be(unsafe { words.imm_data })))
         } else if entry.wc_flags & invalidated != 0 {

@@ -8,9 +8,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::call::Object;
 use super::ffi::number;
 use super::quirks::Quirks;
 use super::{call, ffi};
+use crate::status::DeviceEvent;
 
 /// Returns the names of the devices of this machine: none without devices, without their drivers or without the
 /// libraries.
@@ -49,7 +51,7 @@ pub(crate) fn forget_removed_devices() {
 
 /// The list of devices, which keeps them valid.
 struct DeviceList {
-    first: NonNull<*mut ffi::ibv_device>,
+    first: Object<*mut ffi::ibv_device>,
     count: usize,
 }
 
@@ -87,15 +89,6 @@ pub(super) fn name_of(device: NonNull<ffi::ibv_device>) -> Option<String> {
 /// Completions for more than 145 pages, of at least 32 bytes each.
 const FILLER_ENTRIES: c_int = 145 * 4096 / 32;
 
-/// The transport of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
-    /// InfiniBand, or RDMA over converged Ethernet.
-    InfiniBand,
-    Iwarp,
-    Unknown,
-}
-
 /// The kind of a device: its transport, and below it the link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
@@ -111,9 +104,9 @@ impl DeviceKind {
     ///
     /// # Safety
     /// The device is open.
-    pub(super) unsafe fn of(context: NonNull<ffi::ibv_context>, port: u8) -> Option<Self> {
+    pub(super) unsafe fn of(context: *mut ffi::ibv_context, port: u8) -> Option<Self> {
         // SAFETY: the caller's; the field is never written again.
-        let device = unsafe { (*context.as_ptr()).device };
+        let device = unsafe { (*context).device };
         // SAFETY: an open device is valid; the field is never written again.
         match unsafe { (*device).transport_type } {
             number::IBV_TRANSPORT_IWARP => Some(Self::Iwarp),
@@ -133,30 +126,25 @@ impl DeviceKind {
 ///
 /// # Safety
 /// The device is open.
-unsafe fn query_port(context: NonNull<ffi::ibv_context>, port: u8) -> io::Result<ffi::ibv_port_attr> {
+unsafe fn query_port(context: *mut ffi::ibv_context, port: u8) -> io::Result<ffi::ibv_port_attr> {
     // SAFETY: all members are integers, for which zero is a value.
     let mut raw: ffi::ibv_port_attr = unsafe { mem::zeroed() };
     // SAFETY: the caller's; the call fills the leading part of the structure.
-    call::number(|| unsafe { ffi::ibv_query_port(context.as_ptr(), port, (&raw mut raw).cast()) })?;
+    call::number(|| unsafe { ffi::ibv_query_port(context, port, (&raw mut raw).cast()) })?;
     Ok(raw)
 }
 
 /// An open device. Not the one that librdmacm has open for the same device.
 pub(crate) struct Context {
-    raw: NonNull<ffi::ibv_context>,
+    pub(super) raw: Object<ffi::ibv_context>,
     name: String,
-    transport: Transport,
+    is_iwarp: bool,
     /// See [`occupy_pages`](Self::occupy_pages).
-    filler: Option<NonNull<ffi::ibv_cq>>,
-    quirks: &'static Quirks,
+    filler: Option<Object<ffi::ibv_cq>>,
+    quirks: Quirks,
     /// It is being taken out of the machine.
     removed: AtomicBool,
 }
-
-// SAFETY: the library's calls on an open device may come from any thread.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
 
 impl Context {
     /// Opens a device.
@@ -172,17 +160,13 @@ impl Context {
         // SAFETY: the list keeps the device valid, and the open device does from then on.
         let raw = call::pointer(libc::ENODEV, || unsafe { ffi::ibv_open_device(device.as_ptr()) })?;
         // SAFETY: as above; the field is never written again.
-        let transport = match unsafe { (*device.as_ptr()).transport_type } {
-            number::IBV_TRANSPORT_IB => Transport::InfiniBand,
-            number::IBV_TRANSPORT_IWARP => Transport::Iwarp,
-            _ => Transport::Unknown,
-        };
+        let is_iwarp = unsafe { (*device.as_ptr()).transport_type } == number::IBV_TRANSPORT_IWARP;
         let mut context = Self {
             raw,
             name: name.to_owned(),
-            transport,
+            is_iwarp,
             filler: None,
-            quirks: Quirks::of(0),
+            quirks: Quirks::default(),
             removed: AtomicBool::new(false),
         };
         // SAFETY: the descriptor is open as long as the device.
@@ -200,20 +184,16 @@ impl Context {
         self.removed.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_context {
-        self.raw.as_ptr()
-    }
-
     /// Keeps a driver that loses page 144 from that page.
     ///
     /// The kernel part of `siw` gives user space the queues of an open device as pages, numbered from 0, and its part in
     /// user space takes page 144 for none: every completion queue or queue pair (about the 72nd of small ones) with a queue
     /// that begins there cannot be made, and nor can any after it. A completion queue that begins earlier and ends
     /// later is not affected. So this is the first thing made with such a device, and never used.
-    fn occupy_pages(&self) -> Option<NonNull<ffi::ibv_cq>> {
+    fn occupy_pages(&self) -> Option<Object<ffi::ibv_cq>> {
         // SAFETY: the device is open, and the queue is destroyed before it is closed.
         let made = call::pointer(libc::ENOMEM, || unsafe {
-            ffi::ibv_create_cq(self.as_ptr(), FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
+            ffi::ibv_create_cq(self.raw.as_ptr(), FILLER_ENTRIES, ptr::null_mut(), ptr::null_mut(), 0)
         });
         match made {
             Ok(filler) => Some(filler),
@@ -226,11 +206,15 @@ impl Context {
 
     /// Returns the flag of a completion that reports an invalidated key.
     pub(super) fn invalidated_flag(&self) -> u32 {
-        if self.quirks.invalidates_by_kernel_flag { number::WC_IP_CSUM_OK } else { number::WC_WITH_INV }
+        if self.quirks.invalidates_by_kernel_flag {
+            number::IBV_WC_IP_CSUM_OK
+        } else {
+            number::IBV_WC_WITH_INV
+        }
     }
 
-    pub(crate) fn transport(&self) -> Transport {
-        self.transport
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.is_iwarp
     }
 
     /// Returns the limits of the device.
@@ -238,8 +222,8 @@ impl Context {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the device is open; the call fills the structure.
-        call::number(|| unsafe { ffi::ibv_query_device(self.as_ptr(), &mut raw) })?;
-        let windows = number::DEVICE_MEM_WINDOW_TYPE_2A | number::DEVICE_MEM_WINDOW_TYPE_2B;
+        call::number(|| unsafe { ffi::ibv_query_device(self.raw.as_ptr(), &mut raw) })?;
+        let windows = number::IBV_DEVICE_MEM_WINDOW_TYPE_2A | number::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(DeviceAttributes {
             vendor_id: raw.vendor_id,
             vendor_part_id: raw.vendor_part_id,
@@ -256,9 +240,9 @@ impl Context {
             ports: raw.phys_port_cnt,
             atomics: raw.atomic_cap != number::IBV_ATOMIC_NONE,
             global_atomics: raw.atomic_cap == number::IBV_ATOMIC_GLOB,
-            invalidates: raw.device_cap_flags & number::DEVICE_MEM_MGT_EXTENSIONS != 0,
+            invalidates: raw.device_cap_flags & number::IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
             windows: raw.device_cap_flags & windows != 0 && raw.max_mw > 0,
-            resizes_shared: raw.device_cap_flags & number::DEVICE_SRQ_RESIZE != 0,
+            resizes_shared: raw.device_cap_flags & number::IBV_DEVICE_SRQ_RESIZE != 0,
             quirks: Quirks::of(raw.vendor_id),
         })
     }
@@ -266,7 +250,7 @@ impl Context {
     /// Returns the number of completion vectors.
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the device is open, and the field is never written again.
-        limit(unsafe { (*self.as_ptr()).num_comp_vectors })
+        limit(unsafe { (*self.raw.as_ptr()).num_comp_vectors })
     }
 
     /// Returns the maximum length of a message at a port of the device; the first port has number 1.
@@ -284,7 +268,7 @@ impl Context {
 
     fn query_port(&self, port: u8) -> io::Result<ffi::ibv_port_attr> {
         // SAFETY: the device is open.
-        unsafe { query_port(self.raw, port) }
+        unsafe { query_port(self.raw.as_ptr(), port) }
     }
 
     /// Takes the next event that belongs to no request, copies it, and acknowledges it before this returns; `None` when
@@ -296,13 +280,13 @@ impl Context {
         let mut raw = mem::MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let fetched = call::errno(|| {
             // SAFETY: the device is open; the call fills the event if it succeeds.
-            unsafe { ffi::ibv_get_async_event(self.as_ptr(), raw.as_mut_ptr()) }
+            unsafe { ffi::ibv_get_async_event(self.raw.as_ptr(), raw.as_mut_ptr()) }
         });
         if call::unless_empty(fetched)?.is_none() {
             return Ok(None);
         }
         // SAFETY: the event was filled.
-        let kind = unsafe { ffi::async_event_kind(raw.as_ptr()) };
+        let kind = DeviceEvent::from_code(unsafe { ffi::async_event_kind(raw.as_ptr()) });
         // SAFETY: the event was filled. The destruction of its object waits until the event is acknowledged.
         let element = unsafe { element(kind, raw.as_ptr()) };
         // SAFETY: the event was filled, and is acknowledged this once.
@@ -320,7 +304,7 @@ impl Drop for Context {
             }
         }
         // SAFETY: every object of the device holds an `Arc` of it, so none is left; drop runs once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_close_device(self.raw.as_ptr()) }) {
             tracing::warn!(%error, device = self.name, "a device could not be closed and is leaked");
         }
         if self.removed.load(Ordering::Relaxed) {
@@ -333,7 +317,7 @@ impl Drop for Context {
 impl AsRawFd for Context {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the device is open, and the field is never written again.
-        unsafe { (*self.as_ptr()).async_fd }
+        unsafe { (*self.raw.as_ptr()).async_fd }
     }
 }
 
@@ -373,7 +357,7 @@ pub(crate) struct DeviceAttributes {
     pub(crate) windows: bool,
     /// The length of a shared receive queue can be changed.
     pub(crate) resizes_shared: bool,
-    pub(crate) quirks: &'static Quirks,
+    pub(crate) quirks: Quirks,
 }
 
 /// Returns a limit that C keeps in a signed integer; a negative one counts as 0, because no request could
@@ -385,8 +369,7 @@ fn limit(value: c_int) -> u32 {
 /// A copy of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEvent {
-    /// One of [`async_event`], or a number of a newer library.
-    pub(crate) kind: u32,
+    pub(crate) kind: DeviceEvent,
     pub(crate) element: Element,
 }
 
@@ -407,57 +390,35 @@ pub(crate) enum Element {
 ///
 /// # Safety
 /// An event of this kind that the library has filled, and whose object is live.
-unsafe fn element(kind: u32, event: *const ffi::ibv_async_event) -> Element {
-    use async_event::*;
-    let found = match kind {
-        QP_FATAL | QP_REQ_ERR | QP_ACCESS_ERR | COMM_EST | SQ_DRAINED | PATH_MIG | PATH_MIG_ERR
-        | QP_LAST_WQE_REACHED => {
+unsafe fn element(kind: DeviceEvent, event: *const ffi::ibv_async_event) -> Element {
+    // SAFETY: the event is live, and this makes no reference to its kind.
+    let element = unsafe { &(*event).element };
+    match kind {
+        DeviceEvent::QP_FATAL
+        | DeviceEvent::QP_REQ_ERR
+        | DeviceEvent::QP_ACCESS_ERR
+        | DeviceEvent::COMM_EST
+        | DeviceEvent::SQ_DRAINED
+        | DeviceEvent::PATH_MIG
+        | DeviceEvent::PATH_MIG_ERR
+        | DeviceEvent::QP_LAST_WQE_REACHED => {
             // SAFETY: the event was filled, and is of a queue pair.
-            let queue_pair = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_qp>(event) });
+            let queue_pair = unsafe { element.qp };
             // SAFETY: the caller's; the field is never written again.
-            queue_pair.map(|queue_pair| Element::QueuePair(unsafe { (*queue_pair.as_ptr()).qp_num }))
+            Element::QueuePair(unsafe { (*queue_pair).qp_num })
         }
-        CQ_ERR => {
+        DeviceEvent::CQ_ERR => {
             // SAFETY: the event was filled, and is of a completion queue.
-            let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_cq>(event) });
+            let queue = unsafe { element.cq };
             // SAFETY: as above.
-            let context = queue.map(|queue| unsafe { (*queue.as_ptr()).cq_context });
-            context.map(|context| Element::CompletionQueue(ffi::context_to_key(context)))
+            Element::CompletionQueue(ffi::context_to_key(unsafe { (*queue).cq_context }))
         }
-        SRQ_ERR | SRQ_LIMIT_REACHED => {
+        DeviceEvent::SRQ_ERR | DeviceEvent::SRQ_LIMIT_REACHED => {
             // SAFETY: the event was filled, and is of a shared receive queue.
-            let queue = NonNull::new(unsafe { ffi::async_event_element::<ffi::ibv_srq>(event) });
+            let queue = unsafe { element.srq };
             // SAFETY: as above.
-            let context = queue.map(|queue| unsafe { (*queue.as_ptr()).srq_context });
-            context.map(|context| Element::SharedReceiveQueue(ffi::context_to_key(context)))
+            Element::SharedReceiveQueue(ffi::context_to_key(unsafe { (*queue).srq_context }))
         }
-        _ => None,
-    };
-    found.unwrap_or(Element::Device)
-}
-
-/// The numbers of `enum ibv_event_type`.
-pub(crate) mod async_event {
-    crate::sys::numbers! {
-        CQ_ERR = 0,
-        QP_FATAL = 1,
-        QP_REQ_ERR = 2,
-        QP_ACCESS_ERR = 3,
-        COMM_EST = 4,
-        SQ_DRAINED = 5,
-        PATH_MIG = 6,
-        PATH_MIG_ERR = 7,
-        DEVICE_FATAL = 8,
-        PORT_ACTIVE = 9,
-        PORT_ERR = 10,
-        LID_CHANGE = 11,
-        PKEY_CHANGE = 12,
-        SM_CHANGE = 13,
-        SRQ_ERR = 14,
-        SRQ_LIMIT_REACHED = 15,
-        QP_LAST_WQE_REACHED = 16,
-        CLIENT_REREGISTER = 17,
-        GID_CHANGE = 18,
-        WQ_FATAL = 19,
+        _ => Element::Device,
     }
 }

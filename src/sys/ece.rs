@@ -38,7 +38,7 @@ impl QueuePair {
         let query = ffi::ece()?.query;
         let mut raw = ffi::ibv_ece::default();
         // SAFETY: the queue pair is live; the call fills the structure.
-        call::number(|| unsafe { query(self.as_ptr(), &mut raw) }).ok()?;
+        call::number(|| unsafe { query(self.raw.as_ptr(), &mut raw) }).ok()?;
         Ece::of(&raw)
     }
 
@@ -51,7 +51,7 @@ impl QueuePair {
         let set = ffi::ece().ok_or_else(unknown)?.set;
         let mut raw = options.raw();
         // SAFETY: the queue pair is live; the structure is read, and written.
-        call::number(|| unsafe { set(self.as_ptr(), &mut raw) })
+        call::number(|| unsafe { set(self.raw.as_ptr(), &mut raw) })
     }
 }
 
@@ -66,7 +66,7 @@ impl RawCmId {
         let mut raw = options.raw();
         let _fields = self.fields();
         // SAFETY: the identifier is live and has no queue pair; the structure is read.
-        call::errno(|| unsafe { set(self.as_ptr(), &mut raw) })
+        call::errno(|| unsafe { set(self.raw.as_ptr(), &mut raw) })
     }
 
     /// Returns the options in the request or the reply of the peer.
@@ -75,7 +75,7 @@ impl RawCmId {
         let mut raw = ffi::ibv_ece::default();
         let _fields = self.fields();
         // SAFETY: the identifier is live and has no queue pair; the call fills the structure.
-        call::errno(|| unsafe { get(self.as_ptr(), &mut raw) }).ok()?;
+        call::errno(|| unsafe { get(self.raw.as_ptr(), &mut raw) }).ok()?;
         Ece::of(&raw)
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use libc::sockaddr_storage;
 use socket2::{SockAddr, SockAddrStorage};
 
+use super::call::Object;
 use super::channel::EventChannel;
 use super::device::{self, DeviceKind};
 use super::ffi::number;
@@ -24,18 +25,15 @@ use crate::sync::{Mutex, MutexGuard};
 ///
 /// Every call may be made in every state: what the library would only answer with a crash, because it takes for
 /// granted that the identifier is bound to a device, is an error here.
+///
+/// Its plain fields are only accessed under the locks of [`fields`](Self::fields), or that of [`listen`](Self::listen), and the context
+/// atomically.
 pub(crate) struct RawCmId {
-    raw: NonNull<ffi::rdma_cm_id>,
+    pub(super) raw: Object<ffi::rdma_cm_id>,
     channel: Arc<EventChannel>,
     /// The lock of its own plain fields, which `listen` holds without that of the channel.
     own: Mutex<()>,
 }
-
-// SAFETY: the library's calls on an identifier may come from any thread. Its plain fields are only accessed
-// under the locks of `fields`, or that of `listen`, and the context atomically.
-unsafe impl Send for RawCmId {}
-// SAFETY: as above.
-unsafe impl Sync for RawCmId {}
 
 impl RawCmId {
     /// Creates an identifier whose events carry the key.
@@ -44,9 +42,9 @@ impl RawCmId {
         call::errno(|| {
             let context = ffi::key_to_context(key);
             // SAFETY: the channel is live, and the identifier keeps it so; the call stores a pointer.
-            unsafe { ffi::rdma_create_id(channel.as_ptr(), &mut id, context, number::RDMA_PS_TCP) }
+            unsafe { ffi::rdma_create_id(channel.raw.as_ptr(), &mut id, context, number::RDMA_PS_TCP) }
         })?;
-        let raw = NonNull::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let raw = Object::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         Ok(Self { raw, channel: channel.clone(), own: Mutex::default() })
     }
 
@@ -54,12 +52,8 @@ impl RawCmId {
     ///
     /// # Safety
     /// It is live, of this channel, and has no other owner.
-    pub(super) unsafe fn from_raw(raw: NonNull<ffi::rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
+    pub(super) unsafe fn from_raw(raw: Object<ffi::rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
         Self { raw, channel: channel.clone(), own: Mutex::default() }
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
-        self.raw.as_ptr()
     }
 
     /// Locks the plain fields: against the other calls on this identifier, and against the events of the channel.
@@ -67,28 +61,22 @@ impl RawCmId {
         (self.own.lock(), self.channel.fields())
     }
 
-    fn context(&self) -> &AtomicPtr<c_void> {
-        // SAFETY: the identifier is live.
-        let context = unsafe { &raw mut (*self.as_ptr()).context };
-        // SAFETY: the field is aligned, lives as long as `self`, and is only accessed atomically after creation.
-        // (The library itself reads a listener's, and a listener's key is not changed while it listens.)
-        unsafe { AtomicPtr::from_ptr(context) }
-    }
-
     /// Sets the key of the events from now on. Is not to be called for a listener.
     pub(crate) fn set_key(&mut self, key: u64) {
-        self.context().store(ffi::key_to_context(key), Ordering::Relaxed);
+        // SAFETY: the identifier is live, and not that of a listener, whose key the library itself reads.
+        unsafe { context_of(self.raw.as_ptr()) }.store(ffi::key_to_context(key), Ordering::Relaxed);
     }
 
     pub(crate) fn key(&self) -> u64 {
-        ffi::context_to_key(self.context().load(Ordering::Relaxed))
+        // SAFETY: the identifier is live.
+        unsafe { key_of(self.raw.as_ptr()) }
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
         let mut address = to_storage(address);
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the address is one of its family.
-        call::errno(|| unsafe { ffi::rdma_bind_addr(self.as_ptr(), (&raw mut address).cast()) })
+        call::errno(|| unsafe { ffi::rdma_bind_addr(self.raw.as_ptr(), (&raw mut address).cast()) })
     }
 
     /// Sets the option that is like `SO_REUSEADDR`, before binding.
@@ -116,7 +104,7 @@ impl RawCmId {
             let start = (&raw mut value).cast();
             // SAFETY: the identifier is live, and the value has this size.
             unsafe {
-                ffi::rdma_set_option(self.as_ptr(), number::RDMA_OPTION_ID, option, start, size_of::<T>())
+                ffi::rdma_set_option(self.raw.as_ptr(), number::RDMA_OPTION_ID, option, start, size_of::<T>())
             }
         })
     }
@@ -135,7 +123,7 @@ impl RawCmId {
         call::errno(|| {
             let destination = (&raw mut destination).cast();
             // SAFETY: the identifier is live, and both addresses are ones of their families, or null.
-            unsafe { ffi::rdma_resolve_addr(self.as_ptr(), source, destination, milliseconds(timeout)) }
+            unsafe { ffi::rdma_resolve_addr(self.raw.as_ptr(), source, destination, milliseconds(timeout)) }
         })
     }
 
@@ -151,7 +139,7 @@ impl RawCmId {
         // Without the lock of the channel, which its events need. The library only reads fields here, which have been settled
         // since the address was resolved; it does not read the fields that the event of the route writes.
         // SAFETY: the identifier is live and has a device.
-        call::errno(|| unsafe { ffi::rdma_resolve_route(self.as_ptr(), milliseconds(timeout)) })
+        call::errno(|| unsafe { ffi::rdma_resolve_route(self.raw.as_ptr(), milliseconds(timeout)) })
     }
 
     /// Listens for requests. Over iWARP the kernel waits in here for the port mapper (`iwpmd`), ten seconds at most
@@ -161,7 +149,7 @@ impl RawCmId {
         // an address cannot listen, so that the library fails without writing them.
         let _own = self.own.lock();
         // SAFETY: the identifier is live.
-        call::errno(|| unsafe { ffi::rdma_listen(self.as_ptr(), backlog) })
+        call::errno(|| unsafe { ffi::rdma_listen(self.raw.as_ptr(), backlog) })
     }
 
     /// Asks the peer for a connection. Over iWARP this may wait for TCP, as some drivers connect it in here.
@@ -173,7 +161,7 @@ impl RawCmId {
         self.bound()?;
         let mut raw = params.to_raw()?;
         // SAFETY: the identifier is live and has a device; the private data is live and that long.
-        call::errno(|| unsafe { ffi::rdma_connect(self.as_ptr(), &mut raw) })
+        call::errno(|| unsafe { ffi::rdma_connect(self.raw.as_ptr(), &mut raw) })
     }
 
     /// Accepts a request. `ESTABLISHED` follows when the peer has completed the connection.
@@ -184,33 +172,33 @@ impl RawCmId {
         self.bound()?;
         let mut raw = params.to_raw()?;
         // SAFETY: the identifier is live and has a device; the private data is live and that long.
-        call::errno(|| unsafe { ffi::rdma_accept(self.as_ptr(), &mut raw) })
+        call::errno(|| unsafe { ffi::rdma_accept(self.raw.as_ptr(), &mut raw) })
     }
 
     /// Rejects a request, or over InfiniBand a response.
     pub(crate) fn reject(&self, data: &[u8]) -> io::Result<()> {
         let length = private_length(data)?;
         // SAFETY: the identifier is live; the private data is live and that long.
-        call::errno(|| unsafe { ffi::rdma_reject(self.as_ptr(), data.as_ptr().cast(), length) })
+        call::errno(|| unsafe { ffi::rdma_reject(self.raw.as_ptr(), data.as_ptr().cast(), length) })
     }
 
     /// Completes a connection after `CONNECT_RESPONSE`: no event follows. Never to be called over iWARP.
     pub(crate) fn establish(&self) -> io::Result<()> {
         // SAFETY: the identifier is live and has no queue pair.
-        call::errno(|| unsafe { ffi::rdma_establish(self.as_ptr()) })
+        call::errno(|| unsafe { ffi::rdma_establish(self.raw.as_ptr()) })
     }
 
     pub(crate) fn disconnect(&self) -> io::Result<()> {
         self.bound()?;
         // SAFETY: the identifier is live and has a device.
-        call::errno(|| unsafe { ffi::rdma_disconnect(self.as_ptr()) })
+        call::errno(|| unsafe { ffi::rdma_disconnect(self.raw.as_ptr()) })
     }
 
     /// Reports to the connection manager that the peer has completed the connection, since data has arrived: for when
     /// the peer's last message was lost.
     pub(crate) fn notify_established(&self) -> io::Result<()> {
         // SAFETY: the identifier is live.
-        call::errno(|| unsafe { ffi::rdma_notify(self.as_ptr(), ffi::IBV_EVENT_COMM_EST) })
+        call::errno(|| unsafe { ffi::rdma_notify(self.raw.as_ptr(), ffi::IBV_EVENT_COMM_EST) })
     }
 
     /// Returns the local address; `None` while the identifier has none. After a bind to the wildcard address it is that
@@ -218,7 +206,7 @@ impl RawCmId {
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
-        let address = unsafe { &(*self.as_ptr()).route.addr.src_addr_union };
+        let address = unsafe { &(*self.raw.as_ptr()).route.addr.src_addr_union };
         // SAFETY: whatever the union holds is integers, and a storage is all of it.
         from_storage(unsafe { &address.src_storage })
     }
@@ -227,7 +215,7 @@ impl RawCmId {
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
         let _fields = self.fields();
         // SAFETY: as for the local address.
-        let address = unsafe { &(*self.as_ptr()).route.addr.dst_addr_union };
+        let address = unsafe { &(*self.raw.as_ptr()).route.addr.dst_addr_union };
         // SAFETY: as for the local address.
         from_storage(unsafe { &address.dst_storage })
     }
@@ -237,9 +225,9 @@ impl RawCmId {
     fn with_device<R>(&self, use_it: impl FnOnce(NonNull<ffi::ibv_context>, u8) -> Option<R>) -> Option<R> {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
-        let context = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
+        let context = NonNull::new(unsafe { (*self.raw.as_ptr()).verbs })?;
         // SAFETY: as above.
-        use_it(context, unsafe { (*self.as_ptr()).port_num })
+        use_it(context, unsafe { (*self.raw.as_ptr()).port_num })
     }
 
     /// Returns the device and the port that the identifier is bound to. `None` before, and after a bind to the wildcard
@@ -259,7 +247,7 @@ impl RawCmId {
     /// device has an unknown transport or cannot be queried.
     pub(crate) fn kind(&self) -> Option<DeviceKind> {
         // SAFETY: the device is open.
-        self.with_device(|context, port| unsafe { DeviceKind::of(context, port) })
+        self.with_device(|context, port| unsafe { DeviceKind::of(context.as_ptr(), port) })
     }
 
     /// Checks that the identifier has a device, which then stays the same for the life of the identifier.
@@ -276,9 +264,9 @@ impl RawCmId {
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
         let mut mask = 0;
         call::errno(|| {
-            raw.qp_state = state.number();
+            raw.qp_state = state as u32;
             // SAFETY: the identifier is live; the call fills both.
-            unsafe { ffi::rdma_init_qp_attr(self.as_ptr(), &mut raw, &mut mask) }
+            unsafe { ffi::rdma_init_qp_attr(self.raw.as_ptr(), &mut raw, &mut mask) }
         })?;
         let of_ethernet = number::QP_ETHERNET_ATTRIBUTES as c_int;
         // Old kernels name these over InfiniBand, too, where no driver takes them. librdmacm does the same for its queue pairs.
@@ -293,10 +281,30 @@ impl Drop for RawCmId {
     fn drop(&mut self) {
         // SAFETY: the identifier has no other owner, and drop runs once. The call waits for events that were taken
         // and not acknowledged, which `EventChannel::next` does without waiting for anything.
-        if let Err(error) = call::errno(|| unsafe { ffi::rdma_destroy_id(self.as_ptr()) }) {
+        if let Err(error) = call::errno(|| unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) }) {
             tracing::warn!(%error, "an identifier could not be destroyed and is leaked");
         }
     }
+}
+
+/// Returns the key of an identifier.
+///
+/// # Safety
+/// It is live.
+pub(super) unsafe fn key_of(id: *mut ffi::rdma_cm_id) -> u64 {
+    // SAFETY: the caller's.
+    ffi::context_to_key(unsafe { context_of(id) }.load(Ordering::Relaxed))
+}
+
+/// Returns the field of an identifier that has its key.
+///
+/// # Safety
+/// The identifier is live for `'a`.
+unsafe fn context_of<'a>(id: *mut ffi::rdma_cm_id) -> &'a AtomicPtr<c_void> {
+    // SAFETY: the caller's.
+    let context = unsafe { &raw mut (*id).context };
+    // SAFETY: the field is aligned, lives as long as the identifier, and is only accessed atomically after creation.
+    unsafe { AtomicPtr::from_ptr(context) }
 }
 
 /// The device that an identifier is bound to.

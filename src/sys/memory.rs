@@ -5,43 +5,33 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bitflags::bitflags;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-use super::call;
+use super::call::{self, Object};
 use super::device::Context;
 use super::ffi::{self, number};
 
 /// A protection domain.
 pub(crate) struct ProtectionDomain {
-    raw: NonNull<ffi::ibv_pd>,
+    pub(super) raw: Object<ffi::ibv_pd>,
     _context: Arc<Context>,
 }
-
-// SAFETY: the library's calls on a domain may come from any thread.
-unsafe impl Send for ProtectionDomain {}
-// SAFETY: as above.
-unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open, and the domain keeps it so.
-        let raw = call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_alloc_pd(context.as_ptr()) })?;
+        let raw = call::pointer(libc::ENOMEM, || unsafe { ffi::ibv_alloc_pd(context.raw.as_ptr()) })?;
         Ok(Arc::new(Self { raw, _context: context.clone() }))
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
-        self.raw.as_ptr()
     }
 }
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: every object of the domain holds an `Arc` of it, so none is left; drop runs once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_dealloc_pd(self.as_ptr()) }) {
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) }) {
             tracing::warn!(%error, "a protection domain could not be destroyed and is leaked");
         }
     }
@@ -52,14 +42,14 @@ bitflags! {
     /// permitted.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct AccessFlags: u32 {
-        const LOCAL_WRITE = number::ACCESS_LOCAL_WRITE;
-        const REMOTE_WRITE = number::ACCESS_REMOTE_WRITE;
-        const REMOTE_READ = number::ACCESS_REMOTE_READ;
-        const REMOTE_ATOMIC = number::ACCESS_REMOTE_ATOMIC;
+        const LOCAL_WRITE = number::IBV_ACCESS_LOCAL_WRITE;
+        const REMOTE_WRITE = number::IBV_ACCESS_REMOTE_WRITE;
+        const REMOTE_READ = number::IBV_ACCESS_REMOTE_READ;
+        const REMOTE_ATOMIC = number::IBV_ACCESS_REMOTE_ATOMIC;
         /// Whether windows may be bound to it.
-        const MW_BIND = number::ACCESS_MW_BIND;
+        const MW_BIND = number::IBV_ACCESS_MW_BIND;
         /// Whether the device may order its accesses as it likes. It is optional: kernels that do not know it ignore it.
-        const RELAXED_ORDERING = number::ACCESS_RELAXED_ORDERING;
+        const RELAXED_ORDERING = number::IBV_ACCESS_RELAXED_ORDERING;
     }
 }
 
@@ -75,18 +65,13 @@ impl AccessFlags {
 
 /// Registered memory. The region does not own the memory itself.
 pub(crate) struct MemoryRegion {
-    raw: NonNull<ffi::ibv_mr>,
-    local_key: u32,
-    remote_key: u32,
+    pub(super) raw: Object<ffi::ibv_mr>,
+    pub(crate) local_key: u32,
+    pub(crate) remote_key: u32,
     /// Peers can write to the memory.
     pub(crate) peers_write: bool,
     domain: Arc<ProtectionDomain>,
 }
-
-// SAFETY: the library's calls on a region may come from any thread; the memory is not accessed through it.
-unsafe impl Send for MemoryRegion {}
-// SAFETY: as above.
-unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
     /// Lets the device reach memory.
@@ -108,7 +93,9 @@ impl MemoryRegion {
         // that do not know them.
         let raw = call::pointer(libc::ENOMEM, || {
             // SAFETY: the domain is live, and the region keeps it so. The range is as the caller promises.
-            unsafe { ffi::ibv_reg_mr_iova2(domain.as_ptr(), start.cast(), length, address, access.bits()) }
+            unsafe {
+                ffi::ibv_reg_mr_iova2(domain.raw.as_ptr(), start.cast(), length, address, access.bits())
+            }
         })?;
         // SAFETY: the library has just made the region for this call.
         Ok(unsafe { Self::of(raw, domain, access) })
@@ -136,7 +123,7 @@ impl MemoryRegion {
             // this process reachable: the memory is that of the descriptor, which the kernel keeps for as long as the
             // region is there, and the address only names it. Callers of `post_send` and `post_receive` of a queue pair
             // answer for requests for which the library would use the address itself.
-            unsafe { register(domain.as_ptr(), offset, length, address, fd, flags) }
+            unsafe { register(domain.raw.as_ptr(), offset, length, address, fd, flags) }
         })?;
         // SAFETY: as in `register`.
         Ok(unsafe { Self::of(raw, domain, access) })
@@ -146,23 +133,11 @@ impl MemoryRegion {
     ///
     /// # Safety
     /// A live region of the domain, which has no other owner.
-    unsafe fn of(raw: NonNull<ffi::ibv_mr>, domain: &Arc<ProtectionDomain>, access: AccessFlags) -> Self {
+    unsafe fn of(raw: Object<ffi::ibv_mr>, domain: &Arc<ProtectionDomain>, access: AccessFlags) -> Self {
         // SAFETY: the region is live, and the fields are never written again.
-        let region = unsafe { raw.as_ref() };
+        let region = unsafe { &*raw.as_ptr() };
         let peers_write = access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC);
         Self { raw, local_key: region.lkey, remote_key: region.rkey, peers_write, domain: domain.clone() }
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
-        self.raw.as_ptr()
-    }
-
-    pub(crate) fn local_key(&self) -> u32 {
-        self.local_key
-    }
-
-    pub(crate) fn remote_key(&self) -> u32 {
-        self.remote_key
     }
 
     /// Takes the memory away from the device: then it may be freed.
@@ -225,15 +200,11 @@ pub(crate) fn memlock_limit() -> Option<u64> {
 /// As long as it is bound the region cannot be deregistered, and with some drivers the queue pair that bound it cannot
 /// be destroyed without a long wait. Dropping it unbinds it.
 pub(crate) struct MemoryWindow {
-    raw: NonNull<ffi::ibv_mw>,
-    key: u32,
+    pub(super) raw: Object<ffi::ibv_mw>,
+    /// The key that the window was created with, which gives no access. Each binding has another: see [`next_key`].
+    pub(crate) key: u32,
     _domain: Arc<ProtectionDomain>,
 }
-
-// SAFETY: the library's calls on a window may come from any thread.
-unsafe impl Send for MemoryWindow {}
-// SAFETY: as above.
-unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {
     /// Creates a window that is not bound.
@@ -243,28 +214,18 @@ impl MemoryWindow {
     pub(crate) fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
         // SAFETY: the domain is live, and the window keeps it so.
         let raw = call::pointer(libc::ENOMEM, || unsafe {
-            ffi::alloc_window(domain.as_ptr(), number::IBV_MW_TYPE_2)
+            ffi::alloc_window(domain.raw.as_ptr(), number::IBV_MW_TYPE_2)
         })?;
         // SAFETY: the window is new and nothing is bound to it yet, so nothing writes to the field.
         let key = unsafe { (*raw.as_ptr()).rkey };
         Ok(Self { raw, key, _domain: domain.clone() })
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mw {
-        self.raw.as_ptr()
-    }
-
-    /// Returns the key that the window was created with, which gives no access. Each binding has another: see
-    /// [`next_key`].
-    pub(crate) fn key(&self) -> u32 {
-        self.key
     }
 }
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         // SAFETY: the window has no other owner, and drop runs once.
-        if let Err(error) = call::number(|| unsafe { ffi::ibv_dealloc_mw(self.as_ptr()) }) {
+        if let Err(error) = call::number(|| unsafe { ffi::ibv_dealloc_mw(self.raw.as_ptr()) }) {
             tracing::warn!(%error, key = self.key, "a memory window could not be destroyed and is leaked");
         }
     }

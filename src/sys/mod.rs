@@ -24,22 +24,6 @@
 //! | [`MemoryRegion::deregister`] | the pages | off the runtime's threads if they are many |
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
-/// Numbers of an enumeration of C, whose values later versions of the library add to, and a name for each.
-macro_rules! numbers {
-    ($($name:ident = $number:literal,)*) => {
-        $(pub(crate) const $name: u32 = $number;)*
-
-        /// Returns the name that the header gives the number, without the prefix.
-        pub(crate) fn name(number: u32) -> &'static str {
-            match number {
-                $($name => stringify!($name),)*
-                _ => "unknown",
-            }
-        }
-    };
-}
-use numbers;
-
 mod call;
 pub(crate) mod channel;
 pub(crate) mod completion;
@@ -55,11 +39,10 @@ pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use channel::{CmEvent, EventChannel, event};
-pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WorkCompletion};
+pub(crate) use channel::{CmEvent, EventChannel};
+pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WcResult};
 pub(crate) use device::{
-    Context, DeviceAttributes, DeviceKind, Element, PortState, Transport, async_event, device_names,
-    forget_removed_devices,
+    Context, DeviceAttributes, DeviceKind, Element, PortState, device_names, forget_removed_devices,
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};

@@ -81,14 +81,13 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         /// Its success is reported; failure always is.
-        const SIGNALED = number::SEND_SIGNALED;
+        const SIGNALED = number::IBV_SEND_SIGNALED;
         /// The memory is copied before the call returns, and needs no key.
-        const INLINE = number::SEND_INLINE;
+        const INLINE = number::IBV_SEND_INLINE;
         /// It waits for the reads and atomics before it.
-        const FENCE = number::SEND_FENCE;
-        /// The completion of the peer's receive is a solicited event, see
-        /// [`CompletionQueue::arm`](super::CompletionQueue::arm).
-        const SOLICITED = number::SEND_SOLICITED;
+        const FENCE = number::IBV_SEND_FENCE;
+        /// The completion of the peer's receive is a solicited event.
+        const SOLICITED = number::IBV_SEND_SOLICITED;
     }
 }
 
@@ -176,12 +175,12 @@ impl Binding<'_> {
     unsafe fn to_raw(self) -> ffi::bind_mw_t {
         // SAFETY: the window is live, and no other call binds it at the same time. The drivers differ in whether they
         // write this after a binding, and read it at the next one.
-        unsafe { (*self.window.as_ptr()).rkey = self.key };
+        unsafe { (*self.window.raw.as_ptr()).rkey = self.key };
         ffi::bind_mw_t {
-            mw: self.window.as_ptr(),
+            mw: self.window.raw.as_ptr(),
             rkey: self.next_key,
             bind_info: ffi::ibv_mw_bind_info {
-                mr: self.region.as_ptr(),
+                mr: self.region.raw.as_ptr(),
                 addr: self.address,
                 length: self.length,
                 mw_access_flags: self.access.bits(),

@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::call::Object;
 use super::completion::CompletionQueue;
 use super::ffi::number;
 use super::memory::{AccessFlags, ProtectionDomain};
@@ -33,9 +34,12 @@ pub(crate) struct Capacities {
 
 /// A queue pair for a reliable connection. Whether a request of its send queue reports success is up to each.
 pub(crate) struct QueuePair {
-    raw: NonNull<ffi::ibv_qp>,
-    number: u32,
-    inline: u32,
+    pub(super) raw: Object<ffi::ibv_qp>,
+    /// The number by which the peer and the completions name the queue pair.
+    pub(crate) number: u32,
+    /// The number of inline bytes that the driver accepts in a request. That may be more than was asked for, and with some
+    /// drivers less, without an error.
+    pub(crate) inline: u32,
     /// Its destruction has been tried.
     ended: bool,
     _send: Arc<CompletionQueue>,
@@ -43,11 +47,6 @@ pub(crate) struct QueuePair {
     _shared: Option<Arc<SharedReceiveQueue>>,
     _domain: Arc<ProtectionDomain>,
 }
-
-// SAFETY: the library's calls on a queue pair may come from any thread; posting takes a lock of the queue.
-unsafe impl Send for QueuePair {}
-// SAFETY: as above.
-unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
     /// Creates a queue pair with at least these capacities, and room for at least one request in either queue: some
@@ -64,10 +63,10 @@ impl QueuePair {
     ) -> io::Result<Self> {
         // SAFETY: all members are integers or pointers, for which zero is a value.
         let mut attributes: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        attributes.send_cq = send.as_ptr();
-        attributes.recv_cq = receive.as_ptr();
+        attributes.send_cq = send.raw.as_ptr();
+        attributes.recv_cq = receive.raw.as_ptr();
         attributes.qp_type = number::IBV_QPT_RC;
-        attributes.srq = shared.map_or(ptr::null_mut(), |queue| queue.as_ptr());
+        attributes.srq = shared.map_or(ptr::null_mut(), |queue| queue.raw.as_ptr());
         // It would be an error to ask for both.
         let own = |value: u32| if shared.is_none() { value } else { 0 };
         let raw = call::pointer(libc::ENOMEM, || {
@@ -80,7 +79,7 @@ impl QueuePair {
                 max_inline_data: capacities.inline,
             };
             // SAFETY: domain and queues are live, and the queue pair keeps them so.
-            unsafe { ffi::ibv_create_qp(domain.as_ptr(), &mut attributes) }
+            unsafe { ffi::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) }
         })?;
         // SAFETY: the queue pair is live, and the field is never written again.
         let number = unsafe { (*raw.as_ptr()).qp_num };
@@ -96,27 +95,12 @@ impl QueuePair {
         })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {
-        self.raw.as_ptr()
-    }
-
-    /// Returns the number by which the peer and the completions name the queue pair.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns the number of inline bytes that the driver accepts in a request. That may be more than was asked for, and with some
-    /// drivers less, without an error.
-    pub(crate) fn inline(&self) -> u32 {
-        self.inline
-    }
-
     /// Changes state and attributes.
     pub(crate) fn modify(&self, attributes: &QpAttributes) -> io::Result<()> {
         // SAFETY: the structure is plain integers, so a copy of its bytes is as good.
         let mut raw = unsafe { ptr::read(&attributes.raw) };
         // SAFETY: the queue pair is live; the attributes that the mask names are set.
-        call::number(|| unsafe { ffi::ibv_modify_qp(self.as_ptr(), &mut raw, attributes.mask) })
+        call::number(|| unsafe { ffi::ibv_modify_qp(self.raw.as_ptr(), &mut raw, attributes.mask) })
     }
 
     /// Flushes both queues and takes no more part in a connection.
@@ -124,7 +108,7 @@ impl QueuePair {
         // SAFETY: all members are integers, for which zero is a value.
         let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
         raw.qp_state = number::IBV_QPS_ERR;
-        self.modify(&QpAttributes { raw, mask: number::QP_STATE as c_int })
+        self.modify(&QpAttributes { raw, mask: number::IBV_QP_STATE as c_int })
     }
 
     /// Destroys the queue pair, if that has not been tried: then the device no longer uses the memory of its requests.
@@ -139,24 +123,11 @@ impl QueuePair {
         }
         // SAFETY: the queue pair has no other owner, and this is called once. The call waits for asynchronous events that
         // were taken and not acknowledged, which `Context::next_async_event` does at once.
-        let outcome = call::number(|| unsafe { ffi::ibv_destroy_qp(self.as_ptr()) });
+        let outcome = call::number(|| unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) });
         if let Err(error) = &outcome {
             tracing::warn!(%error, number = self.number, "a queue pair could not be destroyed and is leaked");
         }
         outcome
-    }
-
-    /// Returns the state that the driver reports, a number of `enum ibv_qp_state`.
-    #[cfg(test)]
-    pub(crate) fn state(&self) -> io::Result<u32> {
-        // SAFETY: all members are integers, for which zero is a value.
-        let mut raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
-        // SAFETY: as above, or pointers.
-        let mut initial: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        let mask = number::QP_STATE as c_int;
-        // SAFETY: the queue pair is live; the call fills both structures.
-        call::number(|| unsafe { ffi::ibv_query_qp(self.as_ptr(), &mut raw, mask, &mut initial) })?;
-        Ok(raw.qp_state)
     }
 
     /// Adds requests to the send queue, in this order, and notifies the device once.
@@ -197,7 +168,7 @@ impl QueuePair {
         // Once, because a second call would repeat the effects of the first: a signal is an error like any other.
         // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The memory
         // behind them is the caller's.
-        let returned = unsafe { ffi::ibv_post_send(self.as_ptr(), first, &mut bad) };
+        let returned = unsafe { ffi::ibv_post_send(self.raw.as_ptr(), first, &mut bad) };
         post::outcome(returned, chain.iter().position(|raw| ptr::eq(raw, bad)))
     }
 
@@ -215,7 +186,7 @@ impl QueuePair {
         let mut bad = ptr::null_mut();
         call::clear_errno();
         // SAFETY: as for a send.
-        let returned = unsafe { ffi::ibv_post_recv(self.as_ptr(), &mut raw, &mut bad) };
+        let returned = unsafe { ffi::ibv_post_recv(self.raw.as_ptr(), &mut raw, &mut bad) };
         post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
     }
 }
@@ -234,13 +205,6 @@ pub(crate) enum QpState {
     Init = number::IBV_QPS_INIT,
     ReadyToReceive = number::IBV_QPS_RTR,
     ReadyToSend = number::IBV_QPS_RTS,
-}
-
-impl QpState {
-    /// Returns the number in `enum ibv_qp_state`.
-    pub(crate) fn number(self) -> u32 {
-        self as u32
-    }
 }
 
 /// A state with the attributes that belong to it. An attribute that the state does not have is left alone: over
@@ -262,28 +226,28 @@ impl QpAttributes {
 
     /// Sets the number of reads of the peer that are served at a time.
     pub(crate) fn set_max_dest_rd_atomic(&mut self, reads: u8) {
-        if self.has(number::QP_MAX_DEST_READ_ATOMIC) {
+        if self.has(number::IBV_QP_MAX_DEST_RD_ATOMIC) {
             self.raw.max_dest_rd_atomic = reads;
         }
     }
 
     /// Sets the pause after which the peer repeats a message that found no receive, as the specification encodes it.
     pub(crate) fn set_min_rnr_timer(&mut self, code: u8) {
-        if self.has(number::QP_MIN_RNR_TIMER) {
+        if self.has(number::IBV_QP_MIN_RNR_TIMER) {
             self.raw.min_rnr_timer = code;
         }
     }
 
     /// Sets the number of reads that are outstanding at a time.
     pub(crate) fn set_max_rd_atomic(&mut self, reads: u8) {
-        if self.has(number::QP_MAX_READ_ATOMIC) {
+        if self.has(number::IBV_QP_MAX_QP_RD_ATOMIC) {
             self.raw.max_rd_atomic = reads;
         }
     }
 
     /// Sets the rights of the peer.
     pub(crate) fn set_access(&mut self, access: AccessFlags) {
-        if self.has(number::QP_ACCESS_FLAGS) {
+        if self.has(number::IBV_QP_ACCESS_FLAGS) {
             self.raw.qp_access_flags = access.bits();
         }
     }

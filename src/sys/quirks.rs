@@ -15,7 +15,7 @@ const BROADCOM: u32 = 0x14e4;
 const MICROSOFT: u32 = 0x1414;
 
 /// The deviations of a driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quirks {
     /// Its library takes page 144 of the pages that the kernel has given it for none. See
     /// [`Context`](super::Context).
@@ -72,90 +72,54 @@ pub(crate) struct Quirks {
     /// it is when the processor is busy, brings the kernel down. Nothing says when it has run, so this is far longer
     /// than that takes.
     pub(crate) completions_linger: Option<Duration>,
-    /// The private data of a connection over iWARP. Its length has a byte in the interface of the connection manager.
-    pub(crate) iwarp_data: usize,
-    /// The time that a connect over iWARP waits for the reply of its peer.
-    pub(crate) iwarp_answer: Duration,
+    /// The bytes that the driver itself has in the private data of a connection.
+    pub(crate) occupied_data: usize,
+    /// The time that a connect over iWARP waits for the reply of its peer, if it is not that of cards.
+    pub(crate) iwarp_answer: Option<Duration>,
 }
-
-/// A device of no driver in the table.
-const NONE: Quirks = Quirks {
-    loses_page_144: false,
-    invalidates_by_kernel_flag: false,
-    swaps_read_limits: false,
-    serves_offered_reads: false,
-    lets_peers_read: false,
-    reads_into_any_memory: false,
-    invalidates_regions: false,
-    ignores_window_bounds: false,
-    needs_an_entry: false,
-    misnames_short_receives: false,
-    misnames_busy_regions: false,
-    hides_last_receive: false,
-    errors_close_in_order: false,
-    misses_early_frames: false,
-    places_late: false,
-    ends_on_the_processor: false,
-    fits_any_depth: false,
-    ignores_inline: false,
-    receives_in_place: false,
-    copies_in_order: false,
-    completions_linger: None,
-    iwarp_data: 255,
-    // `iw_cxgb4` waits that long; `irdma` repeats its request for less.
-    iwarp_answer: Duration::from_secs(60),
-};
-
-const RDMA_RXE: Quirks = Quirks {
-    invalidates_by_kernel_flag: true,
-    ignores_window_bounds: true,
-    misnames_short_receives: true,
-    misnames_busy_regions: true,
-    ends_on_the_processor: true,
-    fits_any_depth: true,
-    receives_in_place: true,
-    copies_in_order: true,
-    // From Linux 6.5 on it reports the last receive.
-    hides_last_receive: true,
-    completions_linger: Some(Duration::from_secs(1)),
-    ..NONE
-};
-
-const SOFT_IWARP: Quirks = Quirks {
-    loses_page_144: true,
-    swaps_read_limits: true,
-    serves_offered_reads: true,
-    lets_peers_read: true,
-    reads_into_any_memory: true,
-    invalidates_regions: true,
-    needs_an_entry: true,
-    hides_last_receive: true,
-    errors_close_in_order: true,
-    misses_early_frames: true,
-    places_late: true,
-    fits_any_depth: true,
-    receives_in_place: true,
-    copies_in_order: true,
-    // It counts private data in a byte, four of which carry the read limits.
-    iwarp_data: 251,
-    iwarp_answer: Duration::from_secs(10),
-    ..NONE
-};
-
-/// The libraries of both read a completion and nothing else when they are polled.
-const IRDMA_AND_BNXT_RE: Quirks = Quirks { receives_in_place: true, ..NONE };
-
-const MANA: Quirks = Quirks { ignores_inline: true, receives_in_place: true, ..NONE };
 
 impl Quirks {
     /// Returns the quirks of devices of this vendor.
-    pub(crate) fn of(vendor: u32) -> &'static Self {
+    pub(crate) fn of(vendor: u32) -> Self {
         match vendor {
-            RXE => &RDMA_RXE,
-            SIW => &SOFT_IWARP,
-            INTEL | BROADCOM => &IRDMA_AND_BNXT_RE,
-            MICROSOFT => &MANA,
-            _ => &NONE,
+            RXE => Self {
+                invalidates_by_kernel_flag: true,
+                ignores_window_bounds: true,
+                misnames_short_receives: true,
+                misnames_busy_regions: true,
+                ends_on_the_processor: true,
+                fits_any_depth: true,
+                receives_in_place: true,
+                copies_in_order: true,
+                // From Linux 6.5 on it reports the last receive.
+                hides_last_receive: true,
+                completions_linger: Some(Duration::from_secs(1)),
+                ..Self::default()
+            },
+            SIW => Self {
+                loses_page_144: true,
+                swaps_read_limits: true,
+                serves_offered_reads: true,
+                lets_peers_read: true,
+                reads_into_any_memory: true,
+                invalidates_regions: true,
+                needs_an_entry: true,
+                hides_last_receive: true,
+                errors_close_in_order: true,
+                misses_early_frames: true,
+                places_late: true,
+                fits_any_depth: true,
+                receives_in_place: true,
+                copies_in_order: true,
+                // They carry the read limits.
+                occupied_data: 4,
+                iwarp_answer: Some(Duration::from_secs(10)),
+                ..Self::default()
+            },
+            // The libraries of both read a completion and nothing else when they are polled.
+            INTEL | BROADCOM => Self { receives_in_place: true, ..Self::default() },
+            MICROSOFT => Self { ignores_inline: true, receives_in_place: true, ..Self::default() },
+            _ => Self::default(),
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
+use super::call::Object;
 use super::ffi::number;
 use super::memory::ProtectionDomain;
 use super::post::{self, ReceiveRequest, Refused};
@@ -12,17 +13,12 @@ use super::{call, ffi};
 
 /// A receive queue that many queue pairs take their receives from.
 pub(crate) struct SharedReceiveQueue {
-    raw: NonNull<ffi::ibv_srq>,
+    pub(super) raw: Object<ffi::ibv_srq>,
     key: u64,
     /// Its destruction has been tried.
     ended: bool,
     _domain: Arc<ProtectionDomain>,
 }
-
-// SAFETY: the library's calls on a queue may come from any thread; posting takes a lock of the queue.
-unsafe impl Send for SharedReceiveQueue {}
-// SAFETY: as above.
-unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
     /// Creates a queue for at least that many requests with that many entries, whose events carry the key.
@@ -42,13 +38,9 @@ impl SharedReceiveQueue {
             // Again each time: the call stores here what the queue has.
             attributes.attr = ffi::ibv_srq_attr { max_wr: depth, max_sge: entries, srq_limit: 0 };
             // SAFETY: the domain is live, and the queue keeps it so.
-            unsafe { ffi::ibv_create_srq(domain.as_ptr(), &mut attributes) }
+            unsafe { ffi::ibv_create_srq(domain.raw.as_ptr(), &mut attributes) }
         })?;
         Ok(Arc::new(Self { raw, key, ended: false, _domain: domain.clone() }))
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_srq {
-        self.raw.as_ptr()
     }
 
     /// Adds a request.
@@ -66,7 +58,7 @@ impl SharedReceiveQueue {
         call::clear_errno();
         // SAFETY: the queue is live; request and entries are, and are only read, until the call returns. The memory behind
         // them is the caller's.
-        let returned = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &mut raw, &mut bad) };
+        let returned = unsafe { ffi::ibv_post_srq_recv(self.raw.as_ptr(), &mut raw, &mut bad) };
         post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
     }
 
@@ -77,9 +69,9 @@ impl SharedReceiveQueue {
     /// [`DeviceAttributes::resizes_shared`](super::DeviceAttributes::resizes_shared).
     pub(crate) fn resize(&self, depth: u32) -> io::Result<()> {
         let mut attributes = ffi::ibv_srq_attr { max_wr: depth, max_sge: 0, srq_limit: 0 };
-        let mask = number::SRQ_MAX_WR as i32;
+        let mask = number::IBV_SRQ_MAX_WR as i32;
         // SAFETY: the queue is live; the attributes that the mask names are set.
-        call::number(|| unsafe { ffi::ibv_modify_srq(self.as_ptr(), &mut attributes, mask) })
+        call::number(|| unsafe { ffi::ibv_modify_srq(self.raw.as_ptr(), &mut attributes, mask) })
     }
 
     /// Destroys the queue, if that has not been tried: then the device no longer uses the memory of its requests. The owner drops the
@@ -94,7 +86,7 @@ impl SharedReceiveQueue {
         }
         // SAFETY: every queue pair of the queue holds an `Arc` of it, so none is left; this is called once. The call waits for
         // asynchronous events that were taken and not acknowledged, which `Context::next_async_event` does at once.
-        let outcome = call::number(|| unsafe { ffi::ibv_destroy_srq(self.as_ptr()) });
+        let outcome = call::number(|| unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) });
         if let Err(error) = &outcome {
             tracing::warn!(%error, key = self.key, "a shared receive queue could not be destroyed and is leaked");
         }

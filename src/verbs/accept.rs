@@ -157,7 +157,7 @@ impl Connector {
         } else {
             queue_pair.ready(device, id, limits, offer.options)?;
         }
-        id.accept(&offer.parameters(limits, device.queue_pair.number()))
+        id.accept(&offer.parameters(limits, device.queue_pair.number))
     }
 
     /// Logs that the acknowledge timeout could not be set, which does not keep the accept from succeeding.

@@ -17,14 +17,12 @@ use super::limits::{Limits, info_of};
 use super::reactor;
 use crate::error::OpenError;
 use crate::sync::Mutex;
-use crate::sys::{
-    AccessFlags, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain, Transport,
-};
+use crate::sys::{AccessFlags, CompletionChannel, Context, EventChannel, ProtectionDomain};
 use crate::types::AdapterId;
 
 /// An opened adapter. Everything made from it holds its context.
 pub(crate) struct Adapter {
-    context: Arc<AdapterContext>,
+    pub(crate) context: Arc<AdapterContext>,
     /// The completion queues of requests that complete through futures: as many groups as the runtime has threads, or the device
     /// vectors, each of which is made when a queue pair is first made for it.
     shared: Mutex<Vec<Arc<CompletionGroup>>>,
@@ -51,23 +49,17 @@ impl Adapter {
         let runtime = crate::provider::runtime::current()?;
         let events = devices::channel()?;
         let device = devices::by_id(id, &events, &config)?.ok_or(OpenError::InvalidAdapter(id))?;
-        let parts = Parts::open(&device.name)?;
-        let context = Arc::new_cyclic(|me| context(me, device, config, runtime, events, parts));
+        let context = context(device, config, runtime, events)?;
         // The device had addresses a moment ago.
         let opened = context.opened().ok_or(OpenError::DeviceRemoved)?;
         let tasks = reactor::start(&context, &opened).map_err(failed("epoll_ctl"))?;
         context.set_tasks(tasks);
         let first = begin(CompletionGroup::new(&context, opened.channel.clone(), 0, GroupUser::Futures))?;
-        let vectors = usize::try_from(context.vectors()).unwrap_or(usize::MAX);
+        let vectors = usize::try_from(context.vectors).unwrap_or(usize::MAX);
         let most = context.runtime.metrics().num_workers().clamp(1, vectors);
         let (shared, chosen) = (Mutex::new(vec![first]), AtomicUsize::new(0));
         info!(adapter = %context.device.name, domain = context.domain, "adapter opened");
         Ok(Arc::new(Self { context, shared, most, chosen }))
-    }
-
-    /// Returns the context that everything made from the adapter holds.
-    pub(crate) fn context(&self) -> &Arc<AdapterContext> {
-        &self.context
     }
 
     /// Returns completion queues for a queue pair that completes through futures. They are of another group than those
@@ -117,7 +109,7 @@ impl Adapter {
     ) -> Result<Arc<CompletionGroup>, OpenError> {
         let processor = processor.and_then(|processor| u32::try_from(processor).ok()).unwrap_or(0);
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        self.group(processor % self.context.vectors(), GroupUser::Program { depth, polled })
+        self.group(processor % self.context.vectors, GroupUser::Program { depth, polled })
     }
 }
 
@@ -131,62 +123,46 @@ fn begin(group: Arc<CompletionGroup>) -> Result<Arc<CompletionGroup>, OpenError>
     Ok(group)
 }
 
-/// A device of which no address is watched yet.
-struct Parts {
-    attributes: DeviceAttributes,
-    channel: Arc<CompletionChannel>,
-    domain: Arc<ProtectionDomain>,
-    context: Arc<Context>,
-}
-
-impl Parts {
-    /// Opens the device with this name.
-    fn open(name: &str) -> Result<Self, OpenError> {
-        let context = Context::open(name).map_err(failed("ibv_open_device"))?;
-        let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
-        let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
-        let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
-        Ok(Self { attributes, channel, domain, context })
-    }
-}
-
-/// Creates the context of an adapter. Its id is bound to the first address of the device that can be bound; without one
-/// nothing is open.
+/// Opens a device and creates the context of its adapter. Its id is bound to the first address of the device that can be bound;
+/// without one nothing is open.
 fn context(
-    me: &Weak<AdapterContext>,
     device: Device,
     config: VerbsConfig,
     runtime: Handle,
     events: Arc<EventChannel>,
-    parts: Parts,
-) -> AdapterContext {
-    let Parts { attributes, channel, domain, context } = parts;
-    let limits = Limits::of(&context, &channel, &domain, &attributes);
-    let vectors = context.completion_vectors();
-    let iwarp = context.transport() == Transport::Iwarp;
+) -> Result<Arc<AdapterContext>, OpenError> {
+    let context = Context::open(&device.name).map_err(failed("ibv_open_device"))?;
+    let attributes = context.attributes().map_err(failed("ibv_query_device"))?;
+    let domain = ProtectionDomain::new(&context).map_err(failed("ibv_alloc_pd"))?;
+    let channel = CompletionChannel::new(&context).map_err(failed("ibv_create_comp_channel"))?;
+    let limits = Limits::of(&channel, &domain, &attributes);
+    let vectors = context.completion_vectors().max(1);
+    let iwarp = context.is_iwarp();
     let router = Arc::<EventRouter>::default();
-    let anchor = router
-        .create(&events, me.clone())
-        .ok()
-        .filter(|anchor| device.addresses.iter().any(|address| anchor.bind(*address).is_ok()));
-    let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
-    let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
     // The rights of a peer depend on each region.
     let remote = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
     let atomics = if attributes.atomics { AccessFlags::REMOTE_ATOMIC } else { AccessFlags::empty() };
     let rights = AccessFlags::LOCAL_WRITE | remote | atomics;
-    // An id that has lost the device opens nothing either.
-    let opened = anchor.and_then(|anchor| Opened::new(anchor, rights, channel, domain, context).ok());
-    let info = info_of(&device, &attributes, iwarp, max_message, limits);
-    AdapterContext::new(ContextParts {
-        device,
-        config,
-        runtime,
-        router,
-        events,
-        attributes,
-        info,
-        vectors,
-        opened: opened.map(Arc::new),
-    })
+    Ok(Arc::new_cyclic(|me: &Weak<AdapterContext>| {
+        let anchor = router
+            .create(&events, me.clone())
+            .ok()
+            .filter(|anchor| device.addresses.iter().any(|address| anchor.bind(*address).is_ok()));
+        let port = anchor.as_ref().and_then(|anchor| anchor.device()).map(|device| device.port);
+        let max_message = port.and_then(|port| context.max_message(port).ok()).unwrap_or(0);
+        // An id that has lost the device opens nothing either.
+        let opened = anchor.and_then(|anchor| Opened::new(anchor, rights, channel, domain, context).ok());
+        let info = info_of(&device, &attributes, iwarp, max_message, limits);
+        AdapterContext::new(ContextParts {
+            device,
+            config,
+            runtime,
+            router,
+            events,
+            attributes,
+            info,
+            vectors,
+            opened: opened.map(Arc::new),
+        })
+    }))
 }

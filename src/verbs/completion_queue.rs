@@ -14,10 +14,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
@@ -41,7 +39,7 @@ pub(crate) const LOST: Reason = Reason::Local("the completion queue of the devic
 
 /// Completion queues that share a channel, a vector and a task.
 pub(crate) struct CompletionGroup {
-    context: Arc<AdapterContext>,
+    pub(crate) context: Arc<AdapterContext>,
     vector: u32,
     /// The length of the first queue.
     first: u32,
@@ -49,9 +47,9 @@ pub(crate) struct CompletionGroup {
     channel: Mutex<Option<Arc<CompletionChannel>>>,
     queues: Mutex<Vec<CqSlot>>,
     /// The queue pairs that complete here.
-    routes: Routes,
+    pub(crate) routes: Routes,
     /// It is a completion queue of the program.
-    own: bool,
+    pub(crate) own: bool,
     /// The program polls it all the time: it is armed only while a caller waits for completions.
     polled: bool,
     /// The number of callers that wait, if it is polled.
@@ -90,8 +88,6 @@ pub(crate) struct Queue {
     work: Mutex<Work>,
     /// It has lost a completion: those that follow are not polled.
     lost: Arc<AtomicBool>,
-    /// The time that it has to outlive its last queue pair by, and the runtime that destroys it then.
-    lingers: Option<(Duration, Handle)>,
     context: Arc<AdapterContext>,
 }
 
@@ -161,15 +157,6 @@ impl CompletionGroup {
         })
     }
 
-    pub(crate) fn context(&self) -> &Arc<AdapterContext> {
-        &self.context
-    }
-
-    /// Returns the queue pairs that complete here.
-    pub(crate) fn routes(&self) -> &Routes {
-        &self.routes
-    }
-
     /// Returns the channel, for the task that reads it; `None` once the adapter is removed.
     pub(crate) fn channel(&self) -> Option<Arc<CompletionChannel>> {
         self.channel.lock().clone()
@@ -193,7 +180,7 @@ impl CompletionGroup {
     /// Returns the queue whose events carry this key, unless it has lost a completion.
     pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
         let slots = self.queues.lock();
-        let is_meant = |slot: &&CqSlot| slot.queue.completions.key() == key && slot.queue.is_served();
+        let is_meant = |slot: &&CqSlot| slot.queue.completions.key == key && slot.queue.is_served();
         slots.iter().find(is_meant).map(|slot| slot.queue.clone())
     }
 
@@ -240,7 +227,7 @@ impl CompletionGroup {
     /// other queue, and only the task of the group arms it.
     pub(crate) fn notifies_once(&self, key: u64) -> bool {
         let slots = self.queues.lock();
-        !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key() == key)
+        !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key == key)
     }
 
     /// Returns whether the device is to raise an event for the next completion.
@@ -268,11 +255,6 @@ impl CompletionGroup {
         if self.polled {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-    }
-
-    /// Returns whether it is a completion queue of the program.
-    pub(crate) fn is_own(&self) -> bool {
-        self.own
     }
 
     /// Reserves room for so many completions, in a new queue if no other has it. With 0, makes the first queue if there is none.
@@ -427,13 +409,11 @@ impl Queue {
     fn new(group: &CompletionGroup, length: u32) -> io::Result<Arc<Self>> {
         let context = group.context.clone();
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
-        let opened = context.opened().ok_or_else(gone)?;
         let channel = group.channel().ok_or_else(gone)?;
         let key = context.router.key();
-        let completions = CompletionQueue::new(&opened.context, &channel, length, key, group.vector)?;
-        let lingers = context.quirks().completions_linger.map(|time| (time, context.runtime.clone()));
+        let completions = CompletionQueue::new(&channel, length, key, group.vector)?;
         let lost = context.routes.register_queue(key);
-        Ok(Arc::new(Self { completions, work: Mutex::default(), lost, lingers, context }))
+        Ok(Arc::new(Self { completions, work: Mutex::default(), lost, context }))
     }
 
     /// Returns whether the queue is polled: it has lost no completion.
@@ -443,7 +423,7 @@ impl Queue {
 
     /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
     pub(crate) fn arm(&self) -> io::Result<()> {
-        self.completions.arm(false)
+        self.completions.arm()
     }
 
     /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and its queue pair is
@@ -452,7 +432,7 @@ impl Queue {
         if self.lost.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (context, key) = (self.context.clone(), self.completions.key());
+        let (context, key) = (self.context.clone(), self.completions.key);
         // In a task of its own, because the caller may hold the locks of queue pairs.
         self.context.runtime.spawn(async move {
             warn!(adapter = %context.device.name, "completion queue cannot be read");
@@ -471,10 +451,10 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.context.routes.deregister_queue(self.completions.key());
-        if let Some((time, runtime)) = self.lingers.take() {
+        self.context.routes.deregister_queue(self.completions.key);
+        if let Some(time) = self.context.quirks().completions_linger {
             let completions = self.completions.clone();
-            runtime.spawn(async move {
+            self.context.runtime.spawn(async move {
                 tokio::time::sleep(time).await;
                 drop(completions);
             });
@@ -486,7 +466,7 @@ impl Drop for Queue {
 pub(crate) struct Room {
     queue: Arc<Queue>,
     entries: AtomicU32,
-    group: Arc<CompletionGroup>,
+    pub(crate) group: Arc<CompletionGroup>,
 }
 
 impl Room {
@@ -494,11 +474,6 @@ impl Room {
     pub(crate) fn new(group: &Arc<CompletionGroup>, entries: u32) -> io::Result<Self> {
         let queue = group.reserve(entries)?;
         Ok(Self { queue, entries: entries.into(), group: group.clone() })
-    }
-
-    /// Returns the group of the queue.
-    pub(crate) fn group(&self) -> &Arc<CompletionGroup> {
-        &self.group
     }
 
     /// Returns the queue of the device.
@@ -528,7 +503,7 @@ impl Room {
 
     /// Returns whether this key is that of the events of its completion queue.
     pub(crate) fn is_in(&self, key: u64) -> bool {
-        self.queue.completions.key() == key
+        self.queue.completions.key == key
     }
 
     /// Has the queue pairs defer all completions of its queue.

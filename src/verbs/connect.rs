@@ -19,8 +19,8 @@ use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
-use crate::status::porting::Outcome;
-use crate::sys::{CmEvent, event};
+use crate::status::porting::{CmEvent as EventKind, Outcome};
+use crate::sys::CmEvent;
 use crate::types::{PrivateData, ReadLimits};
 
 /// The time limit of one attempt at each of the two steps of address resolution. A step repeats its packets within it.
@@ -41,21 +41,16 @@ impl Connector {
         }
         let address = net::canonical(address);
         self.bind_by(|state| {
-            let (id, local) = self.bound_id(address, false)?;
+            let (id, local) = bound_id(&self.adapter, self.me.clone(), address, false)?;
             state.id = Some(id);
             Ok(local)
         })
     }
 
-    /// Creates an id that is bound to a local address.
-    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        bound_id(&self.adapter, self.me.clone(), address, reuse)
-    }
-
     /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
     pub(crate) fn bind_again(&self, state: &mut State) {
         let Some(local) = state.progress.bound else { return };
-        if let Ok((id, _)) = self.bound_id(local, true) {
+        if let Ok((id, _)) = bound_id(&self.adapter, self.me.clone(), local, true) {
             state.id = Some(id);
         }
     }
@@ -181,7 +176,9 @@ impl Connector {
             (Some(id), Some(_)) => id,
             (_, bound) => {
                 let (id, local) = match bound {
-                    Some(bound) => self.bound_id(bound, true).map_err(ConnectError::Bind)?,
+                    Some(bound) => {
+                        bound_id(&self.adapter, self.me.clone(), bound, true).map_err(ConnectError::Bind)?
+                    }
                     None => self.id_towards(peer)?,
                 };
                 state.progress.local = Some(local);
@@ -213,11 +210,11 @@ impl Connector {
         if !unanswered || state.offer.until.is_some_and(|until| Instant::now() >= until) {
             return false;
         }
-        let (connection, step) = (self.id, event::name(event.kind));
+        let (connection, step) = (self.id, event.kind.name().unwrap_or("unknown"));
         after.log(move || debug!(%connection, %peer, step, "resolution repeated"));
         match event.kind {
-            event::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
-            event::ROUTE_ERROR => {
+            EventKind::ADDR_ERROR => id.resolve_addr(None, peer, RESOLVE).is_ok(),
+            EventKind::ROUTE_ERROR => {
                 self.resolve_route(state, after);
                 true
             }
@@ -259,7 +256,7 @@ impl Connector {
     fn id_towards(&self, peer: SocketAddr) -> Result<(Arc<CmId>, SocketAddr), ConnectError> {
         let made = || {
             let source = self.adapter.source_for(peer).ok_or(ConnectError::InvalidAddress(peer))?;
-            self.bound_id(source, false).map_err(ConnectError::Bind)
+            bound_id(&self.adapter, self.me.clone(), source, false).map_err(ConnectError::Bind)
         };
         match made() {
             Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
@@ -291,7 +288,7 @@ impl Connector {
         if !self.adapter.is_iwarp() {
             let device = state.queue_pair.as_ref()?.lend()?;
             device.tell_options(&id);
-            let number = device.queue_pair.number();
+            let number = device.queue_pair.number;
             // The call only sends the number to the peer.
             drop(device);
             let outcome = id.connect(&state.offer.parameters(state.offer.limits, number));
@@ -306,7 +303,7 @@ impl Connector {
         let me = self.me.clone();
         state.pending_call = PendingCall::Calling;
         self.adapter.runtime.spawn_blocking(move || {
-            let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number()));
+            let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number));
             match me.upgrade() {
                 Some(connector) => {
                     connector.returned(id, Some(device), |state| connector.has_called(state, outcome))
@@ -365,7 +362,7 @@ impl Connector {
         let Some(peer) = state.progress.peer else {
             return Input::lost(Loss::Failed(Status::UNSUCCESSFUL), reason);
         };
-        let rejected = event.kind == event::REJECTED && self.said_no(event);
+        let rejected = event.kind == EventKind::REJECTED && self.said_no(event);
         if rejected && !self.adapter.is_iwarp() && event.private_data[..] == MARKER {
             return Input::lost(Loss::Refused(None), Reason::NotNow);
         }
@@ -374,7 +371,7 @@ impl Connector {
             Some(Outcome::NetworkUnreachable) => lost(Loss::Unreachable { network: true }),
             Some(Outcome::HostUnreachable) => lost(Loss::Unreachable { network: false }),
             Some(Outcome::NoAnswer) => lost(Loss::TimedOut),
-            _ if event.kind == event::REJECTED => match event.status.saturating_neg() {
+            _ if event.kind == EventKind::REJECTED => match event.status.saturating_neg() {
                 libc::ETIMEDOUT => lost(Loss::TimedOut),
                 libc::EHOSTUNREACH => lost(Loss::Unreachable { network: false }),
                 libc::ENETUNREACH => lost(Loss::Unreachable { network: true }),
@@ -385,7 +382,7 @@ impl Connector {
                 }
                 _ => lost(Loss::Refused(None)),
             },
-            _ if event.kind == event::DISCONNECTED => lost(Loss::GaveUp),
+            _ if event.kind == EventKind::DISCONNECTED => lost(Loss::GaveUp),
             _ => Self::input_for_error(event, outcome, peer, reason),
         }
     }
@@ -401,7 +398,7 @@ impl Connector {
         let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
             _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
             // A resolution reports a route that takes no packets by this number, a driver anything.
-            _ if errno == libc::EINVAL && event.kind != event::ADDR_ERROR => other(Status::UNSUCCESSFUL),
+            _ if errno == libc::EINVAL && event.kind != EventKind::ADDR_ERROR => other(Status::UNSUCCESSFUL),
             ConnectError::Other { status: Status::INSUFFICIENT_RESOURCES, .. } => {
                 other(Status::INSUFFICIENT_RESOURCES)
             }

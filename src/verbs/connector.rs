@@ -23,9 +23,9 @@ use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, nex
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
-use crate::status::porting::{CmEvent as Event, CmPhase, CmTransport, IbRejectReason, Outcome};
+use crate::status::porting::{CmEvent as EventKind, CmPhase, CmTransport, IbRejectReason, Outcome};
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{CmEvent, ConnectionParams, event};
+use crate::sys::{CmEvent, ConnectionParams};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits, Role};
 
 /// A connector and the connection that comes of it.
@@ -130,8 +130,8 @@ impl State {
     /// otherwise the outcome of one call would be taken for that of the next.
     fn precedes_return(&self, event: &CmEvent) -> bool {
         let follows = match event.kind {
-            event::ROUTE_RESOLVED | event::ROUTE_ERROR => self.progress.phase() == Phase::Connecting,
-            event::DISCONNECTED => self.progress.phase() == Phase::Completing,
+            EventKind::ROUTE_RESOLVED | EventKind::ROUTE_ERROR => self.progress.phase() == Phase::Connecting,
+            EventKind::DISCONNECTED => self.progress.phase() == Phase::Completing,
             _ => false,
         };
         follows && self.pending_call == PendingCall::Calling
@@ -219,42 +219,44 @@ impl Connector {
     fn interpret(&self, state: &mut State, event: &CmEvent, after: &mut AfterStep) -> Option<Input> {
         let phase = state.progress.phase();
         let (connection, peer, status, name) =
-            (self.id, state.progress.peer, event.status, event::name(event.kind));
+            (self.id, state.progress.peer, event.status, event.kind.name().unwrap_or("unknown"));
         after.log(move || {
             debug!(%connection, peer = peer.map(tracing::field::display), event = name, status, phase = ?phase, "rdma_cm event");
         });
-        if matches!(event.kind, event::ESTABLISHED | event::CONNECT_RESPONSE) {
+        if matches!(event.kind, EventKind::ESTABLISHED | EventKind::CONNECT_RESPONSE) {
             state.pending_call = PendingCall::None;
         }
         match event.kind {
-            event::ADDR_RESOLVED => self.address_resolved(state, after),
-            event::ROUTE_RESOLVED => self.route_resolved(state),
-            event::CONNECT_RESPONSE => Some(self.input_for_reply(state, event)),
-            event::ESTABLISHED if self.role == Role::Active => Some(self.input_for_reply(state, event)),
-            event::ESTABLISHED => {
+            EventKind::ADDR_RESOLVED => self.address_resolved(state, after),
+            EventKind::ROUTE_RESOLVED => self.route_resolved(state),
+            EventKind::CONNECT_RESPONSE => Some(self.input_for_reply(state, event)),
+            EventKind::ESTABLISHED if self.role == Role::Active => Some(self.input_for_reply(state, event)),
+            EventKind::ESTABLISHED => {
                 if let (Phase::Accepting, Some(queue_pair)) = (phase, &state.queue_pair) {
                     queue_pair.establish(state.limits);
                 }
                 Some(Input::PeerCompleted)
             }
-            event::DEVICE_REMOVAL => None,
-            event::ADDR_CHANGE => {
+            EventKind::DEVICE_REMOVAL => None,
+            EventKind::ADDR_CHANGE => {
                 self.address_moved(state, after);
                 None
             }
-            event::ADDR_ERROR | event::ROUTE_ERROR if self.resolves_again(state, event, after) => None,
-            event::CONNECT_ERROR
+            EventKind::ADDR_ERROR | EventKind::ROUTE_ERROR if self.resolves_again(state, event, after) => {
+                None
+            }
+            EventKind::CONNECT_ERROR
                 if phase == Phase::Connecting
                     && Self::takes_another_port(state, event.status.saturating_neg()) =>
             {
                 self.dial(state).err()
             }
-            event::ADDR_ERROR
-            | event::ROUTE_ERROR
-            | event::CONNECT_ERROR
-            | event::UNREACHABLE
-            | event::REJECTED
-            | event::DISCONNECTED => Some(self.input_for_end(state, event)),
+            EventKind::ADDR_ERROR
+            | EventKind::ROUTE_ERROR
+            | EventKind::CONNECT_ERROR
+            | EventKind::UNREACHABLE
+            | EventKind::REJECTED
+            | EventKind::DISCONNECTED => Some(self.input_for_end(state, event)),
             // TIMEWAIT_EXIT: the queue pair was destroyed. Unknown events are ignored, too.
             _ => None,
         }
@@ -271,7 +273,7 @@ impl Connector {
             Phase::RequestPending | Phase::Accepting => CmPhase::Accepting,
             _ => CmPhase::Connecting,
         };
-        let kind = Event::from_code(event.kind);
+        let kind = event.kind;
         let outcome = Outcome::from_cm_in(cm_phase, kind, event.status, transport);
         let reason = Reason::Cm { event: kind, status: event.status };
         let lost = |loss| Input::lost(loss, reason);
@@ -279,7 +281,7 @@ impl Connector {
         let broken = |status| lost(Loss::Path((phase == Phase::Connected).then_some(status)));
         match phase {
             Phase::Connecting => self.input_for_failed_attempt(state, event, outcome, reason),
-            Phase::Connected | Phase::PeerGone | Phase::Disconnecting if kind == Event::DISCONNECTED => {
+            Phase::Connected | Phase::PeerGone | Phase::Disconnecting if kind == EventKind::DISCONNECTED => {
                 // A card that speaks iWARP has been reset by its peer. InfiniBand has no word for that.
                 let reset = event.status == -libc::ECONNRESET;
                 let status = if reset { Status::REMOTE_ERROR } else { Status::IO_TIMEOUT };
@@ -298,13 +300,13 @@ impl Connector {
             Phase::Connected | Phase::PeerGone | Phase::Disconnecting => broken(Status::IO_TIMEOUT),
             // Between two halves of the handshake.
             _ => match (kind, outcome) {
-                (Event::DISCONNECTED, _) => lost(Loss::Disconnected),
-                (Event::REJECTED, _) if self.said_no(event) => {
+                (EventKind::DISCONNECTED, _) => lost(Loss::Disconnected),
+                (EventKind::REJECTED, _) if self.said_no(event) => {
                     lost(Loss::Refused(self.private_data_of(event)))
                 }
-                (Event::UNREACHABLE, _) => lost(Loss::TimedOut),
+                (EventKind::UNREACHABLE, _) => lost(Loss::TimedOut),
                 // The peer has waited for our last message for as long as it does.
-                (Event::REJECTED, _)
+                (EventKind::REJECTED, _)
                     if self.role == Role::Active && reject_reason(event) == Some(IbRejectReason::TIMEOUT) =>
                 {
                     lost(Loss::TimedOut)
@@ -676,7 +678,7 @@ impl QueuePairUser for Connector {
 impl EventHandler for Connector {
     fn event(self: Arc<Self>, event: CmEvent) {
         let mut after = AfterStep::default();
-        if event.kind == event::DISCONNECTED {
+        if event.kind == EventKind::DISCONNECTED {
             self.handle_reports();
         }
         let mut state = self.lock();
@@ -695,7 +697,7 @@ impl EventHandler for Connector {
         let Some(input) = self.interpret(&mut state, &event, &mut after) else {
             drop(state);
             Self::run_on(&self.adapter.resolution, &mut after);
-            if event.kind == event::DEVICE_REMOVAL {
+            if event.kind == EventKind::DEVICE_REMOVAL {
                 self.adapter.remove();
             }
             return;

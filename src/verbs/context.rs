@@ -21,10 +21,11 @@ use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
 use crate::provider::info::AdapterInfo;
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
+use crate::status::porting::CmEvent as EventKind;
 use crate::sync::Mutex;
 use crate::sys::{
     AccessFlags, CmEvent, CompletionChannel, Context, DeviceAttributes, EventChannel, ProtectionDomain,
-    QpAttributes, QpState, QueuePair, Quirks, device_names, event, forget_removed_devices,
+    QpAttributes, QpState, QueuePair, Quirks, device_names, forget_removed_devices,
 };
 
 /// The number of times that a removed device is looked for in the list of devices, and the pauses between
@@ -124,7 +125,8 @@ pub(crate) struct AdapterContext {
     pub(crate) events: Arc<EventChannel>,
     pub(super) attributes: DeviceAttributes,
     info: Arc<AdapterInfo>,
-    vectors: u32,
+    /// The number of vectors by which completions come.
+    pub(super) vectors: u32,
     /// `None` once the device is removed: some drivers cannot let it go before the last of these is closed.
     opened: Mutex<Option<Arc<Opened>>>,
     removed: AtomicBool,
@@ -202,13 +204,8 @@ impl AdapterContext {
     }
 
     /// Returns the deviations of its driver.
-    pub(crate) fn quirks(&self) -> &'static Quirks {
-        self.attributes.quirks
-    }
-
-    /// Returns the number of vectors by which completions come.
-    pub(crate) fn vectors(&self) -> u32 {
-        self.vectors.max(1)
+    pub(crate) fn quirks(&self) -> &Quirks {
+        &self.attributes.quirks
     }
 
     /// Returns whether it was removed.
@@ -355,11 +352,11 @@ async fn forget(device: String, router: Arc<EventRouter>) {
 impl EventHandler for AdapterContext {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
-            event::DEVICE_REMOVAL => self.remove(),
+            EventKind::DEVICE_REMOVAL => self.remove(),
             // Of the address that the adapter watches: it stays bound to the device, which is all that is needed.
-            event::ADDR_CHANGE => drop(self.update_addresses()),
+            EventKind::ADDR_CHANGE => drop(self.update_addresses()),
             kind => {
-                debug!(adapter = %self.device.name, event = event::name(kind), status = event.status, "event ignored")
+                debug!(adapter = %self.device.name, event = kind.name().unwrap_or("unknown"), status = event.status, "event ignored")
             }
         }
     }

@@ -15,7 +15,7 @@ use super::devices::{Device, without_scope};
 use crate::error::OpenError;
 use crate::provider::info::{AdapterInfo, ProviderKind, USUAL_ENTRIES, USUAL_INLINE};
 use crate::sys::{
-    self, Capacities, CompletionChannel, CompletionQueue, Context, DeviceAttributes, ProtectionDomain,
+    self, Capacities, CompletionChannel, CompletionQueue, DeviceAttributes, ProtectionDomain,
     SharedReceiveQueue,
 };
 use crate::types::ReadLimits;
@@ -30,6 +30,10 @@ pub(super) const MAX_REJECT_DATA: usize = IB_REJECT_DATA - 1;
 /// The time that a connect waits for an answer over InfiniBand and RoCE, if its caller does not say. The connection manager gives
 /// up a host that does not answer a little later: it repeats its request 15 times, 4.3 s apart.
 const IB_ANSWER: Duration = Duration::from_secs(60);
+/// The private data of a connection over iWARP, whose length has a byte in the interface of the connection manager.
+const IWARP_DATA: usize = 255;
+/// The time that a connect over iWARP waits for an answer: `iw_cxgb4` does so, and `irdma` repeats its request for less.
+const IWARP_ANSWER: Duration = Duration::from_secs(60);
 /// The most that a message of any device can carry in our API, whose lengths have 32 bits.
 const MAX_TRANSFER: usize = 1 << 30;
 /// Limits in a connection request have 8 bits.
@@ -44,6 +48,7 @@ pub(super) fn info_of(
     limits: Limits,
 ) -> AdapterInfo {
     let quirks = attributes.quirks;
+    let iwarp_data = IWARP_DATA.saturating_sub(quirks.occupied_data);
     // Keys can be given by requests, and taken back.
     let windows = attributes.windows && attributes.invalidates;
     let size = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -61,9 +66,9 @@ pub(super) fn info_of(
             attributes.max_qp_rd_atom.min(MAX_READS),
             attributes.max_qp_init_rd_atom.min(MAX_READS),
         ),
-        max_request_data: if iwarp { quirks.iwarp_data } else { IB_REQUEST_DATA },
-        max_reply_data: if iwarp { quirks.iwarp_data } else { IB_REPLY_DATA },
-        max_reject_data: if iwarp { quirks.iwarp_data } else { MAX_REJECT_DATA },
+        max_request_data: if iwarp { iwarp_data } else { IB_REQUEST_DATA },
+        max_reply_data: if iwarp { iwarp_data } else { IB_REPLY_DATA },
+        max_reject_data: if iwarp { iwarp_data } else { MAX_REJECT_DATA },
         // None if the connection is established by then.
         max_active_reject_data: if iwarp { 0 } else { IB_REJECT_DATA },
         max_transfer: usize::try_from(max_message).unwrap_or(MAX_TRANSFER).min(MAX_TRANSFER),
@@ -88,7 +93,7 @@ pub(super) fn info_of(
         // iWARP writes the answer to a read like the peer's writes, which the memory must permit, because a read names
         // its sink to the peer.
         read_sink_required: iwarp && !quirks.reads_into_any_memory,
-        answer_timeout: Some(if iwarp { quirks.iwarp_answer } else { IB_ANSWER }),
+        answer_timeout: Some(if iwarp { quirks.iwarp_answer.unwrap_or(IWARP_ANSWER) } else { IB_ANSWER }),
         max_inline: size(limits.inline),
         max_completion_depth: 1 << 20,
         max_shared_depth: size(limits.shared_depth),
@@ -128,7 +133,6 @@ impl Limits {
     /// Finds the limits of this device, by asking for queues. If the objects to ask with cannot be made, returns the
     /// reported limits.
     pub(super) fn of(
-        context: &Arc<Context>,
         channel: &Arc<CompletionChannel>,
         domain: &Arc<ProtectionDomain>,
         attributes: &DeviceAttributes,
@@ -139,7 +143,7 @@ impl Limits {
         let depth = attributes.max_qp_wr.min(completions);
         let shared_depth = if attributes.max_srq > 0 { attributes.max_srq_wr.min(completions) } else { 0 };
         let reported = Self { depth, shared_depth, inline: 0 };
-        let Ok(asking) = Asking::new(context, channel, domain) else { return reported };
+        let Ok(asking) = Asking::new(channel, domain) else { return reported };
         let inline = if attributes.quirks.ignores_inline { 0 } else { asking.inline(attributes.max_sge) };
         if attributes.quirks.fits_any_depth {
             return Self { inline, ..reported };
@@ -195,12 +199,8 @@ struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     /// Makes the completion queue that a device is asked with.
-    fn new(
-        context: &Arc<Context>,
-        channel: &Arc<CompletionChannel>,
-        domain: &'a Arc<ProtectionDomain>,
-    ) -> io::Result<Self> {
-        Ok(Self { domain, completions: CompletionQueue::new(context, channel, 2, 0, 0)? })
+    fn new(channel: &Arc<CompletionChannel>, domain: &'a Arc<ProtectionDomain>) -> io::Result<Self> {
+        Ok(Self { domain, completions: CompletionQueue::new(channel, 2, 0, 0)? })
     }
 
     fn queue_pair(&self, capacities: Capacities) -> io::Result<sys::QueuePair> {
@@ -218,7 +218,7 @@ impl<'a> Asking<'a> {
         let room = |inline| Capacities { receive_entries: 1, ..usual(max_entries, inline) };
         let made = INLINE.into_iter().find_map(|inline| {
             let queue_pair = self.queue_pair(Capacities { inline, ..room(inline) }).ok()?;
-            Some(queue_pair.inline())
+            Some(queue_pair.inline)
         });
         made.unwrap_or(0)
     }
@@ -310,7 +310,7 @@ pub(super) fn shared_queue_refused(
 }
 
 fn asking(opened: &Opened) -> Option<Asking<'_>> {
-    Asking::new(&opened.context, &opened.channel, &opened.domain).ok()
+    Asking::new(&opened.channel, &opened.domain).ok()
 }
 
 /// Returns the error of a depth that is too great for requests of this size.

@@ -18,8 +18,9 @@ use crate::proto::listener::End;
 use crate::provider::accept_queue::{AcceptQueue, Requests};
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::registry::{Member, Registered};
+use crate::status::porting::CmEvent as EventKind;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{CmEvent, event};
+use crate::sys::CmEvent;
 use crate::types::{PrivateData, ReadLimits};
 
 /// A listener, shared by its handle and the reactor.
@@ -66,7 +67,7 @@ impl Listener {
         let mut port = address.port();
         for mut place in self.adapter.expand(address) {
             place.set_port(port);
-            match self.bound_id(place, false) {
+            match bound_id(&self.adapter, self.me.clone(), place, false) {
                 Ok((id, bound)) => {
                     port = bound.port();
                     ids.push(id);
@@ -84,11 +85,6 @@ impl Listener {
         state.local = Some(bound);
         state.ids = ids;
         state.requests.machine.bound().map_err(|status| BindError::of_listener(status, local))
-    }
-
-    /// Creates an id that is bound to a local address of the device.
-    fn bound_id(&self, address: SocketAddr, reuse: bool) -> Result<(Arc<CmId>, SocketAddr), BindError> {
-        bound_id(&self.adapter, self.me.clone(), address, reuse)
     }
 
     /// Listens (`IND2Listener::Listen`).
@@ -164,7 +160,8 @@ impl Listener {
         drop(state);
         // The port is free when the old id is gone.
         drop(old);
-        let bound = self.bound_id(local, true).map_err(io::Error::from).and_then(|(id, _)| {
+        let bound = bound_id(&self.adapter, self.me.clone(), local, true);
+        let bound = bound.map_err(io::Error::from).and_then(|(id, _)| {
             if listens {
                 id.listen(i32::MAX)?;
             }
@@ -240,14 +237,14 @@ impl AcceptQueue for Listener {
 impl EventHandler for Listener {
     fn event(self: Arc<Self>, event: CmEvent) {
         match event.kind {
-            event::CONNECT_REQUEST => self.arrived(event),
-            event::DEVICE_REMOVAL => self.adapter.remove(),
+            EventKind::CONNECT_REQUEST => self.arrived(event),
+            EventKind::DEVICE_REMOVAL => self.adapter.remove(),
             // The driver may wait in there.
-            event::ADDR_CHANGE => {
+            EventKind::ADDR_CHANGE => {
                 let setup = self.adapter.setup.clone();
                 setup.run(Box::new(move || self.address_moved(event.key)));
             }
-            kind => debug!(event = event::name(kind), status = event.status, "event ignored"),
+            kind => debug!(event = kind.name().unwrap_or("unknown"), status = event.status, "event ignored"),
         }
     }
 }

@@ -39,7 +39,7 @@ struct Attached {
     /// Read by each binding of a window, of which many queue pairs may make one at a time.
     region: RwLock<Option<MemoryRegion>>,
     runtime: Handle,
-    quirks: &'static Quirks,
+    quirks: Quirks,
     _registered: Registered,
 }
 
@@ -83,13 +83,13 @@ impl Attached {
     /// # Errors
     /// `Busy` when it has another one.
     fn begin(&self, region: MemoryRegion, adapter: &AdapterContext) -> Result<(u32, u32), RegisterError> {
-        let key = region.remote_key();
+        let key = region.remote_key;
         let turn = {
             let mut now = self.region.write();
             if now.is_some() {
                 return Err(RegisterError::Busy);
             }
-            self.local_key.store(region.local_key(), Ordering::Relaxed);
+            self.local_key.store(region.local_key, Ordering::Relaxed);
             *now = Some(region);
             self.turns.fetch_add(1, Ordering::Release).wrapping_add(1)
         };
@@ -295,11 +295,11 @@ impl AdapterContext {
         let attached = self.regions.create(|_, registered| Attached {
             address,
             length,
-            local_key: AtomicU32::new(region.local_key()),
+            local_key: AtomicU32::new(region.local_key),
             turns: AtomicU32::new(0),
             region: RwLock::new(None),
             runtime: self.runtime.clone(),
-            quirks: self.quirks(),
+            quirks: *self.quirks(),
             _registered: registered,
         });
         let (key, turn) = attached.begin(region, self)?;
@@ -485,7 +485,7 @@ fn allocate(adapter: &AdapterContext) -> Result<Free, RegisterError> {
         Some(libc::ENODEV | libc::EIO) => RegisterError::DeviceRemoved,
         _ => RegisterError::Os { call: "ibv_alloc_mw", source: source.into() },
     })?;
-    let key = window.key();
+    let key = window.key;
     Ok(Free { window, key })
 }
 

@@ -24,7 +24,7 @@ use super::context::AdapterContext;
 use super::limits;
 use super::receive_queue::SharedReceives;
 use super::routes::{CompletionHandler, Effects};
-use super::work_queue::{Outstanding, WcResult, WorkQueue};
+use super::work_queue::{Outstanding, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
 use crate::inflight::WakeList;
 use crate::proto::qp::{Busy, QueuePairState};
@@ -33,7 +33,7 @@ use crate::provider::params::{self, Options, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
 use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{self, Batch, Capacities, Element, QpState, WorkCompletion};
+use crate::sys::{self, Batch, Capacities, Element, QpState};
 use crate::types::{ConnectionId, ReadLimits};
 
 use complete::{DeferredCompletions, RawCompletion};
@@ -341,7 +341,7 @@ impl QueuePair {
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
         let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
             let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
-            limits::check_inline(queue_pair.inline(), self.capacities.inline)?;
+            limits::check_inline(queue_pair.inline, self.capacities.inline)?;
             opened.initialize(&queue_pair)?;
             Ok(queue_pair)
         })?;
@@ -422,10 +422,7 @@ impl CompletionHandler for QueuePair {
         places: Range<usize>,
         effects: Option<&mut Effects<'_, '_>>,
     ) -> bool {
-        let results = batch.range(places).map(|completion| {
-            let WorkCompletion { wr_id, status, byte_len: bytes, told, .. } = completion;
-            (key, wr_id, WcResult { status, bytes, told })
-        });
+        let results = batch.range(places).map(|(id, result)| (key, id, result));
         // Another thread with the lock of the queue pair may wait for that of the completion queue, so this does not wait.
         let (Some(effects), Some(mut state)) = (effects, self.state.try_lock()) else {
             self.deferred_completions.add(results);
@@ -452,7 +449,7 @@ impl CompletionHandler for QueuePair {
     }
 
     fn number(&self) -> Option<u32> {
-        self.lock().device.current().map(|current| current.qp.queue_pair.number())
+        self.lock().device.current().map(|current| current.qp.queue_pair.number)
     }
 
     fn uses(&self, element: Element) -> bool {

@@ -21,7 +21,6 @@
 //! Before a sleep there are some more looks if such looks have found something lately. A sleep costs the program that
 //! it ends a wake-up, which takes longer than the answer of a peer that is awake.
 
-use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
@@ -40,7 +39,7 @@ use crate::error::Reason;
 use crate::net::kernel::{Descriptor, readable};
 use crate::status::DeviceEvent;
 use crate::sync::Spin;
-use crate::sys::{CompletionChannel, Context, Element, EventChannel, Keys, async_event};
+use crate::sys::{CompletionChannel, Context, Element, EventChannel, Keys};
 
 /// The number of events that are handled, or of queue pairs that are looked at, before other tasks have a turn.
 const TURN: usize = 64;
@@ -51,20 +50,20 @@ pub(crate) fn start(adapter: &Arc<AdapterContext>, opened: &Opened) -> io::Resul
     let device = readable(opened.context.clone())?;
     // Made here, so that a task that is dropped before it has ever run also ends the waits of the adapter.
     let alive = || Alive(Arc::downgrade(adapter));
-    let spawn = |task| adapter.runtime.spawn(task).abort_handle();
+    let runtime = &adapter.runtime;
     let mut tasks = vec![
-        spawn(Box::pin(run_connections(alive(), connections)) as Task),
-        spawn(Box::pin(run_device(alive(), device))),
+        runtime.spawn(run_connections(alive(), connections)).abort_handle(),
+        runtime.spawn(run_device(alive(), device)).abort_handle(),
     ];
-    let keepalive =
-        adapter.config.path_timeout.map(|timeout| run_keepalive(Arc::downgrade(adapter), timeout));
-    tasks.extend(keepalive.map(|task| spawn(Box::pin(task))));
+    if let Some(timeout) = adapter.config.path_timeout {
+        tasks.push(runtime.spawn(run_keepalive(Arc::downgrade(adapter), timeout)).abort_handle());
+    }
     Ok(tasks)
 }
 
 /// Starts the task of a group of completion queues.
 pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
-    let adapter = group.context();
+    let adapter = &group.context;
     // The adapter was removed in between.
     let Some(channel) = group.channel() else { return Ok(()) };
     let _guard = adapter.runtime.enter();
@@ -74,8 +73,6 @@ pub(crate) fn read_completions(group: &Arc<CompletionGroup>) -> io::Result<()> {
     group.set_task(adapter.runtime.spawn(task).abort_handle());
     Ok(())
 }
-
-type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 // Each of the three sources owns its descriptor.
 impl Descriptor for Arc<EventChannel> {}
@@ -171,7 +168,7 @@ struct Reading(Weak<CompletionGroup>);
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(group) = self.0.upgrade() {
-            group.context().runtime_ended();
+            group.context.runtime_ended();
         }
     }
 }
@@ -203,7 +200,7 @@ async fn run_device(alive: Alive, source: AsyncFd<Arc<Context>>) {
 fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
         let Some(event) = context.next_async_event()? else { return Ok(false) };
-        if let (async_event::QP_LAST_WQE_REACHED, Element::QueuePair(number)) = (event.kind, event.element) {
+        if let (DeviceEvent::QP_LAST_WQE_REACHED, Element::QueuePair(number)) = (event.kind, event.element) {
             // Each end of a connection has this one, so it does not look through all of them.
             adapter.routes.last_receive(number);
             continue;
@@ -213,27 +210,22 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
             Element::CompletionQueue(_) | Element::SharedReceiveQueue(_) | Element::Device => None,
         };
         match (event.kind, queue_pair) {
-            (async_event::DEVICE_FATAL, _) => adapter.remove(),
+            (DeviceEvent::DEVICE_FATAL, _) => adapter.remove(),
             // Completions or receives are lost, of any of the queue pairs that use the queue.
-            (async_event::CQ_ERR | async_event::SRQ_ERR, _) => {
-                adapter.routes.fail_queue(event.element, reason(event.kind));
+            (DeviceEvent::CQ_ERR | DeviceEvent::SRQ_ERR, _) => {
+                adapter.routes.fail_queue(event.element, Reason::Event(event.kind));
             }
-            (async_event::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
+            (DeviceEvent::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (
-                async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR,
+                DeviceEvent::QP_FATAL | DeviceEvent::QP_REQ_ERR | DeviceEvent::QP_ACCESS_ERR,
                 Some(queue_pair),
-            ) => queue_pair.device_error(reason(event.kind)),
+            ) => queue_pair.device_error(Reason::Event(event.kind)),
             (kind, _) => {
-                debug!(adapter = %adapter.device.name, event = async_event::name(kind), "event ignored")
+                debug!(adapter = %adapter.device.name, event = kind.name().unwrap_or("unknown"), "event ignored")
             }
         }
     }
     Ok(true)
-}
-
-/// Returns the cause of what follows from an event.
-fn reason(kind: u32) -> Reason {
-    Reason::Event(DeviceEvent::from_code(kind))
 }
 
 /// Handles the events that the device has raised by now, for a caller that is about to report the end of a connection: the event has

@@ -66,7 +66,7 @@ impl Receives {
         completions.kept = completions.kept.take().filter(|room| room.is_served());
         completions.rooms.retain(|room| room.strong_count() > 0);
         let fits = |room: &Arc<Room>| {
-            let same = Arc::ptr_eq(room.group(), group) || !(room.group().is_own() || group.is_own());
+            let same = Arc::ptr_eq(&room.group, group) || !(room.group.own || group.own);
             same && room.is_served()
         };
         if let Some(room) = completions.rooms.iter().filter_map(Weak::upgrade).find(fits) {
@@ -74,7 +74,7 @@ impl Receives {
         }
         let room = Arc::new(Room::new(group, completions.depth)?);
         completions.rooms.push(Arc::downgrade(&room));
-        if !group.is_own() {
+        if !group.own {
             completions.kept = Some(room.clone());
         }
         Ok(room)

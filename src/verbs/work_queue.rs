@@ -12,7 +12,7 @@ use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Pay
 use crate::memory::Slice;
 use crate::provider::work::Flags;
 use crate::status::{Status, WcStatus};
-use crate::sys::{Quirks, ScatterEntry, Told};
+use crate::sys::{Quirks, ScatterEntry, Told, WcResult};
 use crate::types::QueueKind;
 
 /// The entries of a request, most often one.
@@ -64,14 +64,6 @@ pub(crate) enum WindowChange {
     Binding(#[expect(dead_code, reason = "held to be dropped")] Box<(Arc<Window>, Option<Bound>)>),
     /// A window that is being invalidated, and what it was bound to.
     Invalidating(Box<(Arc<Window>, Bound)>),
-}
-
-/// The result of a request: the status of the completion, the bytes received, and what else the completion reports.
-#[derive(Clone, Copy)]
-pub(crate) struct WcResult {
-    pub(crate) status: WcStatus,
-    pub(crate) bytes: u32,
-    pub(crate) told: Option<Told>,
 }
 
 impl WcResult {

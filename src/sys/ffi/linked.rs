@@ -22,9 +22,6 @@ pub(in crate::sys) use rdma_sys::{
 /// The one event that `rdma_notify` is for.
 pub(in crate::sys) use rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST;
 
-#[cfg(test)]
-pub(in crate::sys) use rdma_sys::ibv_query_qp;
-
 /// Everything, for the test that compares it with the headers.
 #[cfg(test)]
 pub(in crate::sys) use rdma_sys as every;

@@ -23,11 +23,10 @@ pub(in crate::sys) const IBV_EVENT_COMM_EST: c_uint = 4;
 /// Declares the functions of the libraries, in a table that is filled at once, each with a function that calls it.
 macro_rules! functions {
     ($($library:ident { $(
-        $(#[$attribute:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;
     )* })*) => {
         struct Functions {
-            $($($(#[$attribute])* $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*)*
+            $($($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*)*
         }
 
         impl Functions {
@@ -35,7 +34,7 @@ macro_rules! functions {
             fn find($($library: &Library),*) -> Result<Self, &'static str> {
                 Ok(Self {
                     // SAFETY: these are the types of the functions of these names.
-                    $($($(#[$attribute])* $name: unsafe { find($library, stringify!($name)) }.ok_or(OLD)?,)*)*
+                    $($($name: unsafe { find($library, stringify!($name)) }.ok_or(OLD)?,)*)*
                 })
             }
         }
@@ -45,7 +44,6 @@ macro_rules! functions {
             ///
             /// # Safety
             /// The conditions of its manual page.
-            $(#[$attribute])*
             pub(in crate::sys) unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller's.
                 unsafe { (loaded().functions.$name)($($argument),*) }
@@ -104,13 +102,6 @@ functions! {
         fn ibv_destroy_srq(queue: *mut ibv_srq) -> c_int;
         fn ibv_create_qp(domain: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp;
         fn ibv_modify_qp(queue_pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int;
-        #[cfg(test)]
-        fn ibv_query_qp(
-            queue_pair: *mut ibv_qp,
-            attributes: *mut ibv_qp_attr,
-            mask: c_int,
-            initial: *mut ibv_qp_init_attr,
-        ) -> c_int;
         fn ibv_destroy_qp(queue_pair: *mut ibv_qp) -> c_int;
     }
     rdmacm {

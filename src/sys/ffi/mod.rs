@@ -73,27 +73,6 @@ pub(super) unsafe fn async_event_kind(event: *const ibv_async_event) -> u32 {
     unsafe { kind.cast::<u32>().read() }
 }
 
-/// Returns the object that an event is about.
-///
-/// # Safety
-/// An event that `ibv_get_async_event` filled, of a kind whose element is a pointer to a `T`.
-pub(super) unsafe fn async_event_element<T>(event: *const ibv_async_event) -> *mut T {
-    // SAFETY: the event is live.
-    let element = unsafe { &raw const (*event).element };
-    // SAFETY: for these kinds the library has stored a pointer to such an object.
-    unsafe { element.cast::<*mut T>().read() }
-}
-
-/// Returns the part of an event that is about a connection. For events of an identifier in the port space for reliable
-/// connections it is valid whatever the kind, and zero in fields that the event does not set.
-///
-/// # Safety
-/// An event of `rdma_get_cm_event`, not yet acknowledged, of an identifier in that port space.
-pub(super) unsafe fn connection_of(event: &rdma_cm_event) -> rdma_conn_param {
-    // SAFETY: the library has zeroed the union and has filled this member or none.
-    unsafe { event.param.conn }
-}
-
 /// Converts the key of an object to its context pointer in C.
 pub(super) fn key_to_context(key: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(key as usize)

@@ -26,7 +26,7 @@ macro_rules! opaque {
     )*};
 }
 
-opaque! { ibv_sa_path_rec, ibv_ah, ibv_mw_bind, _compat_ibv_port_attr, }
+opaque! { ibv_sa_path_rec, _compat_ibv_port_attr, }
 
 /// A place of the table of functions that this crate does not call.
 type Unused = *mut c_void;
@@ -57,7 +57,7 @@ structures! {
     struct ibv_context_ops {
         _query_device_to_dereg_mr: [Unused; 7],
         alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>,
-        bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+        _bind_mw: Unused,
         dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
         _create_cq: Unused,
         poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
@@ -361,24 +361,10 @@ structures! {
     }
 
     #[derive(Clone, Copy)]
-    struct ud_t {
-        ah: *mut ibv_ah,
-        remote_qpn: u32,
-        remote_qkey: u32,
-    }
-
-    #[derive(Clone, Copy)]
     struct bind_mw_t {
         mw: *mut ibv_mw,
         rkey: u32,
         bind_info: ibv_mw_bind_info,
-    }
-
-    #[derive(Clone, Copy)]
-    struct tso_t {
-        hdr: *mut c_void,
-        hdr_sz: u16,
-        mss: u16,
     }
 }
 
@@ -456,7 +442,7 @@ structures! {
     }
 }
 
-/// Declares unions of C.
+/// Declares unions of C, without the members that are smaller than another one and not used.
 macro_rules! unions {
     ($(union $name:ident { $($member:ident: $type:ty,)* })*) => {$(
         #[derive(Clone, Copy)]
@@ -486,12 +472,10 @@ unions! {
     union wr {
         rdma: rdma_t,
         atomic: atomic_t,
-        ud: ud_t,
     }
 
     union bind_mw_tso_union {
         bind_mw: bind_mw_t,
-        tso: tso_t,
     }
 
     union src_addr_union {

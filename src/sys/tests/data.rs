@@ -1,27 +1,55 @@
-//! Requests of every kind between two queue pairs, windows and shared receive queues.
+//! Connections, requests, windows and shared receive queues, in one thread.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::connection;
-use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
+use super::guest::{self, Buffer, Device, Guest, Side};
 use crate::status::WcStatus;
-use crate::sys::channel::{EventChannel, event};
-use crate::sys::completion::{BATCH, Batch, Keys, Told};
-use crate::sys::device::{Context, Transport};
+use crate::status::porting::CmEvent as EventKind;
+use crate::sys::channel::EventChannel;
+use crate::sys::completion::Told;
+use crate::sys::device::Context;
 use crate::sys::id::{ConnectionParams, RawCmId};
 use crate::sys::memory::{AccessFlags, MemoryWindow, ProtectionDomain, next_key};
 use crate::sys::post::{Binding, Operation, ReceiveRequest, RemoteMemory, SendFlags, SendRequest};
-use crate::sys::queue_pair::{Capacities, QpState};
+use crate::sys::queue_pair::QpState;
 use crate::sys::shared_receive::SharedReceiveQueue;
 
-const ROOM: Capacities = Capacities { inline: 64, ..SMALL };
-const INLINE: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Keys of the identifiers.
+const LISTENER: u64 = 1;
+const ACTIVE: u64 = 2;
+const PASSIVE: u64 = u64::MAX - 3;
 
 /// Two connected sides, of which the passive one takes its receives from the shared queue if there is one.
 struct Pair {
     active: Side,
     passive: Side,
-    _ids: [RawCmId; 2],
+    channel: Arc<EventChannel>,
+    ids: [RawCmId; 2],
+}
+
+/// Creates an identifier with a resolved route to the listener.
+fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) -> RawCmId {
+    let id = RawCmId::new(channel, ACTIVE).unwrap();
+    let address = listener.local_addr().unwrap();
+    id.resolve_addr(Some(device.address), address, PATIENCE).unwrap();
+    assert_eq!(guest::expect(channel, EventKind::ADDR_RESOLVED).key, ACTIVE);
+    assert_eq!(id.peer_addr(), Some(address));
+    id.resolve_route(PATIENCE).unwrap();
+    assert_eq!(guest::expect(channel, EventKind::ROUTE_RESOLVED).key, ACTIVE);
+    assert_eq!(id.device().unwrap().name, device.name);
+    id
+}
+
+/// Creates an identifier that listens at the address of a device.
+fn listener(channel: &Arc<EventChannel>, device: &Device) -> RawCmId {
+    let id = RawCmId::new(channel, LISTENER).unwrap();
+    id.bind(device.address).unwrap();
+    id.listen(4).unwrap();
+    assert_ne!(id.local_addr().unwrap().port(), 0);
+    id
 }
 
 /// Takes a queue pair to INIT, with every access.
@@ -41,38 +69,47 @@ impl Pair {
         prepare: impl FnOnce(&Side),
     ) -> Self {
         let channel = EventChannel::new().unwrap();
-        let listener = connection::listener(&channel, device);
-        let active_id = connection::resolved(&channel, device, &listener);
-        let active = Side::in_domain(context, domain, 11, None, ROOM);
-        let passive = Side::in_domain(context, domain, 12, shared, ROOM);
+        assert!(channel.next().unwrap().is_none());
+        let listener = listener(&channel, device);
+        let active_id = resolved(&channel, device, &listener);
+        let active = Side::in_domain(context, domain, 11, None);
+        let passive = Side::in_domain(context, domain, 12, shared);
         initial(&active, &active_id);
         let mut params = ConnectionParams {
+            private_data: b"may I?",
             responder_resources: 4,
             initiator_depth: 4,
             retry_count: 7,
             rnr_retry_count: 7,
-            qp_num: active.queue_pair.number(),
-            ..ConnectionParams::default()
+            qp_num: active.queue_pair.number,
         };
         active_id.connect(&params).unwrap();
-        let passive_id = guest::expect(&channel, event::CONNECT_REQUEST).request.unwrap();
+        let asked = guest::expect(&channel, EventKind::CONNECT_REQUEST);
+        assert_eq!((asked.key, &asked.private_data[..6]), (LISTENER, &b"may I?"[..]));
+        let mut passive_id = asked.request.unwrap();
+        passive_id.set_key(PASSIVE);
+        assert_eq!(passive_id.device(), active_id.device());
         initial(&passive, &passive_id);
         prepare(&passive);
-        params.qp_num = passive.queue_pair.number();
-        if context.transport() == Transport::InfiniBand {
+        params.private_data = b"you may";
+        params.qp_num = passive.queue_pair.number;
+        if context.is_iwarp() {
+            passive_id.accept(&params).unwrap();
+            guest::expect(&channel, EventKind::ESTABLISHED);
+            guest::expect(&channel, EventKind::ESTABLISHED);
+        } else {
             passive.modify(&passive_id, QpState::ReadyToReceive);
             passive.modify(&passive_id, QpState::ReadyToSend);
             passive_id.accept(&params).unwrap();
-            guest::expect(&channel, event::CONNECT_RESPONSE);
+            let answer = guest::expect(&channel, EventKind::CONNECT_RESPONSE);
+            assert_eq!((answer.key, &answer.private_data[..7]), (ACTIVE, &b"you may"[..]));
+            assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
             active.modify(&active_id, QpState::ReadyToReceive);
             active.modify(&active_id, QpState::ReadyToSend);
             active_id.establish().unwrap();
-        } else {
-            passive_id.accept(&params).unwrap();
-            guest::expect(&channel, event::ESTABLISHED);
+            assert_eq!(guest::expect(&channel, EventKind::ESTABLISHED).key, PASSIVE);
         }
-        guest::expect(&channel, event::ESTABLISHED);
-        Self { active, passive, _ids: [active_id, passive_id] }
+        Self { active, passive, channel, ids: [active_id, passive_id] }
     }
 }
 
@@ -81,17 +118,6 @@ fn open(device: &Device) -> (Arc<Context>, Arc<ProtectionDomain>) {
     let context = Context::open(&device.name).unwrap();
     let domain = ProtectionDomain::new(&context).unwrap();
     (context, domain)
-}
-
-#[test]
-fn devices_announce_what_they_have() {
-    let Some(guest) = Guest::enter() else { return };
-    let attributes = Context::open(&guest.rxe().name).unwrap().attributes().unwrap();
-    assert!(attributes.atomics && attributes.windows && attributes.invalidates, "{attributes:?}");
-    assert!(attributes.max_srq > 0, "{attributes:?}");
-    let attributes = Context::open(&guest.siw().name).unwrap().attributes().unwrap();
-    assert!(!attributes.atomics && !attributes.windows, "{attributes:?}");
-    assert!(attributes.max_srq > 0 && attributes.max_srq_wr >= 128);
 }
 
 /// Checks that one call posts a chain and reports where it ended when the queue is full; the requests before are
@@ -119,9 +145,9 @@ fn chains(device: &Device) {
     // SAFETY: the buffers live until the completion of the last.
     unsafe { pair.active.queue_pair.post_send(&chain) }.unwrap();
     let done = pair.active.complete(1);
-    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 3, WcStatus::SUCCESS), "{done:?}");
+    assert_eq!((done.len(), done[0].0, done[0].1.status), (1, 3, WcStatus::SUCCESS), "{done:?}");
     let received = pair.passive.complete(4);
-    assert_eq!(received.iter().map(|done| done.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(received.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1, 2, 3]);
     for (byte, buffer) in (0..4_u8).zip(&inbox) {
         assert_eq!(buffer.text(), [byte; 8]);
     }
@@ -151,82 +177,40 @@ fn chains_of_requests_on_each_device() {
     guest::each(|_, device| chains(device));
 }
 
-/// Checks that inline bytes need no key and are not read later, and that a solicited message wakes a task that waits
-/// for one, but not with `siw`, which loses the flag.
-fn inline_and_solicited(device: &Device) {
+/// Checks that a message, a write and a read arrive, and the disconnects behind them.
+fn transfers(device: &Device) {
     let (context, domain) = open(device);
-    let inbox = [Buffer::new(&domain, &[0; INLINE]), Buffer::new(&domain, &[0; INLINE])];
-    let pair = Pair::connect(device, &context, &domain, None, |passive| {
-        for (id, buffer) in [41, 42].into_iter().zip(&inbox) {
-            // SAFETY: the buffers outlive the pair, and are looked at after their completions.
-            unsafe { passive.receive(id, buffer) };
-        }
+    let buffer = Buffer::new(&domain, &[0; 10]);
+    let Pair { active, passive, channel, ids } = Pair::connect(device, &context, &domain, None, |passive| {
+        // SAFETY: the buffer lives until its completion.
+        unsafe { passive.receive(41, &buffer) };
     });
-    assert!(pair.active.queue_pair.inline() as usize >= INLINE);
-    let waiting = &pair.passive;
-    waiting.queue.arm(true).unwrap();
-    let mut bytes = *b"inline data, and so much of it that it only just fits into it!!!";
-    let mut entry = Buffer::new(&domain, &bytes).entry();
-    entry.address = (&raw mut bytes).expose_provenance() as u64;
-    entry.key = 0;
-    pair.active.post_entries(Operation::Send, &[entry], SendFlags::INLINE);
-    let expected = bytes;
-    let mut batch = Batch::default();
-    while waiting.queue.poll(&mut batch, BATCH).unwrap() == 0 {
-        std::thread::yield_now();
+    active.post(Operation::Send, &Buffer::new(&domain, b"hello"));
+    let received = passive.complete(1);
+    assert_eq!((received[0].0, received[0].1.status), (41, WcStatus::SUCCESS), "{received:?}");
+    assert_eq!(received[0].1.bytes, 5);
+    assert_eq!(buffer.text(), *b"hello\0\0\0\0\0");
+
+    let remote = buffer.remote();
+    let behind = RemoteMemory { address: remote.address + 5, ..remote };
+    active.post(Operation::Write(behind), &Buffer::new(&domain, b"world"));
+    let back = Buffer::new(&domain, &[0; 10]);
+    active.post(Operation::Read(remote), &back);
+    assert_eq!(back.text(), *b"helloworld");
+
+    ids[0].disconnect().unwrap();
+    let mut keys = vec![guest::expect(&channel, EventKind::DISCONNECTED).key];
+    if !context.is_iwarp() {
+        ids[1].disconnect().unwrap();
     }
-    assert_eq!(inbox[0].text(), expected);
-    let mut keys = Keys::new();
-    assert!(!waiting.channel.next(1, &mut keys).unwrap() && keys.is_empty(), "it was not solicited");
-    pair.active.post_entries(Operation::Send, &[entry], SendFlags::INLINE | SendFlags::SOLICITED);
-    if context.transport() == Transport::InfiniBand {
-        guest::wait(&*waiting.channel);
-        assert!(waiting.channel.next(1, &mut keys).unwrap());
-        assert_eq!(&keys[..], [waiting.queue.key()]);
-        assert_eq!(waiting.queue.poll(&mut batch, BATCH).unwrap(), 1);
-    } else {
-        while waiting.queue.poll(&mut batch, BATCH).unwrap() == 0 {
-            std::thread::yield_now();
-        }
-        assert!(!waiting.channel.next(1, &mut keys).unwrap() && keys.is_empty());
-    }
-    drop(pair);
+    keys.push(guest::expect(&channel, EventKind::DISCONNECTED).key);
+    keys.sort_unstable();
+    assert_eq!(keys, [ACTIVE, PASSIVE]);
 }
 
 #[test]
-fn inline_and_solicited_on_each_device() {
-    guest::each(|_, device| inline_and_solicited(device));
-}
-
-#[test]
-fn immediate_data_and_atomics_on_rxe() {
-    let Some(guest) = Guest::enter() else { return };
-    let device = guest.rxe();
-    let (context, domain) = open(&device);
-    let target = Buffer::with_access(&domain, &7_u64.to_ne_bytes(), AccessFlags::all());
-    let pair = Pair::connect(&device, &context, &domain, None, |passive| {
-        for id in [41, 42] {
-            // SAFETY: the buffer outlives the pair.
-            unsafe { passive.receive(id, &target) };
-        }
-    });
-    let remote = target.remote();
-    let back = Buffer::new(&domain, &[0; 8]);
-    pair.active.post(Operation::FetchAdd { remote, add: 5 }, &back);
-    assert_eq!(back.text(), 7_u64.to_ne_bytes());
-    pair.active.post(Operation::CompareSwap { remote, compare: 12, swap: 1 << 40 }, &back);
-    assert_eq!(back.text(), 12_u64.to_ne_bytes());
-    pair.active.post(Operation::CompareSwap { remote, compare: 12, swap: 3 }, &back);
-    assert_eq!(back.text(), (1_u64 << 40).to_ne_bytes());
-
-    let words = Buffer::new(&domain, b"immediat");
-    pair.active.post(Operation::SendImmediate(0x0102_0304), &words);
-    pair.active.post(Operation::WriteImmediate(remote, u32::MAX - 1), &words);
-    let told: Vec<_> = pair.passive.complete(2).iter().map(|done| (done.wr_id, done.told)).collect();
-    let expected = [(41, 0x0102_0304), (42, u32::MAX - 1)];
-    assert_eq!(told, expected.map(|(id, immediate)| (id, Some(Told::Immediate(immediate)))));
-    assert_eq!(target.text(), *b"immediat");
-    drop(pair);
+fn transfers_on_each_device() {
+    guest::each(|_, device| transfers(device));
 }
 
 #[test]
@@ -241,7 +225,7 @@ fn windows_on_rxe() {
         unsafe { passive.receive(41, &inbox) };
     });
     let window = MemoryWindow::new(&domain).unwrap();
-    let key = next_key(window.key());
+    let key = next_key(window.key);
     let address = memory.remote().address + 4;
     let bind = |key, next_key| {
         Operation::BindWindow(Binding {
@@ -254,7 +238,7 @@ fn windows_on_rxe() {
             access: AccessFlags::REMOTE_WRITE,
         })
     };
-    pair.passive.post_entries(bind(window.key(), key), &[], SendFlags::empty());
+    pair.passive.post_entries(bind(window.key, key), &[], SendFlags::empty());
     let words = Buffer::new(&domain, b"bind");
     pair.active.post(Operation::Write(RemoteMemory { address, key }), &words);
     assert_eq!(memory.text(), *b"....bind....");
@@ -267,14 +251,14 @@ fn windows_on_rxe() {
     assert_eq!(memory.text(), *b"....next....");
     pair.active.post(Operation::SendInvalidate(again), &words);
     let done = pair.passive.complete(1);
-    assert_eq!((done[0].wr_id, done[0].told), (41, Some(Told::Invalidated(again))));
+    assert_eq!((done[0].0, done[0].1.told), (41, Some(Told::Invalidated(again))));
     // The key gives no access after that.
     let entries = [words.entry()];
     let operation = Operation::Write(RemoteMemory { address, key: again });
     let request = SendRequest { id: 52, operation, entries: &entries, flags: SendFlags::SIGNALED };
     // SAFETY: the buffer lives until the completion.
     unsafe { pair.active.queue_pair.post_send(&[request]) }.unwrap();
-    assert_eq!(pair.active.complete(1)[0].status, WcStatus::REM_ACCESS_ERR);
+    assert_eq!(pair.active.complete(1)[0].1.status, WcStatus::REM_ACCESS_ERR);
     // Before its queue pair, which would wait for it.
     drop(window);
     drop(pair);
@@ -304,12 +288,11 @@ fn shared_receives(device: &Device) {
     for (place, id) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
         pairs[place].active.post(Operation::Send, &words);
         let done = pairs[place].passive.complete(1);
-        assert_eq!((done[0].wr_id, done[0].status), (id, WcStatus::SUCCESS));
-        assert_eq!(done[0].qp_num, pairs[place].passive.queue_pair.number());
+        assert_eq!((done[0].0, done[0].1.status), (id, WcStatus::SUCCESS));
         assert_eq!(inbox[id as usize].text(), *b"to share");
     }
     let resized = shared.resize(64);
-    if context.transport() == Transport::InfiniBand {
+    if !context.is_iwarp() {
         resized.unwrap();
         for id in 0..64 {
             // SAFETY: as above.
@@ -324,25 +307,6 @@ fn shared_receives(device: &Device) {
 #[test]
 fn shared_receive_queues_on_each_device() {
     guest::each(|_, device| shared_receives(device));
-}
-
-// CQ-06: a queue that grows keeps what it has.
-#[test]
-fn completion_queues_can_be_resized_on_rxe() {
-    let Some(guest) = Guest::enter() else { return };
-    let device = guest.rxe();
-    let (context, domain) = open(&device);
-    let inbox = Buffer::new(&domain, &[0; 8]);
-    let pair = Pair::connect(&device, &context, &domain, None, |passive| {
-        // SAFETY: the buffer outlives the pair.
-        unsafe { passive.receive(41, &inbox) };
-    });
-    pair.active.post(Operation::Send, &inbox);
-    let before = pair.passive.queue.entries();
-    pair.passive.queue.resize(before * 4).unwrap();
-    assert!(pair.passive.queue.entries() >= before * 4);
-    assert_eq!(pair.passive.complete(1)[0].wr_id, 41);
-    drop(pair);
 }
 
 #[test]

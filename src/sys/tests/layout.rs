@@ -9,9 +9,8 @@ use std::{env, fs, process};
 
 use crate::sys::ffi::every as ffi;
 
+use crate::status::porting::CmEvent;
 use crate::status::{DeviceEvent, WcStatus};
-use crate::sys::channel::event;
-use crate::sys::device::async_event;
 use crate::sys::ffi::{number, reg_dmabuf_mr};
 use crate::sys::post::ScatterEntry;
 
@@ -104,56 +103,16 @@ fn structures() -> Vec<Question> {
     }
 }
 
-/// Numbers: the name in C is a prefix and the name here.
-macro_rules! numbers {
-    ($($prefix:literal $module:ident { $($name:ident),* $(,)? })*) => {
-        vec![$($({
-            let name = concat!($prefix, stringify!($name)).to_owned();
-            (name.clone(), i64::from($module::$name), name)
-        }),*),*]
-    };
-}
-
 fn numbers() -> Vec<Question> {
-    let mut questions: Vec<Question> = numbers! {
-        // Not ADDRINFO_RESOLVED, which is younger than the oldest headers.
-        "RDMA_CM_EVENT_" event {
-            ADDR_RESOLVED, ADDR_ERROR, ROUTE_RESOLVED, ROUTE_ERROR, CONNECT_REQUEST, CONNECT_RESPONSE,
-            CONNECT_ERROR, UNREACHABLE, REJECTED, ESTABLISHED, DISCONNECTED, DEVICE_REMOVAL, MULTICAST_JOIN,
-            MULTICAST_ERROR, ADDR_CHANGE, TIMEWAIT_EXIT,
-        }
-        "IBV_EVENT_" async_event {
-            CQ_ERR, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, PATH_MIG, PATH_MIG_ERR,
-            DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, LID_CHANGE, PKEY_CHANGE, SM_CHANGE, SRQ_ERR, SRQ_LIMIT_REACHED,
-            QP_LAST_WQE_REACHED, CLIENT_REREGISTER, GID_CHANGE, WQ_FATAL,
-        }
-        "" number {
-            IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_QPT_RC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
-            IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-            IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV,
-            IBV_WR_BIND_MW, IBV_MW_TYPE_2, IBV_ATOMIC_NONE, IBV_ATOMIC_GLOB, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, RDMA_PS_TCP, RDMA_OPTION_ID,
-            RDMA_OPTION_ID_TOS,
-            RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_ACK_TIMEOUT,
-        }
-        "IBV_" number {
-            ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC, ACCESS_MW_BIND,
-            ACCESS_RELAXED_ORDERING,
-            SEND_FENCE, SEND_SIGNALED, SEND_SOLICITED, SEND_INLINE, WC_WITH_IMM, WC_WITH_INV, WC_IP_CSUM_OK, SRQ_MAX_WR,
-            DEVICE_SRQ_RESIZE, DEVICE_MEM_MGT_EXTENSIONS, DEVICE_MEM_WINDOW_TYPE_2A, DEVICE_MEM_WINDOW_TYPE_2B,
-            QP_STATE, QP_ACCESS_FLAGS, QP_MIN_RNR_TIMER,
-        }
-    };
+    let question = |name: String, number: i64| (name.clone(), number, name);
+    let mut questions: Vec<_> =
+        number::ALL.iter().map(|(name, number)| question((*name).to_owned(), *number)).collect();
     let statuses = WcStatus::ALL.iter().map(|status| ("IBV_WC_", status.name(), status.code()));
     let events = DeviceEvent::ALL.iter().map(|event| ("IBV_EVENT_", event.name(), event.code()));
-    for (prefix, name, number) in statuses.chain(events) {
-        let name = format!("{prefix}{}", name.expect("each of them has one"));
-        questions.push((name.clone(), number.into(), name));
-    }
-    for (name, number) in [
-        ("IBV_QP_MAX_QP_RD_ATOMIC", number::QP_MAX_READ_ATOMIC),
-        ("IBV_QP_MAX_DEST_RD_ATOMIC", number::QP_MAX_DEST_READ_ATOMIC),
-    ] {
-        questions.push((name.into(), number.into(), name.into()));
+    let cm_events = CmEvent::ALL.iter().map(|event| ("RDMA_CM_EVENT_", event.name(), event.code()));
+    for (prefix, name, number) in statuses.chain(events).chain(cm_events) {
+        let name = name.expect("each of them has one");
+        questions.push(question(format!("{prefix}{name}"), number.into()));
     }
     questions.push((
         "a kind of event".into(),

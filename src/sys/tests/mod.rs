@@ -1,6 +1,5 @@
 //! Tests of the handles: against the C headers, on a machine without devices, and on real ones in the guest.
 
-mod connection;
 mod data;
 mod devices;
 mod guest;
@@ -8,7 +7,7 @@ mod layout;
 
 use std::io;
 
-use super::channel::{self, EventChannel};
+use super::channel::EventChannel;
 use super::device::{self, Context};
 
 /// Returns whether this machine has a device, or could get one while the tests run.
@@ -31,10 +30,4 @@ fn calls_without_devices_return_errors() {
         assert_ne!(error.raw_os_error(), None, "{error}");
         assert_ne!(error.kind(), io::ErrorKind::WouldBlock);
     }
-}
-
-#[test]
-fn events_have_names() {
-    assert_eq!(channel::event::name(channel::event::CONNECT_RESPONSE), "CONNECT_RESPONSE");
-    assert_eq!(channel::event::name(4711), "unknown");
 }

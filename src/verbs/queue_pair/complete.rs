@@ -13,9 +13,9 @@ use crate::inflight::{self, Completed, CompletionInfo};
 use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
 use crate::sync::Mutex;
-use crate::sys::Told;
+use crate::sys::{Told, WcResult};
 use crate::verbs::routes::{CompletionHandler, ConnectionEffects, Effects, RequestId};
-use crate::verbs::work_queue::{Outstanding, WcResult, WindowChange, status_of};
+use crate::verbs::work_queue::{Outstanding, WindowChange, status_of};
 
 /// A completion: the key of the device's queue pair, the id of the request, and its result.
 pub(super) type RawCompletion = (u32, u64, WcResult);

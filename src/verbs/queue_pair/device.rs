@@ -25,7 +25,8 @@ pub(crate) struct DeviceQp {
     // it.
     pub(crate) queue_pair: sys::QueuePair,
     route: Route,
-    receives: Option<Arc<Receives>>,
+    /// The shared receives that it takes from.
+    pub(crate) receives: Option<Arc<Receives>>,
     /// Notified when the device reports that it takes no further receive of a shared queue.
     pub(crate) last_receive: Arc<Notify>,
     changes: Mutex<Changes>,
@@ -94,7 +95,7 @@ impl DeviceQp {
         };
         let queue_pair = make(route.sends.completions(), route.received().completions())?;
         if receives.is_some() {
-            route.add_number(queue_pair.number());
+            route.add_number(queue_pair.number);
         }
         let destroyed = Destroyed { free: false, then: Arc::default() };
         let (last_receive, changes) = (Arc::default(), Mutex::default());
@@ -186,11 +187,6 @@ impl DeviceQp {
         self.route.rooms().any(|room| room.is_in(key))
     }
 
-    /// Returns the shared receives that it takes from.
-    pub(crate) fn receives(&self) -> Option<&Arc<Receives>> {
-        self.receives.as_ref()
-    }
-
     /// Returns the key that its completions carry.
     pub(crate) fn key(&self) -> u32 {
         self.route.key
@@ -246,7 +242,7 @@ impl Route {
         let receives = if at_receives > 0 { Some(Room::new(received.0, at_receives)?) } else { None };
         let key = context.routes.register(owner.clone());
         let route = Self { sends, receives, shared, key, number: None, context: context.clone() };
-        route.rooms().for_each(|room| room.group().routes().add(key, owner.clone()));
+        route.rooms().for_each(|room| room.group.routes.add(key, owner.clone()));
         Ok(route)
     }
 
@@ -262,7 +258,7 @@ impl Route {
     /// Registers the number of the queue pair, by which completions of shared receives name it.
     fn add_number(&mut self, number: u32) {
         self.number = Some(number);
-        self.received().group().routes().add_number(number, self.key);
+        self.received().group.routes.add_number(number, self.key);
         self.context.routes.add_number(number, self.key);
     }
 
@@ -282,7 +278,7 @@ impl Drop for Route {
     fn drop(&mut self) {
         // The room is only free when nothing of this queue pair is left in it.
         self.collect();
-        self.rooms().for_each(|room| room.group().routes().deregister(self.key, self.number));
+        self.rooms().for_each(|room| room.group.routes.deregister(self.key, self.number));
         self.context.routes.deregister(self.key, self.number);
     }
 }

@@ -13,9 +13,10 @@ use super::keepalive::Silence;
 use super::post::Deferred;
 use crate::inflight::{Payload, Ticket, WakeList};
 use crate::status::Status;
+use crate::sys::WcResult;
 use crate::verbs::memory::Window;
 use crate::verbs::receive_queue::Receives;
-use crate::verbs::work_queue::{WcResult, WorkQueue};
+use crate::verbs::work_queue::WorkQueue;
 
 /// The queue pairs of the device that a queue pair has had.
 #[derive(Default)]
@@ -144,7 +145,7 @@ impl Generations {
         };
         self.newest = Newest::Ending(Ending {
             key: current.qp.key(),
-            receives: current.qp.receives().cloned(),
+            receives: current.qp.receives.clone(),
             last_receive: current.qp.last_receive.clone(),
             flushed: current.flushed,
             silence: std::mem::take(&mut current.silence),
@@ -183,7 +184,7 @@ impl Generations {
     /// Takes the receive at this place of the shared queue, which the newest one has completed.
     pub(super) fn take_shared(&self, place: u32) -> Option<(Ticket, Payload)> {
         let receives = match &self.newest {
-            Newest::Current(current) => current.qp.receives(),
+            Newest::Current(current) => current.qp.receives.as_ref(),
             Newest::Ending(ending) => ending.receives.as_ref(),
             Newest::Ended => None,
         };

@@ -19,10 +19,10 @@ use super::{QueuePair, State};
 use crate::error::{Reason, WcError};
 use crate::proto::qp::QueuePairState;
 use crate::status::{Status, WcStatus};
-use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
+use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest, WcResult};
 use crate::verbs::context::AdapterContext;
 use crate::verbs::routes::{CompletionHandler, Effects, RequestId, TICKS};
-use crate::verbs::work_queue::{WcResult, nothing};
+use crate::verbs::work_queue::nothing;
 
 /// The silence of a peer, in ticks.
 #[derive(Default)]

@@ -194,7 +194,13 @@ impl QueuePair {
     ) -> Result<(), PostErrorKind> {
         let WindowRequest { ticket, flags } = request;
         let mut state = self.lock();
+        let mut refused = None;
         let posted = self.admits(&mut state, OpKind::Bind, 0).and_then(|(current, queue)| {
+            // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
+            if self.ring_for(current) {
+                refused = Some(current.qp.key());
+                return Err(PostErrorKind::ConnectionInvalid);
+            }
             let options = send_flags(flags) | SendFlags::SIGNALED;
             let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
             outstanding.window_change = self.bind_window(current, queue.next(), window, target, options)?;
@@ -203,7 +209,11 @@ impl QueuePair {
             Ok(())
         });
         drop(state);
-        posted.map_err(|kind| self.explain(kind))
+        let posted = posted.map_err(|kind| self.explain(kind));
+        if let Some(key) = refused {
+            self.doorbell_refused(key);
+        }
+        posted
     }
 
     /// Posts the invalidation of a window.
@@ -414,12 +424,7 @@ impl QueuePair {
         target: BindTarget<&Arc<Registration>>,
         flags: SendFlags,
     ) -> Result<WindowChange, PostErrorKind> {
-        // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
         let key = current.qp.key();
-        if self.ring_for(current) {
-            self.broke_later(key);
-            return Err(PostErrorKind::ConnectionInvalid);
-        }
         let BindTarget { registration, range, access } = target;
         let free = window.take_free().map_err(|error| match error {
             RegisterError::DeviceRemoved => PostErrorKind::DeviceRemoved,
@@ -451,13 +456,6 @@ impl QueuePair {
         let before = window.bind(free, registration, range, key);
         current.add_window(window);
         Ok(WindowChange::Binding(Box::new((window.clone(), before))))
-    }
-
-    /// Ends the connection, without the lock, because a request was refused.
-    fn broke_later(&self, key: u32) {
-        if let Some(me) = self.me.upgrade() {
-            self.adapter.runtime.spawn(async move { me.doorbell_refused(key) });
-        }
     }
 
     /// Returns the error of a post to a queue that holds as many requests as it can.

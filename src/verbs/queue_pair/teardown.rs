@@ -34,8 +34,9 @@ use crate::provider::connector::Job;
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::MutexGuard;
+use crate::sys::WcResult;
 use crate::verbs::routes::{CompletionHandler, Effects, RequestId};
-use crate::verbs::work_queue::{Outstanding, WcResult, WorkQueue, status_of};
+use crate::verbs::work_queue::{Outstanding, WorkQueue, status_of};
 
 /// The longest wait for the event of the last receive, which firmware raises within milliseconds. Not every driver
 /// raises it.
@@ -225,7 +226,7 @@ impl QueuePair {
             debug!(%error, "queue pair not moved to the error state");
         }
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
-        let (key, receives) = (device.key(), device.receives().cloned());
+        let (key, receives) = (device.key(), device.receives.clone());
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.

@@ -370,7 +370,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         to.vendor_id = world.card.vendor;
         to.max_qp = 1 << 16;
         to.max_qp_wr = MAX_QP_WR as c_int;
-        to.device_cap_flags = number::DEVICE_MEM_MGT_EXTENSIONS | number::DEVICE_MEM_WINDOW_TYPE_2B;
+        to.device_cap_flags = number::IBV_DEVICE_MEM_MGT_EXTENSIONS | number::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         to.max_sge = MAX_SGE as c_int;
         to.max_sge_rd = MAX_SGE as c_int;
         to.max_cq = 1 << 16;
@@ -391,10 +391,10 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         if world.is_iwarp() {
             // A read has one sink, whose key the peer is told. Windows are of type 1, there are no atomics and no partitions.
             (to.max_sge_rd, to.atomic_cap, to.max_pkeys) = (1, 0, 1);
-            to.device_cap_flags = number::DEVICE_MEM_MGT_EXTENSIONS;
+            to.device_cap_flags = number::IBV_DEVICE_MEM_MGT_EXTENSIONS;
         }
         if !world.card.fixed_shared {
-            to.device_cap_flags |= number::DEVICE_SRQ_RESIZE;
+            to.device_cap_flags |= number::IBV_DEVICE_SRQ_RESIZE;
         }
     }))
 }

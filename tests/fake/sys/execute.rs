@@ -236,7 +236,7 @@ fn local(world: &World, at: usize, source: &Source, writes: bool) -> Result<Vec<
         }
         Source::Pieces(pieces) => {
             let domain = world.queue_pairs[&at].domain;
-            let access = if writes { ACCESS_LOCAL_WRITE } else { 0 };
+            let access = if writes { IBV_ACCESS_LOCAL_WRITE } else { 0 };
             stretches(world, domain, pieces, access).ok_or(Stop::Failed(wc::LOC_PROT_ERR))
         }
     }
@@ -337,7 +337,7 @@ fn take_receive(world: &mut World, at: usize) -> Result<(Receive, Option<Vec<Str
         }
     };
     let receive = receive.ok_or(not_ready)?;
-    let memory = stretches(world, domain, &receive.pieces, ACCESS_LOCAL_WRITE);
+    let memory = stretches(world, domain, &receive.pieces, IBV_ACCESS_LOCAL_WRITE);
     Ok((receive, memory))
 }
 
@@ -396,12 +396,12 @@ fn message(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     let mut completion = done(receive.id, wc::SUCCESS, opcode::RECV, bytes);
     completion.word = send.word;
     match send.opcode {
-        IBV_WR_SEND_WITH_IMM => completion.flags = WC_WITH_IMM,
+        IBV_WR_SEND_WITH_IMM => completion.flags = IBV_WC_WITH_IMM,
         IBV_WR_SEND_WITH_INV => {
             if invalidate(world, peer, send.word).is_none() {
                 return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
             }
-            completion.flags = WC_WITH_INV;
+            completion.flags = IBV_WC_WITH_INV;
         }
         _ => {}
     }
@@ -419,10 +419,10 @@ fn write(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     let from = local(world, at, &send.source, false)?;
     let peer = peer(world, at)?;
     let bytes = length(&from);
-    if !permits(world, peer, ACCESS_REMOTE_WRITE) {
+    if !permits(world, peer, IBV_ACCESS_REMOTE_WRITE) {
         return Err(refuse(world, peer, asynchronous::QP_REQ_ERR, wc::REM_INV_REQ_ERR));
     }
-    let Some(to) = remote(world, peer, send, bytes, ACCESS_REMOTE_WRITE) else {
+    let Some(to) = remote(world, peer, send, bytes, IBV_ACCESS_REMOTE_WRITE) else {
         return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
     };
     let receive = match send.opcode {
@@ -432,7 +432,7 @@ fn write(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     copy(&from, &[to]);
     if let Some(receive) = receive {
         let mut completion = done(receive.id, wc::SUCCESS, opcode::RECV_RDMA_WITH_IMM, bytes);
-        (completion.word, completion.flags) = (send.word, WC_WITH_IMM);
+        (completion.word, completion.flags) = (send.word, IBV_WC_WITH_IMM);
         received(world, peer, completion, send.solicited);
     }
     Ok(bytes)
@@ -454,9 +454,9 @@ fn read(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     let to =
         if world.is_iwarp() { stream::sink(world, at, send)? } else { local(world, at, &send.source, true)? };
     let peer = peer(world, at)?;
-    admits_read(world, at, peer, ACCESS_REMOTE_READ)?;
+    admits_read(world, at, peer, IBV_ACCESS_REMOTE_READ)?;
     let bytes = length(&to);
-    let Some(from) = remote(world, peer, send, bytes, ACCESS_REMOTE_READ) else {
+    let Some(from) = remote(world, peer, send, bytes, IBV_ACCESS_REMOTE_READ) else {
         return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
     };
     copy(&[from], &to);
@@ -469,11 +469,11 @@ fn atomic(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
         return Err(Stop::Failed(wc::LOC_LEN_ERR));
     }
     let peer = peer(world, at)?;
-    admits_read(world, at, peer, ACCESS_REMOTE_ATOMIC)?;
+    admits_read(world, at, peer, IBV_ACCESS_REMOTE_ATOMIC)?;
     if !send.remote.is_multiple_of(size_of::<u64>() as u64) {
         return Err(refuse(world, peer, asynchronous::QP_REQ_ERR, wc::REM_INV_REQ_ERR));
     }
-    let Some(found) = remote(world, peer, send, size_of::<u64>(), ACCESS_REMOTE_ATOMIC) else {
+    let Some(found) = remote(world, peer, send, size_of::<u64>(), IBV_ACCESS_REMOTE_ATOMIC) else {
         return Err(refuse(world, peer, asynchronous::QP_ACCESS_ERR, wc::REM_ACCESS_ERR));
     };
     let target: *mut u64 = std::ptr::with_exposed_provenance_mut(found.start);
@@ -498,9 +498,9 @@ fn bind(world: &mut World, at: usize, send: &Send) -> Result<usize, Stop> {
     let (window, info) = (asked.mw.addr(), asked.bind_info);
     let domain = world.queue_pairs[&at].domain;
     let region = world.regions.get(&info.mr.addr()).ok_or(FAILED)?;
-    let writes = info.mw_access_flags & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
-    let permitted = region.access & ACCESS_MW_BIND != 0
-        && (!writes || region.access & ACCESS_LOCAL_WRITE != 0)
+    let writes = info.mw_access_flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    let permitted = region.access & IBV_ACCESS_MW_BIND != 0
+        && (!writes || region.access & IBV_ACCESS_LOCAL_WRITE != 0)
         && within(info.addr, info.length, region.start, region.length)
         && region.domain == domain;
     let known = world.windows.get(&window).ok_or(FAILED)?;

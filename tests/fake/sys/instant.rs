@@ -148,7 +148,7 @@ unsafe extern "C" fn post_send(
                 IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => opcode::RDMA_WRITE,
                 _ => break,
             };
-            if request.send_flags & SEND_SIGNALED != 0 {
+            if request.send_flags & IBV_SEND_SIGNALED != 0 {
                 let done = Completion {
                     id: request.wr_id,
                     status: wc::SUCCESS,

@@ -187,11 +187,11 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     /// The flags that the kernel takes, and no other.
-    const FLAGS: u32 = number::ACCESS_LOCAL_WRITE
-        | number::ACCESS_REMOTE_WRITE
-        | number::ACCESS_REMOTE_READ
-        | number::ACCESS_REMOTE_ATOMIC
-        | number::ACCESS_RELAXED_ORDERING;
+    const FLAGS: u32 = number::IBV_ACCESS_LOCAL_WRITE
+        | number::IBV_ACCESS_REMOTE_WRITE
+        | number::IBV_ACCESS_REMOTE_READ
+        | number::IBV_ACCESS_REMOTE_ATOMIC
+        | number::IBV_ACCESS_RELAXED_ORDERING;
     pointer(world::enter("ibv_reg_dmabuf_mr").and_then(|mut world| {
         live(&mut world.domains, domain);
         if !world.card.dmabuf {
@@ -217,8 +217,8 @@ impl World {
         mapping: Option<Mapping>,
     ) -> Answer<*mut ibv_mr> {
         let world = self;
-        let writes = access & (number::ACCESS_REMOTE_WRITE | number::ACCESS_REMOTE_ATOMIC) != 0;
-        if writes && access & number::ACCESS_LOCAL_WRITE == 0 || length == 0 {
+        let writes = access & (number::IBV_ACCESS_REMOTE_WRITE | number::IBV_ACCESS_REMOTE_ATOMIC) != 0;
+        if writes && access & number::IBV_ACCESS_LOCAL_WRITE == 0 || length == 0 {
             return Err(libc::EINVAL);
         }
         // SAFETY: the domain is live.

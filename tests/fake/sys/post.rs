@@ -81,7 +81,7 @@ impl Send {
     unsafe fn of(raw: &ibv_send_wr, room: &ibv_qp_cap) -> Answer<Self> {
         // SAFETY: the caller's.
         let pieces = unsafe { pieces(raw.sg_list, raw.num_sge, room.max_send_sge) }?;
-        let inline = raw.send_flags & SEND_INLINE != 0;
+        let inline = raw.send_flags & IBV_SEND_INLINE != 0;
         let source = if inline {
             // SAFETY: the caller's.
             Source::Inline(unsafe { copied(&pieces, room.max_inline_data) }?)
@@ -91,8 +91,8 @@ impl Send {
         let mut send = Self {
             id: raw.wr_id,
             opcode: raw.opcode,
-            signaled: raw.send_flags & SEND_SIGNALED != 0,
-            solicited: raw.send_flags & SEND_SOLICITED != 0,
+            signaled: raw.send_flags & IBV_SEND_SIGNALED != 0,
+            solicited: raw.send_flags & IBV_SEND_SOLICITED != 0,
             source,
             // SAFETY: both members are integers.
             word: unsafe { raw.imm_data_invalidated_rkey_union.imm_data },

@@ -231,20 +231,20 @@ fn check_room(room: &ibv_qp_cap, shared: bool) -> Answer<()> {
 fn required(dress: Dress, from: u32, to: u32) -> Answer<u32> {
     match (from, to) {
         // The driver connects, and changes these states by itself.
-        (QPS_RESET, IBV_QPS_INIT) if dress == Dress::Iwarp => Ok(attribute::PORT | QP_ACCESS_FLAGS),
+        (QPS_RESET, IBV_QPS_INIT) if dress == Dress::Iwarp => Ok(attribute::PORT | IBV_QP_ACCESS_FLAGS),
         (_, IBV_QPS_RTR) | (IBV_QPS_RTR, IBV_QPS_RTS) if dress == Dress::Iwarp => Err(libc::EINVAL),
-        (QPS_RESET, IBV_QPS_INIT) => Ok(attribute::PKEY_INDEX | attribute::PORT | QP_ACCESS_FLAGS),
+        (QPS_RESET, IBV_QPS_INIT) => Ok(attribute::PKEY_INDEX | attribute::PORT | IBV_QP_ACCESS_FLAGS),
         (IBV_QPS_INIT, IBV_QPS_RTR) => Ok(attribute::AV
             | attribute::PATH_MTU
             | attribute::DEST_QPN
             | attribute::RQ_PSN
-            | QP_MAX_DEST_READ_ATOMIC
-            | QP_MIN_RNR_TIMER),
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER),
         (IBV_QPS_RTR, IBV_QPS_RTS) => Ok(attribute::TIMEOUT
             | attribute::RETRY_CNT
             | attribute::RNR_RETRY
             | attribute::SQ_PSN
-            | QP_MAX_READ_ATOMIC),
+            | IBV_QP_MAX_QP_RD_ATOMIC),
         (_, IBV_QPS_ERR | QPS_RESET) => Ok(0),
         (IBV_QPS_INIT, IBV_QPS_INIT) | (IBV_QPS_RTS, IBV_QPS_RTS) => Ok(0),
         _ => Err(libc::EINVAL),
@@ -274,8 +274,8 @@ fn merge(
     if !(port && partition && path && kind && known) {
         return Err(libc::EINVAL);
     }
-    if has(QP_MAX_READ_ATOMIC) && from.max_rd_atomic > MAX_READS
-        || has(QP_MAX_DEST_READ_ATOMIC) && from.max_dest_rd_atomic > MAX_READS
+    if has(IBV_QP_MAX_QP_RD_ATOMIC) && from.max_rd_atomic > MAX_READS
+        || has(IBV_QP_MAX_DEST_RD_ATOMIC) && from.max_dest_rd_atomic > MAX_READS
     {
         return Err(libc::EINVAL);
     }
@@ -287,15 +287,15 @@ fn merge(
     take(attribute::PORT, |into, from| into.port_num = from.port_num);
     take(attribute::PKEY_INDEX, |into, from| into.pkey_index = from.pkey_index);
     take(attribute::AV, |into, from| into.ah_attr = from.ah_attr);
-    take(QP_ACCESS_FLAGS, |into, from| into.qp_access_flags = from.qp_access_flags);
+    take(IBV_QP_ACCESS_FLAGS, |into, from| into.qp_access_flags = from.qp_access_flags);
     take(attribute::DEST_QPN, |into, from| into.dest_qp_num = from.dest_qp_num);
     take(attribute::PATH_MTU, |into, from| into.path_mtu = from.path_mtu);
-    take(QP_MIN_RNR_TIMER, |into, from| into.min_rnr_timer = from.min_rnr_timer);
+    take(IBV_QP_MIN_RNR_TIMER, |into, from| into.min_rnr_timer = from.min_rnr_timer);
     take(attribute::TIMEOUT, |into, from| into.timeout = from.timeout);
     take(attribute::RETRY_CNT, |into, from| into.retry_cnt = from.retry_cnt);
     take(attribute::RNR_RETRY, |into, from| into.rnr_retry = from.rnr_retry);
-    take(QP_MAX_READ_ATOMIC, |into, from| into.max_rd_atomic = from.max_rd_atomic);
-    take(QP_MAX_DEST_READ_ATOMIC, |into, from| into.max_dest_rd_atomic = from.max_dest_rd_atomic);
+    take(IBV_QP_MAX_QP_RD_ATOMIC, |into, from| into.max_rd_atomic = from.max_rd_atomic);
+    take(IBV_QP_MAX_DEST_RD_ATOMIC, |into, from| into.max_dest_rd_atomic = from.max_dest_rd_atomic);
     Ok(())
 }
 
@@ -316,8 +316,8 @@ unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask:
         // SAFETY: the caller's structure.
         let to = unsafe { &*to };
         let mask = mask as u32;
-        let next = if mask & QP_STATE != 0 { to.qp_state } else { queue_pair.state };
-        let needs = if mask & QP_STATE != 0 { required(rules.0, queue_pair.state, next)? } else { 0 };
+        let next = if mask & IBV_QP_STATE != 0 { to.qp_state } else { queue_pair.state };
+        let needs = if mask & IBV_QP_STATE != 0 { required(rules.0, queue_pair.state, next)? } else { 0 };
         if mask & needs != needs {
             return Err(libc::EINVAL);
         }
@@ -337,25 +337,6 @@ unsafe extern "C" fn ibv_modify_qp(raw: *mut ibv_qp, to: *mut ibv_qp_attr, mask:
         }
         execute::run(&mut world, raw.addr());
         Ok(())
-    }))
-}
-
-/// # Safety
-/// As its manual page says.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp(
-    raw: *mut ibv_qp,
-    to: *mut ibv_qp_attr,
-    _mask: c_int,
-    initial: *mut ibv_qp_init_attr,
-) -> c_int {
-    number_of(world::enter("ibv_query_qp").map(|mut world| {
-        let queue_pair = live(&mut world.queue_pairs, raw);
-        let attributes = ibv_qp_attr { qp_state: queue_pair.state, ..queue_pair.attributes };
-        // SAFETY: the caller's structure.
-        unsafe { to.write(attributes) };
-        // SAFETY: as above.
-        unsafe { (*initial).cap = queue_pair.room };
     }))
 }
 

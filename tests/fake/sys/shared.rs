@@ -101,7 +101,7 @@ unsafe extern "C" fn ibv_modify_srq(raw: *mut ibv_srq, to: *mut ibv_srq_attr, ma
         // SAFETY: the caller's structure.
         let to = unsafe { &*to };
         let mask = mask as u32;
-        if mask & number::SRQ_MAX_WR != 0 {
+        if mask & number::IBV_SRQ_MAX_WR != 0 {
             let room = to.max_wr as usize;
             // The error of the drivers, whichever the reason.
             if fixed || to.max_wr > MAX_SRQ_WR || room < queue.receives.len() + queue.taken {

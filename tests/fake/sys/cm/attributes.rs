@@ -35,7 +35,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
                 // Looked for in the table of the moment.
                 to.pkey_index = partitions.index(place.key)?;
                 (to.port_num, to.qp_access_flags) = (place.port, 0);
-                attribute::PKEY_INDEX | attribute::PORT | QP_ACCESS_FLAGS
+                attribute::PKEY_INDEX | attribute::PORT | IBV_QP_ACCESS_FLAGS
             }
             IBV_QPS_RTR => {
                 // The port of the peer is that of its address.
@@ -50,7 +50,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
             _ => return Err(libc::EINVAL),
         };
         // SAFETY: the caller's number.
-        unsafe { *mask = (QP_STATE | named) as c_int };
+        unsafe { *mask = (IBV_QP_STATE | named) as c_int };
         Ok(())
     }))
 }
@@ -59,8 +59,9 @@ unsafe extern "C" fn rdma_init_qp_attr(
 fn iwarp(place: Place, to: &mut ibv_qp_attr) -> Answer<u32> {
     match to.qp_state {
         IBV_QPS_INIT | IBV_QPS_RTR => {
-            (to.port_num, to.qp_access_flags) = (place.port, ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ);
-            Ok(QP_STATE | attribute::PORT | QP_ACCESS_FLAGS)
+            (to.port_num, to.qp_access_flags) =
+                (place.port, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+            Ok(IBV_QP_STATE | attribute::PORT | IBV_QP_ACCESS_FLAGS)
         }
         IBV_QPS_RTS => Ok(attribute::PORT),
         _ => Err(libc::EINVAL),
@@ -91,8 +92,8 @@ fn ready_to_receive(id: &Id, place: Place, dlid: u16, to: &mut ibv_qp_attr) -> A
         | attribute::PATH_MTU
         | attribute::DEST_QPN
         | attribute::RQ_PSN
-        | QP_MAX_DEST_READ_ATOMIC
-        | QP_MIN_RNR_TIMER)
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER)
 }
 
 fn ready_to_send(id: &Id, to: &mut ibv_qp_attr) -> Answer<u32> {
@@ -108,5 +109,5 @@ fn ready_to_send(id: &Id, to: &mut ibv_qp_attr) -> Answer<u32> {
         | attribute::RETRY_CNT
         | attribute::RNR_RETRY
         | attribute::SQ_PSN
-        | QP_MAX_READ_ATOMIC)
+        | IBV_QP_MAX_QP_RD_ATOMIC)
 }

@@ -33,7 +33,7 @@ pub(super) fn answered(world: &mut World, at: usize, send: Send, outcome: Result
 pub(super) fn sink(world: &World, at: usize, send: &Send) -> Result<Vec<Stretch>, Stop> {
     let domain = world.queue_pairs[&at].domain;
     let Source::Pieces(pieces) = &send.source else { return Err(Stop::Failed(wc::LOC_PROT_ERR)) };
-    let sink = stretches(world, domain, pieces, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE);
+    let sink = stretches(world, domain, pieces, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     sink.ok_or(Stop::Failed(wc::LOC_ACCESS_ERR))
 }
 
