@@ -172,7 +172,6 @@ by_provider_enums! {
 pub(crate) type Queues = params::Queues<SharedReceives, CompletionQueue>;
 
 impl Provider {
-    /// Returns the kind of the provider.
     pub(crate) fn kind(&self) -> ProviderKind {
         by_provider!(self, Self::Soft(..) => ProviderKind::Soft, Self::Verbs(_) => ProviderKind::Verbs)
     }
@@ -232,7 +231,6 @@ impl Provider {
         by_provider!(self, Self::Soft(host, _) => host.is_this_machine(), Self::Verbs(_) => true)
     }
 
-    /// Opens an adapter.
     pub(crate) fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
         Ok(by_provider!(
             self,
@@ -245,12 +243,10 @@ impl Provider {
 }
 
 impl WeakAdapter {
-    /// Returns the adapter if it is open.
     pub(crate) fn upgrade(&self) -> Option<Adapter> {
         Some(make!(self, Adapter, adapter => adapter.upgrade()?, adapter => adapter.upgrade()?))
     }
 
-    /// Returns whether the adapter is open.
     pub(crate) fn is_open(&self) -> bool {
         dispatch!(self, adapter => adapter.strong_count() > 0)
     }
@@ -269,7 +265,6 @@ impl Adapter {
         /// Returns its properties, limits and abilities, with the addresses that it has now.
         pub(crate) fn current_info(&self) -> AdapterInfo;
 
-        /// Returns whether it was removed.
         #[inline]
         pub(crate) fn is_removed(&self) -> bool;
 
@@ -302,7 +297,6 @@ impl Adapter {
         only_soft!(self, adapter => adapter.is_of_this_thread(), true)
     }
 
-    /// Makes a queue pair.
     pub(crate) fn queue_pair(&self, parts: QueuePairParts, queues: Queues) -> Result<QueuePair, OpenError> {
         // Every queue belongs to the adapter that it was made from, which the caller has checked.
         macro_rules! own {
@@ -369,7 +363,6 @@ impl Adapter {
         ))
     }
 
-    /// Makes a connector that is not bound.
     pub(crate) fn connector(&self) -> Connector {
         make!(
             self,
@@ -379,7 +372,6 @@ impl Adapter {
         )
     }
 
-    /// Makes a listener that is not bound.
     pub(crate) fn listener(&self) -> Listener {
         make!(
             self,
@@ -389,7 +381,6 @@ impl Adapter {
         )
     }
 
-    /// Makes a memory window that is not bound.
     pub(crate) fn window(&self) -> Result<Window, RegisterError> {
         Ok(make!(
             self,
@@ -494,7 +485,6 @@ impl Registration {
         #[inline]
         pub(crate) fn address(&self) -> u64;
 
-        /// Returns the rights it was registered with.
         #[inline]
         pub(crate) fn access(&self) -> Access;
 
@@ -603,7 +593,6 @@ impl QueuePair {
         )
     }
 
-    /// Posts the invalidation of a window.
     pub(crate) fn post_invalidate(
         &self,
         request: WindowRequest,

@@ -14,7 +14,6 @@ use crate::error::{BindError, OpenError};
 use crate::net::kernel::interfaces::AddressMonitor;
 use crate::types::AdapterId;
 
-/// Returns the unspecified address of a family.
 pub(super) fn unspecified(v4: bool) -> IpAddr {
     if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
@@ -105,7 +104,6 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns whether such an address can appear.
     pub(super) fn can_appear(&self) -> bool {
         let only = self.only.as_ref();
         if self.has_wildcard {
@@ -204,7 +202,6 @@ impl Served {
         !known.any(|(by, known)| known == ip && (by == kind || by == ProviderKind::Verbs))
     }
 
-    /// Binds the listeners that are missing.
     fn bind_missing(&mut self) -> Vec<(Adapter, Listener)> {
         // An adapter that was removed takes its listeners along; its addresses may come back.
         self.by.retain(|(adapter, ..)| !adapter.is_removed());

@@ -494,7 +494,6 @@ impl StreamEngine {
         }
     }
 
-    /// Returns the message of a receive.
     fn decode_message(
         &self,
         state: &State,

@@ -175,7 +175,6 @@ impl Owned {
         self.0.memory.block.len()
     }
 
-    /// Returns memory of length 0.
     pub(crate) fn empty() -> Self {
         Self::of(Block::empty())
     }
@@ -319,7 +318,6 @@ impl Shared {
         copy
     }
 
-    /// Returns all of the memory as a slice.
     pub(crate) fn whole(self) -> Slice {
         let length = self.len();
         Slice { memory: self, offset: 0, length }
@@ -379,13 +377,11 @@ impl Slice {
         self.is_host_mapped()
     }
 
-    /// Returns the place of the slice in its memory.
     #[cfg(feature = "soft")]
     pub(crate) fn place(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.length
     }
 
-    /// Returns the memory of the slice.
     pub(crate) fn into_shared(self) -> Shared {
         self.memory
     }

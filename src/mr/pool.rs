@@ -200,7 +200,6 @@ impl Drop for Claim {
 }
 
 impl Pool {
-    /// Creates a pool without buffers.
     pub(crate) fn new(adapter: &Adapter, config: PoolConfig) -> Result<Self, RegisterError> {
         check_length(adapter, config.length)?;
         let PoolConfig { length, maximum } = config;

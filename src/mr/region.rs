@@ -413,7 +413,6 @@ pub struct OwnedRegion<M> {
 }
 
 impl<M: OwnedMemory> OwnedRegion<M> {
-    /// Registers an allocation.
     pub(crate) async fn register(
         adapter: &Adapter,
         memory: M,

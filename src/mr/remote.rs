@@ -131,17 +131,14 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// Creates a window that is not bound.
     pub(crate) fn new(adapter: &Adapter) -> Result<Self, RegisterError> {
         Ok(Self { provider: adapter.window()?, domain: adapter.domain() })
     }
 
-    /// Returns the window of the provider.
     pub(crate) fn provider(&self) -> &backend::Window {
         &self.provider
     }
 
-    /// Returns the protection domain.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }

@@ -120,12 +120,9 @@ impl<R> Requests<R> {
 pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// The state under the lock.
     type State: AsMut<Requests<Self::Request>>;
-    /// A request that has arrived.
     type Request: Send;
-    /// The connector of a request.
     type Connector;
 
-    /// Takes the lock.
     fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Returns the connector of a request that is handed out.

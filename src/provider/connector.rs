@@ -45,10 +45,8 @@ pub(crate) fn next_id() -> ConnectionId {
     ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The answer to a call.
 type Answer = Result<(), Failure>;
 
-/// Returns the status of an answer.
 fn status_of(answer: &Answer) -> Status {
     answer.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS)
 }
@@ -266,7 +264,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Returns the number of the connector in `tracing` output.
     fn id(&self) -> ConnectionId;
 
-    /// Takes the lock.
     fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Carries out any action but `Finish`.
@@ -439,7 +436,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().peer.unwrap_or(NONE)
     }
 
-    /// Polls for the answer to a call.
     fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Answer> {
         let mut state = self.lock();
         let Some(call) = state.as_mut().answers.of(op) else { return Poll::Pending };
@@ -463,13 +459,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         polled.map(|_answer| ())
     }
 
-    /// Takes the answer to a call, if it has one.
     #[cfg(feature = "soft")]
     fn take_answer(&self, op: Op) -> Option<Answer> {
         self.lock().as_mut().answers.of(op).and_then(Waiter::take)
     }
 
-    /// Waits for the answer to a call.
     fn answer(&self, op: Op) -> impl Future<Output = Answer> + Send {
         std::future::poll_fn(move |cx| self.poll_answer(op, cx))
     }
@@ -500,9 +494,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     }
 
     /// Disconnects (`IND2Connector::Disconnect`).
-    ///
-    /// # Errors
-    /// See [`DisconnectError`].
     fn disconnect(&self) -> impl Future<Output = Result<(), DisconnectError>> + Send {
         async {
             let limit = self.disconnect_timeout();
@@ -532,7 +523,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().machine.loss()
     }
 
-    /// Returns whether the connection is established.
     fn is_connected(&self) -> bool {
         self.lock().as_mut().phase() == Phase::Connected
     }
@@ -737,7 +727,6 @@ fn call(input: &Input) -> Option<&'static str> {
     }
 }
 
-/// Returns the name of a call by its operation.
 fn call_of(op: Op) -> Option<&'static str> {
     match op {
         Op::Connect => Some("connect"),

@@ -189,9 +189,6 @@ impl Member for Inner {
 
 impl CompletionQueue {
     /// Creates an empty queue.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn new(adapter: &backend::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
@@ -199,9 +196,6 @@ impl CompletionQueue {
     }
 
     /// Creates an empty queue over a queue of the device that other queues share.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn over(
         adapter: &backend::Adapter,
         device: backend::CompletionQueue,
@@ -219,7 +213,6 @@ impl CompletionQueue {
         Ok(Self { inner })
     }
 
-    /// Returns the queue of the device.
     pub(super) fn device(&self) -> &backend::CompletionQueue {
         &self.inner.device
     }
@@ -229,7 +222,6 @@ impl CompletionQueue {
         &self.inner.results
     }
 
-    /// Returns the protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.inner.adapter.domain()
     }

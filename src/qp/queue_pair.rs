@@ -311,9 +311,6 @@ impl Clone for QueuePair {
 
 impl QueuePair {
     /// Creates a queue pair.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn new(adapter: &backend::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
         let info = adapter.info().clone();
         let table = Arc::<Table>::default();
@@ -385,7 +382,6 @@ impl QueuePair {
         WeakQueuePair(Arc::downgrade(&self.inner))
     }
 
-    /// Returns the queue pair of the provider.
     pub(crate) fn provider(&self) -> &backend::QueuePair {
         &self.inner.provider
     }

@@ -121,9 +121,6 @@ impl Drop for Inner {
 
 impl SharedReceiveQueue {
     /// Creates an empty queue.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn new(adapter: &backend::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
         config.check(adapter.info())?;
         let table = Arc::<Table>::default();
@@ -141,22 +138,18 @@ impl SharedReceiveQueue {
         Ok(Self { inner })
     }
 
-    /// Returns the queue of the provider.
     pub(super) fn provider(&self) -> &backend::SharedReceives {
         &self.inner.provider
     }
 
-    /// Returns the slots of its receives.
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.inner.table
     }
 
-    /// Returns the counter of its receives.
     pub(super) fn count(&self) -> &Arc<ReceiveCounter> {
         &self.inner.count
     }
 
-    /// Returns the protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.inner.adapter.domain()
     }
