@@ -11,7 +11,7 @@ mod errno;
 pub mod porting;
 
 pub use device::{DeviceEvent, WcStatus};
-pub(crate) use errno::{ECONNREFUSED, status_of_errno};
+pub(crate) use errno::status_of_errno;
 
 /// Defines a number type with named constants. The type can hold numbers without a name. With `$unnamed`, the format of such a
 /// number, its `Display` text is the name.
