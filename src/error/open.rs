@@ -66,20 +66,6 @@ impl OpenError {
         let what = format!("{name} is {value}, not between {least} and {most}").into();
         Self::InvalidParameter { argument, what }
     }
-
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
-            Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,
-            Self::Unreachable(_) => Status::NETWORK_UNREACHABLE,
-            Self::Unsupported(_) => Status::NOT_SUPPORTED,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::InvalidParameter { argument, .. } => Status::invalid_parameter(*argument),
-            Self::TooShort(error) => error.status(),
-            Self::Os { source, .. } => Status::from_io(source),
-        }
-    }
 }
 
 /// The error of binding a connector or a listener, and of listening.
@@ -150,18 +136,27 @@ impl BindError {
             _ => Self::InvalidState(otherwise),
         }
     }
+}
 
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::SharingViolation(_) => Status::SHARING_VIOLATION,
-            Self::TooManyAddresses(_) => Status::TOO_MANY_ADDRESSES,
-            Self::AlreadyBound(_) => Status::ADDRESS_ALREADY_ASSOCIATED,
-            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
-            Self::InvalidState(_) => Status::INVALID_DEVICE_STATE,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::Address { error, .. } => Status::from_io(error),
-            Self::Os { source, .. } => Status::from_io(source),
-        }
+statuses! {
+    OpenError {
+        Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
+        Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,
+        Self::Unreachable(_) => Status::NETWORK_UNREACHABLE,
+        Self::Unsupported(_) => Status::NOT_SUPPORTED,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        Self::InvalidParameter { argument, .. } => Status::invalid_parameter(*argument),
+        Self::TooShort(error) => error.status(),
+        Self::Os { source, .. } => Status::from_io(source),
+    }
+    BindError {
+        Self::SharingViolation(_) => Status::SHARING_VIOLATION,
+        Self::TooManyAddresses(_) => Status::TOO_MANY_ADDRESSES,
+        Self::AlreadyBound(_) => Status::ADDRESS_ALREADY_ASSOCIATED,
+        Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+        Self::InvalidState(_) => Status::INVALID_DEVICE_STATE,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        Self::Address { error, .. } => Status::from_io(error),
+        Self::Os { source, .. } => Status::from_io(source),
     }
 }
