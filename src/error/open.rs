@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::status::Status;
@@ -61,10 +62,18 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns `InvalidParameter` for a number that is not between `least` and `most`.
-    pub(crate) fn out_of_range(argument: u8, name: &str, value: usize, least: usize, most: usize) -> Self {
-        let what = format!("{name} is {value}, not between {least} and {most}").into();
-        Self::InvalidParameter { argument, what }
+    /// Checks a setting, and returns `InvalidParameter` if it is out of range.
+    pub(crate) fn check_range(
+        argument: u8,
+        name: &str,
+        value: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<(), Self> {
+        if range.contains(&value) {
+            return Ok(());
+        }
+        let what = format!("{name} is {value}, not between {} and {}", range.start(), range.end()).into();
+        Err(Self::InvalidParameter { argument, what })
     }
 }
 

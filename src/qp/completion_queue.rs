@@ -82,16 +82,9 @@ impl CompletionQueueConfig {
 
     /// Checks the settings. Errors number the arguments as `CreateCompletionQueue` does.
     fn check(&self, maximum: usize) -> Result<(), OpenError> {
-        if self.depth == 0 || self.depth > maximum {
-            return Err(OpenError::out_of_range(3, "depth", self.depth, 1, maximum));
-        }
+        OpenError::check_range(3, "depth", self.depth, 1..=maximum)?;
         // It is a hint, so this does not check whether the processor exists and whether this process may use it.
-        match self.affinity {
-            Some(processor) if processor >= MAX_PROCESSORS => {
-                Err(OpenError::out_of_range(5, "affinity", processor, 0, MAX_PROCESSORS - 1))
-            }
-            _ => Ok(()),
-        }
+        OpenError::check_range(5, "affinity", self.affinity.unwrap_or(0), 0..=MAX_PROCESSORS - 1)
     }
 }
 

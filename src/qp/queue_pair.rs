@@ -191,8 +191,8 @@ impl QueuePairConfig {
             (at_inline, "inline", inline, 0, info.max_inline, true),
         ];
         for (argument, name, value, least, most, counts) in limits {
-            if counts && !(least..=most).contains(&value) {
-                return Err(OpenError::out_of_range(argument, name, value, least, most));
+            if counts {
+                OpenError::check_range(argument, name, value, least..=most)?;
             }
         }
         Ok(())

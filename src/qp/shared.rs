@@ -59,22 +59,12 @@ impl SharedReceiveConfig {
 
     /// Checks the settings. Errors number the arguments as `CreateSharedReceiveQueue` does.
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
-        let wrong = |argument, name, value, least, most| {
-            Err(OpenError::out_of_range(argument, name, value, least, most))
-        };
         if info.max_shared_depth == 0 {
             return Err(OpenError::Unsupported("the adapter has no shared receive queues"));
         }
-        if self.depth == 0 || self.depth > info.max_shared_depth {
-            return wrong(3, "depth", self.depth, 1, info.max_shared_depth);
-        }
-        if self.entries == 0 || self.entries > info.max_entries {
-            return wrong(4, "entries", self.entries, 1, info.max_entries);
-        }
-        if self.threshold > self.depth {
-            return wrong(5, "threshold", self.threshold, 0, self.depth);
-        }
-        Ok(())
+        OpenError::check_range(3, "depth", self.depth, 1..=info.max_shared_depth)?;
+        OpenError::check_range(4, "entries", self.entries, 1..=info.max_entries)?;
+        OpenError::check_range(5, "threshold", self.threshold, 0..=self.depth)
     }
 }
 
