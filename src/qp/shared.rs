@@ -12,6 +12,7 @@ use crate::inflight::{
     self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES};
+use crate::provider::params::setters;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -33,30 +34,22 @@ impl Default for SharedReceiveConfig {
     }
 }
 
-impl SharedReceiveConfig {
+setters! {
+    impl SharedReceiveConfig:
+
     /// Sets how many receives can be outstanding.
-    #[must_use]
-    pub fn depth(mut self, depth: usize) -> Self {
-        self.depth = depth;
-        self
-    }
+    pub fn depth(depth: usize) => self.depth = depth;
 
     /// Sets the maximum number of scatter-gather entries of a receive.
-    #[must_use]
-    pub fn entries(mut self, entries: usize) -> Self {
-        self.entries = entries;
-        self
-    }
+    pub fn entries(entries: usize) => self.entries = entries;
 
     /// Sets the number of outstanding receives below which [`SharedReceiveQueue::below_threshold`] resolves.
     ///
     /// Default: 0, with which it never resolves.
-    #[must_use]
-    pub fn threshold(mut self, receives: usize) -> Self {
-        self.threshold = receives;
-        self
-    }
+    pub fn threshold(receives: usize) => self.threshold = receives;
+}
 
+impl SharedReceiveConfig {
     /// Checks the settings. Errors number the arguments as `CreateSharedReceiveQueue` does.
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
         if info.max_shared_depth == 0 {
