@@ -552,22 +552,29 @@ impl SharedReceives {
 }
 
 impl QueuePair {
-    /// Posts a receive.
-    #[inline]
-    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        dispatch!(self, queue_pair => queue_pair.post_receive(ticket, payload))
-    }
+    forward! {
+        #[inline]
+        pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
-    /// Posts a request of the send queue.
-    #[inline]
-    pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
-        dispatch!(self, queue_pair => queue_pair.post_send(request))
-    }
+        #[inline]
+        pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused>;
 
-    /// Posts a request of the send queue whose bytes are copied by this call.
-    #[inline]
-    pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
-        dispatch!(self, queue_pair => queue_pair.post_inline(request))
+        /// Posts a request of the send queue whose bytes are copied by this call.
+        #[inline]
+        pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind>;
+
+        /// Has the device look at what was deferred.
+        #[inline]
+        pub(crate) fn ring(&self);
+
+        /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
+        pub(crate) fn flush(&self);
+
+        /// Ends the connection, because a completion queue of it has lost a result.
+        pub(crate) fn overrun(&self);
+
+        /// Ends the queue pair, whose last handle the user has dropped.
+        pub(crate) fn released(&self);
     }
 
     /// Executes a request within the call, if the provider can and nothing is ahead of it.
@@ -603,27 +610,6 @@ impl QueuePair {
             (queue_pair, window) => queue_pair.post_invalidate(request, window),
             Err(PostErrorKind::ForeignMemory)
         )
-    }
-
-    /// Has the device look at what was deferred.
-    #[inline]
-    pub(crate) fn ring(&self) {
-        dispatch!(self, queue_pair => queue_pair.ring());
-    }
-
-    /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
-    pub(crate) fn flush(&self) {
-        dispatch!(self, queue_pair => queue_pair.flush());
-    }
-
-    /// Ends the connection, because a completion queue of it has lost a result.
-    pub(crate) fn overrun(&self) {
-        dispatch!(self, queue_pair => queue_pair.overrun());
-    }
-
-    /// Ends the queue pair, whose last handle the user has dropped.
-    pub(crate) fn released(&self) {
-        dispatch!(self, queue_pair => queue_pair.released());
     }
 
     /// Waits until an attempt that has ended has given the queue pair back.
