@@ -16,7 +16,7 @@ use super::close::Shared;
 use super::config::StreamConfig;
 use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
-use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, async_read, async_write};
+use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, async_read, async_write};
 use crate::cm::{Adapter, Connection, ProviderKind, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
@@ -294,14 +294,15 @@ impl RdmaStream {
 
     /// Borrows the two directions, for two futures of one task.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        split::borrowed(self)
+        (ReadHalf(self), WriteHalf(self))
     }
 
     /// Splits the stream into two owned halves, for two tasks.
     ///
     /// Dropping the write half shuts its direction down. Dropping both halves drops the stream.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        split::owned(self)
+        let second = Self { shared: self.shared.clone() };
+        (OwnedReadHalf { stream: self }, OwnedWriteHalf { stream: second, joined: false })
     }
 }
 
