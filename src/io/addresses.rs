@@ -38,13 +38,7 @@ pub(super) fn list_places(
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
     let mut last = OpenError::Unsupported("no provider can be used here");
     for provider in providers {
-        let addresses = match provider.addresses() {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
+        let Ok(addresses) = provider.addresses().map_err(|error| last = error) else { continue };
         last = OpenError::InvalidAddress(unspecified(only_v4));
         let family = |ip: &IpAddr| ip.is_ipv4() || !only_v4;
         for ip in addresses
@@ -55,13 +49,7 @@ pub(super) fn list_places(
                 continue;
             }
             // The list is a moment old: an adapter that has lost its address since is skipped.
-            let id = match provider.resolve(ip) {
-                Ok(id) => id,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
+            let Ok(id) = provider.resolve(ip).map_err(|error| last = error) else { continue };
             let known = opened.iter().find(|(kind, known, _)| (*kind, *known) == (provider.kind(), id));
             let adapter = match known {
                 Some((.., adapter)) => adapter.clone(),

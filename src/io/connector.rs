@@ -292,13 +292,7 @@ impl Source {
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
             let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)));
-            let local = match local {
-                Ok(local) => local,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
+            let Ok(local) = local.map_err(|error| last = error) else { continue };
             if let Some(adapter) = adapters.lock().at(&runtime, &provider, local.ip()) {
                 return Ok(adapter);
             }
