@@ -156,11 +156,7 @@ impl Owned {
     pub(crate) fn copied(parts: &[&[u8]]) -> Option<Self> {
         let mut memory = Self::zeroed(parts.iter().map(|part| part.len()).sum())?;
         let mut rest = &mut memory[..];
-        for part in parts {
-            let (place, behind) = rest.split_at_mut(part.len());
-            place.copy_from_slice(part);
-            rest = behind;
-        }
+        parts.iter().for_each(|part| rest.put_slice(part));
         Some(memory)
     }
 
