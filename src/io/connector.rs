@@ -341,11 +341,14 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::error::ConnectError;
     use crate::net::kernel::interfaces::LISTED;
     use crate::qp::{CompletionQueueConfig, QueuePairConfig};
 
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    }
 
     fn soft() -> RdmaConnector {
         RdmaConnector::new().provider(Provider::soft().expect("compiled in"))
@@ -399,8 +402,6 @@ mod tests {
 
     #[test]
     fn default_connectors_of_two_runtimes_share_nothing() {
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let runtimes = [runtime(), runtime()];
         let [first, second] = runtimes.each_ref().map(|runtime| {
             let connect = RdmaConnector::shared().connect_with((LOCALHOST, 7), given);
@@ -437,8 +438,6 @@ mod tests {
     #[test]
     fn adapters_are_kept_per_live_runtime() {
         let connector = soft();
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (first, second) = (runtime(), runtime());
         for runtime in [&first, &second, &first] {
             runtime.block_on(connector.connect_with((LOCALHOST, 7), given)).expect("an adapter");
@@ -456,32 +455,5 @@ mod tests {
         let used = connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
         assert!(same(&adapter, &used));
         assert_eq!(kept(&connector), 0);
-    }
-
-    #[tokio::test]
-    async fn several_addresses_report_every_attempt_error() {
-        let refuse = async |_: Adapter, peer: SocketAddr| -> Result<(), StreamError> {
-            Err(ConnectError::InvalidAddress(peer).into())
-        };
-        let connector = soft();
-        let peer = |port| SocketAddr::from((LOCALHOST, port));
-        let error = connector.connect_with(peer(7), refuse).await.expect_err("refused");
-        assert!(matches!(error, StreamError::Connect(_)), "{error:?}");
-        let error = connector.connect_with(&[peer(7), peer(8)][..], refuse).await.expect_err("refused");
-        let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
-        assert_eq!(attempts.iter().map(|(peer, _)| peer.port()).collect::<Vec<_>>(), [7, 8]);
-        assert_eq!(
-            error.to_string(),
-            "all addresses failed: \
-             127.0.0.1:7 is not a valid destination; \
-             127.0.0.1:8 is not a valid destination"
-        );
-        let error = connector.connect_with(&[][..], refuse).await.expect_err("nobody");
-        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
-        let error = connector.connect_with("host.invalid:7", refuse).await.expect_err("no such name");
-        assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
-        // An address that no peer can have: no adapter leads there, and no attempt is made.
-        let error = connector.connect_with("224.0.0.1:7", refuse).await.expect_err("multicast");
-        assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
     }
 }
