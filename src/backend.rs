@@ -172,7 +172,6 @@ by_provider_enums! {
 pub(crate) type Queues = params::Queues<SharedReceives, CompletionQueue>;
 
 impl Provider {
-    /// Returns the kind of the provider.
     pub(crate) fn kind(&self) -> ProviderKind {
         by_provider!(self, Self::Soft(..) => ProviderKind::Soft, Self::Verbs(_) => ProviderKind::Verbs)
     }
@@ -232,7 +231,6 @@ impl Provider {
         by_provider!(self, Self::Soft(host, _) => host.is_this_machine(), Self::Verbs(_) => true)
     }
 
-    /// Opens an adapter.
     pub(crate) fn open(&self, id: AdapterId) -> Result<Adapter, OpenError> {
         Ok(by_provider!(
             self,
@@ -245,12 +243,10 @@ impl Provider {
 }
 
 impl WeakAdapter {
-    /// Returns the adapter if it is open.
     pub(crate) fn upgrade(&self) -> Option<Adapter> {
         Some(make!(self, Adapter, adapter => adapter.upgrade()?, adapter => adapter.upgrade()?))
     }
 
-    /// Returns whether the adapter is open.
     pub(crate) fn is_open(&self) -> bool {
         dispatch!(self, adapter => adapter.strong_count() > 0)
     }
@@ -269,7 +265,6 @@ impl Adapter {
         /// Returns its properties, limits and abilities, with the addresses that it has now.
         pub(crate) fn current_info(&self) -> AdapterInfo;
 
-        /// Returns whether it was removed.
         #[inline]
         pub(crate) fn is_removed(&self) -> bool;
 
@@ -302,7 +297,6 @@ impl Adapter {
         only_soft!(self, adapter => adapter.is_of_this_thread(), true)
     }
 
-    /// Makes a queue pair.
     pub(crate) fn queue_pair(&self, parts: QueuePairParts, queues: Queues) -> Result<QueuePair, OpenError> {
         // Every queue belongs to the adapter that it was made from, which the caller has checked.
         macro_rules! own {
@@ -369,7 +363,6 @@ impl Adapter {
         ))
     }
 
-    /// Makes a connector that is not bound.
     pub(crate) fn connector(&self) -> Connector {
         make!(
             self,
@@ -379,7 +372,6 @@ impl Adapter {
         )
     }
 
-    /// Makes a listener that is not bound.
     pub(crate) fn listener(&self) -> Listener {
         make!(
             self,
@@ -389,7 +381,6 @@ impl Adapter {
         )
     }
 
-    /// Makes a memory window that is not bound.
     pub(crate) fn window(&self) -> Result<Window, RegisterError> {
         Ok(make!(
             self,
@@ -494,7 +485,6 @@ impl Registration {
         #[inline]
         pub(crate) fn address(&self) -> u64;
 
-        /// Returns the rights it was registered with.
         #[inline]
         pub(crate) fn access(&self) -> Access;
 
@@ -562,22 +552,29 @@ impl SharedReceives {
 }
 
 impl QueuePair {
-    /// Posts a receive.
-    #[inline]
-    pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
-        dispatch!(self, queue_pair => queue_pair.post_receive(ticket, payload))
-    }
+    forward! {
+        #[inline]
+        pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
-    /// Posts a request of the send queue.
-    #[inline]
-    pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
-        dispatch!(self, queue_pair => queue_pair.post_send(request))
-    }
+        #[inline]
+        pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused>;
 
-    /// Posts a request of the send queue whose bytes are copied by this call.
-    #[inline]
-    pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind> {
-        dispatch!(self, queue_pair => queue_pair.post_inline(request))
+        /// Posts a request of the send queue whose bytes are copied by this call.
+        #[inline]
+        pub(crate) fn post_inline(&self, request: InlineRequest<'_>) -> Result<(), PostErrorKind>;
+
+        /// Has the device look at what was deferred.
+        #[inline]
+        pub(crate) fn ring(&self);
+
+        /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
+        pub(crate) fn flush(&self);
+
+        /// Ends the connection, because a completion queue of it has lost a result.
+        pub(crate) fn overrun(&self);
+
+        /// Ends the queue pair, whose last handle the user has dropped.
+        pub(crate) fn released(&self);
     }
 
     /// Executes a request within the call, if the provider can and nothing is ahead of it.
@@ -603,7 +600,6 @@ impl QueuePair {
         )
     }
 
-    /// Posts the invalidation of a window.
     pub(crate) fn post_invalidate(
         &self,
         request: WindowRequest,
@@ -614,27 +610,6 @@ impl QueuePair {
             (queue_pair, window) => queue_pair.post_invalidate(request, window),
             Err(PostErrorKind::ForeignMemory)
         )
-    }
-
-    /// Has the device look at what was deferred.
-    #[inline]
-    pub(crate) fn ring(&self) {
-        dispatch!(self, queue_pair => queue_pair.ring());
-    }
-
-    /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
-    pub(crate) fn flush(&self) {
-        dispatch!(self, queue_pair => queue_pair.flush());
-    }
-
-    /// Ends the connection, because a completion queue of it has lost a result.
-    pub(crate) fn overrun(&self) {
-        dispatch!(self, queue_pair => queue_pair.overrun());
-    }
-
-    /// Ends the queue pair, whose last handle the user has dropped.
-    pub(crate) fn released(&self) {
-        dispatch!(self, queue_pair => queue_pair.released());
     }
 
     /// Waits until an attempt that has ended has given the queue pair back.

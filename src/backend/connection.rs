@@ -21,19 +21,16 @@ impl Connector {
         /// Returns its number in `tracing` output.
         pub(crate) fn id(&self) -> ConnectionId;
 
-        /// Binds it to an address of the adapter.
         pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError>;
 
         /// Refuses what the peer has accepted.
         pub(crate) fn reject_reply(&self, data: &[u8]) -> Result<(), ConnectError>;
 
-        /// Refuses a request.
         pub(crate) fn reject_request(&self, data: &[u8]) -> Result<(), AcceptError>;
 
         /// Returns whether a request may still be accepted or rejected.
         pub(crate) fn is_pending(&self) -> bool;
 
-        /// Returns the peer's address.
         pub(crate) fn peer_addr(&self) -> Result<SocketAddr, StateError>;
 
         /// Returns the read limits that the peer offers, or that were agreed on.
@@ -48,7 +45,6 @@ impl Connector {
         /// Returns the terms of the peer, the local address and that of the peer.
         pub(crate) fn terms(&self) -> Result<(Terms, (SocketAddr, SocketAddr)), StateError>;
 
-        /// Returns whether the connection is established.
         pub(crate) fn is_connected(&self) -> bool;
 
         /// Ends what is under way with `CANCELED`.
@@ -58,7 +54,6 @@ impl Connector {
         pub(crate) fn release(&self);
     }
 
-    /// Returns the provider of its adapter.
     pub(crate) fn kind(&self) -> ProviderKind {
         only_soft!(self, _ => ProviderKind::Soft, ProviderKind::Verbs)
     }
@@ -83,7 +78,6 @@ impl Connector {
         only_soft!(self, connector => Some(connector.adapter.host.descriptors()), None)
     }
 
-    /// Returns the runtime of its adapter.
     fn runtime(&self) -> &Handle {
         dispatch!(self, connector => &connector.adapter.runtime)
     }
@@ -152,13 +146,11 @@ impl Connector {
 
 impl Listener {
     forward! {
-        /// Binds it to an address of the adapter.
         pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError>;
 
         /// Takes requests from now on, so many of which may wait.
         pub(crate) fn listen(&self, backlog: usize) -> Result<(), BindError>;
 
-        /// Returns the bound address.
         pub(crate) fn local_addr(&self) -> Result<SocketAddr, StateError>;
 
         /// Ends the calls that wait for a request with `CANCELED`.

@@ -150,28 +150,6 @@ impl ConnectError {
         }
     }
 
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Refused { .. } | Self::Rejected { .. } => Status::CONNECTION_REFUSED,
-            Self::NetworkUnreachable { .. } => Status::NETWORK_UNREACHABLE,
-            Self::HostUnreachable { .. } => Status::HOST_UNREACHABLE,
-            Self::TimedOut { .. } => Status::IO_TIMEOUT,
-            Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
-            Self::Active | Self::QueuePairActive => Status::CONNECTION_ACTIVE,
-            Self::Invalid => Status::CONNECTION_INVALID,
-            Self::Canceled => Status::CANCELED,
-            Self::Aborted { .. } => Status::CONNECTION_ABORTED,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
-            Self::ForeignQueuePair => Status::INVALID_PARAMETER,
-            Self::AddressAlreadyExists { .. } => Status::ADDRESS_ALREADY_EXISTS,
-            Self::Bind(error) => error.status(),
-            Self::NotSupported(_) => Status::NOT_SUPPORTED,
-            Self::Other { status, .. } => *status,
-        }
-    }
-
     /// Returns whether the same call may succeed later, without a change: for a loop that tries again after a while.
     ///
     /// It may if the peer cannot take the connection for now (`Refused`), was unreachable or did not respond in time, and
@@ -288,25 +266,6 @@ pub enum AcceptError {
     },
 }
 
-impl AcceptError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Refused { .. } => Status::CONNECTION_REFUSED,
-            Self::Aborted { .. } => Status::CONNECTION_ABORTED,
-            Self::TimedOut { .. } => Status::IO_TIMEOUT,
-            Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
-            Self::Active => Status::CONNECTION_ACTIVE,
-            Self::ForeignQueuePair => Status::INVALID_PARAMETER,
-            Self::Canceled => Status::CANCELED,
-            Self::NotListening => Status::INVALID_DEVICE_STATE,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::NotSupported(_) => Status::NOT_SUPPORTED,
-            Self::Other { status, .. } => *status,
-        }
-    }
-}
-
 /// The error of disconnecting.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -338,18 +297,6 @@ pub enum DisconnectError {
     DeviceRemoved,
 }
 
-impl DisconnectError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Invalid | Self::Lost { .. } => Status::CONNECTION_INVALID,
-            Self::Canceled => Status::CANCELED,
-            Self::TimedOut { .. } => Status::IO_TIMEOUT,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-        }
-    }
-}
-
 /// The error of a query that has no result in the current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -362,12 +309,46 @@ pub enum StateError {
     InvalidDeviceState,
 }
 
-impl StateError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::ConnectionInvalid => Status::CONNECTION_INVALID,
-            Self::InvalidDeviceState => Status::INVALID_DEVICE_STATE,
-        }
+statuses! {
+    ConnectError {
+        Self::Refused { .. } | Self::Rejected { .. } => Status::CONNECTION_REFUSED,
+        Self::NetworkUnreachable { .. } => Status::NETWORK_UNREACHABLE,
+        Self::HostUnreachable { .. } => Status::HOST_UNREACHABLE,
+        Self::TimedOut { .. } => Status::IO_TIMEOUT,
+        Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
+        Self::Active | Self::QueuePairActive => Status::CONNECTION_ACTIVE,
+        Self::Invalid => Status::CONNECTION_INVALID,
+        Self::Canceled => Status::CANCELED,
+        Self::Aborted { .. } => Status::CONNECTION_ABORTED,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+        Self::ForeignQueuePair => Status::INVALID_PARAMETER,
+        Self::AddressAlreadyExists { .. } => Status::ADDRESS_ALREADY_EXISTS,
+        Self::Bind(error) => error.status(),
+        Self::NotSupported(_) => Status::NOT_SUPPORTED,
+        Self::Other { status, .. } => *status,
+    }
+    AcceptError {
+        Self::Refused { .. } => Status::CONNECTION_REFUSED,
+        Self::Aborted { .. } => Status::CONNECTION_ABORTED,
+        Self::TimedOut { .. } => Status::IO_TIMEOUT,
+        Self::InvalidBufferSize { .. } => Status::INVALID_BUFFER_SIZE,
+        Self::Active => Status::CONNECTION_ACTIVE,
+        Self::ForeignQueuePair => Status::INVALID_PARAMETER,
+        Self::Canceled => Status::CANCELED,
+        Self::NotListening => Status::INVALID_DEVICE_STATE,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        Self::NotSupported(_) => Status::NOT_SUPPORTED,
+        Self::Other { status, .. } => *status,
+    }
+    DisconnectError {
+        Self::Invalid | Self::Lost { .. } => Status::CONNECTION_INVALID,
+        Self::Canceled => Status::CANCELED,
+        Self::TimedOut { .. } => Status::IO_TIMEOUT,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+    }
+    StateError {
+        Self::ConnectionInvalid => Status::CONNECTION_INVALID,
+        Self::InvalidDeviceState => Status::INVALID_DEVICE_STATE,
     }
 }

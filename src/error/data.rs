@@ -124,31 +124,6 @@ pub enum PostErrorKind {
     Device(i32),
 }
 
-impl PostErrorKind {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
-            Self::ConnectionInvalid | Self::ConnectionDropped | Self::ConnectionLost { .. } => {
-                Status::CONNECTION_INVALID
-            }
-            Self::QueueFull { .. } => Status::NO_MORE_ENTRIES,
-            Self::InsufficientResources(_) => Status::INSUFFICIENT_RESOURCES,
-            Self::TooLong { .. } | Self::InlineTooLong { .. } => Status::BUFFER_OVERFLOW,
-            Self::TooManyEntries { .. } => Status::DATA_OVERRUN,
-            Self::AccessViolation { .. }
-            | Self::NotBound
-            | Self::ForeignMemory
-            | Self::BeyondRemote { .. } => Status::ACCESS_VIOLATION,
-            Self::NoReads => Status::REMOTE_ERROR,
-            Self::InvalidOptions { argument, .. } => Status::invalid_parameter(*argument),
-            Self::NotAtomic { .. } => Status::INVALID_PARAMETER,
-            Self::NotSupported(_) => Status::NOT_SUPPORTED,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-        }
-    }
-}
-
 /// The error of a work request that was not posted, with its buffer.
 #[derive(thiserror::Error)]
 #[error("{kind}")]
@@ -206,16 +181,6 @@ pub enum NotifyError {
     DeviceRemoved,
 }
 
-impl NotifyError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Overrun { .. } => Status::BUFFER_OVERFLOW,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-        }
-    }
-}
-
 /// The error of resizing a completion queue or a shared receive queue. The queue is unchanged.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -249,18 +214,6 @@ pub enum ResizeError {
     },
 }
 
-impl ResizeError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::TooSmall { .. } => Status::BUFFER_OVERFLOW,
-            Self::OutOfRange { .. } => Status::INVALID_PARAMETER,
-            Self::Ended(error) => error.status(),
-            Self::Os { source, .. } => Status::from_io(source),
-        }
-    }
-}
-
 /// The error of accessing one number of eight bytes in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -276,16 +229,6 @@ pub enum WordError {
         /// The offset of the number in its region.
         offset: usize,
     },
-}
-
-impl WordError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::TooShort(error) => error.status(),
-            Self::Unaligned { .. } => Status::INVALID_PARAMETER,
-        }
-    }
 }
 
 /// The error of allocating, registering or deregistering memory.
@@ -351,23 +294,6 @@ pub struct RegisterFromError<T> {
     pub memory: Option<T>,
 }
 
-impl RegisterError {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Empty => Status::INVALID_BUFFER_SIZE,
-            Self::TooLarge { .. } => Status::INVALID_PARAMETER,
-            Self::OutOfMemory { .. } | Self::InsufficientResources(_) | Self::MemoryLockLimit { .. } => {
-                Status::INSUFFICIENT_RESOURCES
-            }
-            Self::Os { source, .. } => Status::from_io(source),
-            Self::NotSupported(_) => Status::NOT_SUPPORTED,
-            Self::Busy => Status::DEVICE_BUSY,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-        }
-    }
-}
-
 /// Implements what errors have that return the memory of their call.
 macro_rules! with_memory {
     ($($error:ident),*) => {$(
@@ -399,3 +325,48 @@ macro_rules! with_memory {
 }
 
 with_memory!(PostError, RegisterFromError);
+
+statuses! {
+    PostErrorKind {
+        Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
+        Self::ConnectionInvalid | Self::ConnectionDropped | Self::ConnectionLost { .. } =>
+            Status::CONNECTION_INVALID,
+        Self::QueueFull { .. } => Status::NO_MORE_ENTRIES,
+        Self::InsufficientResources(_) => Status::INSUFFICIENT_RESOURCES,
+        Self::TooLong { .. } | Self::InlineTooLong { .. } => Status::BUFFER_OVERFLOW,
+        Self::TooManyEntries { .. } => Status::DATA_OVERRUN,
+        Self::AccessViolation { .. }
+        | Self::NotBound
+        | Self::ForeignMemory
+        | Self::BeyondRemote { .. } => Status::ACCESS_VIOLATION,
+        Self::NoReads => Status::REMOTE_ERROR,
+        Self::InvalidOptions { argument, .. } => Status::invalid_parameter(*argument),
+        Self::NotAtomic { .. } => Status::INVALID_PARAMETER,
+        Self::NotSupported(_) => Status::NOT_SUPPORTED,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+    }
+    NotifyError {
+        Self::Overrun { .. } => Status::BUFFER_OVERFLOW,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+    }
+    ResizeError {
+        Self::TooSmall { .. } => Status::BUFFER_OVERFLOW,
+        Self::OutOfRange { .. } => Status::INVALID_PARAMETER,
+        Self::Ended(error) => error.status(),
+        Self::Os { source, .. } => Status::from_io(source),
+    }
+    WordError {
+        Self::TooShort(error) => error.status(),
+        Self::Unaligned { .. } => Status::INVALID_PARAMETER,
+    }
+    RegisterError {
+        Self::Empty => Status::INVALID_BUFFER_SIZE,
+        Self::TooLarge { .. } => Status::INVALID_PARAMETER,
+        Self::OutOfMemory { .. } | Self::InsufficientResources(_) | Self::MemoryLockLimit { .. } =>
+            Status::INSUFFICIENT_RESOURCES,
+        Self::Os { source, .. } => Status::from_io(source),
+        Self::NotSupported(_) => Status::NOT_SUPPORTED,
+        Self::Busy => Status::DEVICE_BUSY,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+    }
+}

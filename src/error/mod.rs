@@ -9,6 +9,19 @@
 
 // A field is called `r#source` so that `thiserror` does not make it the source: the text contains it.
 
+/// Implements `status` for errors, by a table for each.
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $error:ident { $($pattern:pat => $status:expr,)+ })+) => {$(
+        impl $error {
+            /// Returns the ND status.
+            $(#[$doc])*
+            pub fn status(&self) -> Status {
+                match self { $($pattern => $status,)+ }
+            }
+        }
+    )+};
+}
+
 mod connection;
 mod data;
 mod open;

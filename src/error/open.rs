@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::status::Status;
@@ -61,24 +62,18 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns `InvalidParameter` for a number that is not between `least` and `most`.
-    pub(crate) fn out_of_range(argument: u8, name: &str, value: usize, least: usize, most: usize) -> Self {
-        let what = format!("{name} is {value}, not between {least} and {most}").into();
-        Self::InvalidParameter { argument, what }
-    }
-
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
-            Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,
-            Self::Unreachable(_) => Status::NETWORK_UNREACHABLE,
-            Self::Unsupported(_) => Status::NOT_SUPPORTED,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::InvalidParameter { argument, .. } => Status::invalid_parameter(*argument),
-            Self::TooShort(error) => error.status(),
-            Self::Os { source, .. } => Status::from_io(source),
+    /// Checks a setting, and returns `InvalidParameter` if it is out of range.
+    pub(crate) fn check_range(
+        argument: u8,
+        name: &str,
+        value: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<(), Self> {
+        if range.contains(&value) {
+            return Ok(());
         }
+        let what = format!("{name} is {value}, not between {} and {}", range.start(), range.end()).into();
+        Err(Self::InvalidParameter { argument, what })
     }
 }
 
@@ -150,18 +145,27 @@ impl BindError {
             _ => Self::InvalidState(otherwise),
         }
     }
+}
 
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::SharingViolation(_) => Status::SHARING_VIOLATION,
-            Self::TooManyAddresses(_) => Status::TOO_MANY_ADDRESSES,
-            Self::AlreadyBound(_) => Status::ADDRESS_ALREADY_ASSOCIATED,
-            Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
-            Self::InvalidState(_) => Status::INVALID_DEVICE_STATE,
-            Self::DeviceRemoved => Status::DEVICE_REMOVED,
-            Self::Address { error, .. } => Status::from_io(error),
-            Self::Os { source, .. } => Status::from_io(source),
-        }
+statuses! {
+    OpenError {
+        Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
+        Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,
+        Self::Unreachable(_) => Status::NETWORK_UNREACHABLE,
+        Self::Unsupported(_) => Status::NOT_SUPPORTED,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        Self::InvalidParameter { argument, .. } => Status::invalid_parameter(*argument),
+        Self::TooShort(error) => error.status(),
+        Self::Os { source, .. } => Status::from_io(source),
+    }
+    BindError {
+        Self::SharingViolation(_) => Status::SHARING_VIOLATION,
+        Self::TooManyAddresses(_) => Status::TOO_MANY_ADDRESSES,
+        Self::AlreadyBound(_) => Status::ADDRESS_ALREADY_ASSOCIATED,
+        Self::InvalidAddress(_) => Status::INVALID_ADDRESS,
+        Self::InvalidState(_) => Status::INVALID_DEVICE_STATE,
+        Self::DeviceRemoved => Status::DEVICE_REMOVED,
+        Self::Address { error, .. } => Status::from_io(error),
+        Self::Os { source, .. } => Status::from_io(source),
     }
 }

@@ -11,13 +11,13 @@ impl Reason {
     /// Returns the outcome of a connect that the peer refused for this cause.
     fn refusal(&self) -> Outcome {
         match *self {
-            Self::Errno(code) if code == crate::status::ECONNREFUSED => Outcome::NoListener,
+            Self::Errno(code) if code == libc::ECONNREFUSED => Outcome::NoListener,
             Self::Cm { event, status } => {
                 let infiniband = IbRejectReason::from_status(status).is_some();
                 let transport = if infiniband { CmTransport::InfiniBand } else { CmTransport::Iwarp };
                 let outcome = Outcome::from_cm_in(CmPhase::Connecting, event, status, transport);
                 // A reject of iWARP with this number is the answer of TCP where the driver connects inside of the call.
-                let unheard = event == CmEvent::REJECTED && status == -crate::status::ECONNREFUSED;
+                let unheard = event == CmEvent::REJECTED && status == -libc::ECONNREFUSED;
                 match outcome {
                     None if unheard => Outcome::NoListener,
                     // Without data nothing shows that the application rejected.

@@ -119,26 +119,6 @@ impl StreamError {
             _ => false,
         }
     }
-
-    /// Returns the ND status. For [`Attempts`](Self::Attempts), that is the status of the last attempt.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Resolve(error) => Status::from_io(error),
-            Self::NoAddress | Self::Destination(_) => Status::INVALID_ADDRESS,
-            Self::Attempts(attempts) => {
-                attempts.last().map_or(Status::INVALID_ADDRESS, |(_, error)| error.status())
-            }
-            Self::Open(error) => error.status(),
-            Self::Register(error) => error.status(),
-            Self::Post(error) => error.status(),
-            Self::Bind(error) => error.status(),
-            Self::Connect(error) => error.status(),
-            Self::Accept(error) => error.status(),
-            Self::Protocol { .. } => Status::DATA_ERROR,
-            Self::OutOfRange { .. } => Status::INVALID_PARAMETER,
-            Self::TimedOut { .. } => Status::IO_TIMEOUT,
-        }
-    }
 }
 
 /// A violation of the stream protocol by the peer.
@@ -193,19 +173,29 @@ fn ended(reason: &DisconnectReason) -> String {
     }
 }
 
-impl StreamBroken {
-    /// Returns the ND status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Connection(DisconnectReason::Lost { reason: Reason::PathTimeout, .. }) => {
-                Status::IO_TIMEOUT
-            }
-            Self::Connection(DisconnectReason::Peer | DisconnectReason::Lost { .. }) | Self::Post(_) => {
-                Status::CONNECTION_DISCONNECTED
-            }
-            Self::Connection(DisconnectReason::DeviceRemoved) => Status::DEVICE_REMOVED,
-            Self::Connection(_) => Status::CONNECTION_INVALID,
-            Self::Protocol(_) => Status::DATA_ERROR,
-        }
+statuses! {
+    /// For [`Attempts`](Self::Attempts), that is the status of the last attempt.
+    StreamError {
+        Self::Resolve(error) => Status::from_io(error),
+        Self::NoAddress | Self::Destination(_) => Status::INVALID_ADDRESS,
+        Self::Attempts(attempts) =>
+            attempts.last().map_or(Status::INVALID_ADDRESS, |(_, error)| error.status()),
+        Self::Open(error) => error.status(),
+        Self::Register(error) => error.status(),
+        Self::Post(error) => error.status(),
+        Self::Bind(error) => error.status(),
+        Self::Connect(error) => error.status(),
+        Self::Accept(error) => error.status(),
+        Self::Protocol { .. } => Status::DATA_ERROR,
+        Self::OutOfRange { .. } => Status::INVALID_PARAMETER,
+        Self::TimedOut { .. } => Status::IO_TIMEOUT,
+    }
+    StreamBroken {
+        Self::Connection(DisconnectReason::Lost { reason: Reason::PathTimeout, .. }) => Status::IO_TIMEOUT,
+        Self::Connection(DisconnectReason::Peer | DisconnectReason::Lost { .. }) | Self::Post(_) =>
+            Status::CONNECTION_DISCONNECTED,
+        Self::Connection(DisconnectReason::DeviceRemoved) => Status::DEVICE_REMOVED,
+        Self::Connection(_) => Status::CONNECTION_INVALID,
+        Self::Protocol(_) => Status::DATA_ERROR,
     }
 }

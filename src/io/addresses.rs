@@ -14,7 +14,6 @@ use crate::error::{BindError, OpenError};
 use crate::net::kernel::interfaces::AddressMonitor;
 use crate::types::AdapterId;
 
-/// Returns the unspecified address of a family.
 pub(super) fn unspecified(v4: bool) -> IpAddr {
     if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
@@ -39,13 +38,7 @@ pub(super) fn list_places(
     let mut places: Vec<(Adapter, IpAddr)> = Vec::new();
     let mut last = OpenError::Unsupported("no provider can be used here");
     for provider in providers {
-        let addresses = match provider.addresses() {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
+        let Ok(addresses) = provider.addresses().map_err(|error| last = error) else { continue };
         last = OpenError::InvalidAddress(unspecified(only_v4));
         let family = |ip: &IpAddr| ip.is_ipv4() || !only_v4;
         for ip in addresses
@@ -56,13 +49,7 @@ pub(super) fn list_places(
                 continue;
             }
             // The list is a moment old: an adapter that has lost its address since is skipped.
-            let id = match provider.resolve(ip) {
-                Ok(id) => id,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
+            let Ok(id) = provider.resolve(ip).map_err(|error| last = error) else { continue };
             let known = opened.iter().find(|(kind, known, _)| (*kind, *known) == (provider.kind(), id));
             let adapter = match known {
                 Some((.., adapter)) => adapter.clone(),
@@ -105,7 +92,6 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns whether such an address can appear.
     pub(super) fn can_appear(&self) -> bool {
         let only = self.only.as_ref();
         if self.has_wildcard {
@@ -204,7 +190,6 @@ impl Served {
         !known.any(|(by, known)| known == ip && (by == kind || by == ProviderKind::Verbs))
     }
 
-    /// Binds the listeners that are missing.
     fn bind_missing(&mut self) -> Vec<(Adapter, Listener)> {
         // An adapter that was removed takes its listeners along; its addresses may come back.
         self.by.retain(|(adapter, ..)| !adapter.is_removed());

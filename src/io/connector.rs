@@ -19,6 +19,7 @@ use super::race::{HEAD_START, in_turns, race};
 use super::stream::{RdmaStream, within};
 use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
 use crate::error::{OpenError, StreamError};
+use crate::provider::params::setters;
 use crate::provider::runtime;
 use crate::sync::Mutex;
 use crate::types::AdapterId;
@@ -173,30 +174,24 @@ impl RdmaConnector {
     fn shared() -> Self {
         Self { source: Source::Providers(None, SHARED.clone()), ..Self::default() }
     }
+}
+
+setters! {
+    impl RdmaConnector:
 
     /// Uses only this provider.
     ///
     /// Adapters that clones of this connector have opened are not shared with the result.
-    #[must_use]
-    pub fn provider(mut self, provider: Provider) -> Self {
-        self.source = Source::Providers(Some(provider), Arc::default());
-        self
-    }
+    pub fn provider(provider: Provider) => self.source = Source::Providers(Some(provider), Arc::default());
 
     /// Uses only this adapter.
-    #[must_use]
-    pub fn adapter(mut self, adapter: &Adapter) -> Self {
-        self.source = Source::Adapter(adapter.clone());
-        self
-    }
+    pub fn adapter(adapter: &Adapter) => self.source = Source::Adapter(adapter.clone());
 
     /// Sets the settings of the streams.
-    #[must_use]
-    pub fn config(mut self, config: StreamConfig) -> Self {
-        self.config = config;
-        self
-    }
+    pub fn config(config: StreamConfig) => self.config = config;
+}
 
+impl RdmaConnector {
     /// Connects a stream to an address or a name.
     ///
     /// The addresses of a name are tried as [`connect_with`](Self::connect_with) describes. The future owns what it needs:
@@ -247,7 +242,7 @@ impl RdmaConnector {
         C: Fn(Adapter, SocketAddr) -> F,
     {
         let (source, limit) = (self.source.clone(), self.config.connect_timeout);
-        let from = self.config.options.source;
+        let from = self.config.source;
         async move {
             // The timers of the race are those of this runtime.
             runtime::current()?;
@@ -297,13 +292,7 @@ impl Source {
         let mut last = OpenError::Unsupported("no provider can be used here");
         for provider in providers {
             let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)));
-            let local = match local {
-                Ok(local) => local,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
+            let Ok(local) = local.map_err(|error| last = error) else { continue };
             if let Some(adapter) = adapters.lock().at(&runtime, &provider, local.ip()) {
                 return Ok(adapter);
             }
@@ -352,11 +341,14 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::error::ConnectError;
     use crate::net::kernel::interfaces::LISTED;
     use crate::qp::{CompletionQueueConfig, QueuePairConfig};
 
     const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    }
 
     fn soft() -> RdmaConnector {
         RdmaConnector::new().provider(Provider::soft().expect("compiled in"))
@@ -410,8 +402,6 @@ mod tests {
 
     #[test]
     fn default_connectors_of_two_runtimes_share_nothing() {
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let runtimes = [runtime(), runtime()];
         let [first, second] = runtimes.each_ref().map(|runtime| {
             let connect = RdmaConnector::shared().connect_with((LOCALHOST, 7), given);
@@ -448,8 +438,6 @@ mod tests {
     #[test]
     fn adapters_are_kept_per_live_runtime() {
         let connector = soft();
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (first, second) = (runtime(), runtime());
         for runtime in [&first, &second, &first] {
             runtime.block_on(connector.connect_with((LOCALHOST, 7), given)).expect("an adapter");
@@ -467,32 +455,5 @@ mod tests {
         let used = connector.connect_with((LOCALHOST, 7), given).await.expect("an adapter");
         assert!(same(&adapter, &used));
         assert_eq!(kept(&connector), 0);
-    }
-
-    #[tokio::test]
-    async fn several_addresses_report_every_attempt_error() {
-        let refuse = async |_: Adapter, peer: SocketAddr| -> Result<(), StreamError> {
-            Err(ConnectError::InvalidAddress(peer).into())
-        };
-        let connector = soft();
-        let peer = |port| SocketAddr::from((LOCALHOST, port));
-        let error = connector.connect_with(peer(7), refuse).await.expect_err("refused");
-        assert!(matches!(error, StreamError::Connect(_)), "{error:?}");
-        let error = connector.connect_with(&[peer(7), peer(8)][..], refuse).await.expect_err("refused");
-        let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
-        assert_eq!(attempts.iter().map(|(peer, _)| peer.port()).collect::<Vec<_>>(), [7, 8]);
-        assert_eq!(
-            error.to_string(),
-            "all addresses failed: \
-             127.0.0.1:7 is not a valid destination; \
-             127.0.0.1:8 is not a valid destination"
-        );
-        let error = connector.connect_with(&[][..], refuse).await.expect_err("nobody");
-        assert!(matches!(error, StreamError::NoAddress), "{error:?}");
-        let error = connector.connect_with("host.invalid:7", refuse).await.expect_err("no such name");
-        assert!(matches!(error, StreamError::Resolve(_)), "{error:?}");
-        // An address that no peer can have: no adapter leads there, and no attempt is made.
-        let error = connector.connect_with("224.0.0.1:7", refuse).await.expect_err("multicast");
-        assert!(matches!(error, StreamError::Open(OpenError::InvalidAddress(_))), "{error:?}");
     }
 }

@@ -99,8 +99,9 @@ impl Drop for StreamEngine {
         let notifications = (state.receives.take(), state.completions.take());
         drop(state);
         drop(notifications);
-        self.inner.wakers.reader.poller.take();
-        self.inner.wakers.writer.poller.take();
+        for tasks in &self.inner.wakers.tasks {
+            tasks.poller.take();
+        }
     }
 }
 
@@ -263,14 +264,15 @@ impl StreamEngine {
         self.advance(&mut state);
     }
 
-    /// Resolves when `attempt` returns a value. The argument of `attempt` is `true` if all completions have been
-    /// collected.
+    /// Resolves when `attempt` returns a value, within the budget of the task. The argument of `attempt` is `true` if all
+    /// completions have been collected.
     fn poll_for<T>(
         &self,
         cx: &mut Context<'_>,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
+        let budget = ready!(coop::poll_proceed(cx));
         // The value is often available without polling the queues, or with the message that has woken the task. A read
         // over soft finds none if there was no message since the last one.
         if side == Side::Writer || !self.frames || !self.queues.incoming.is_empty() {
@@ -281,12 +283,15 @@ impl StreamEngine {
                 done = attempt(&mut state, false);
             }
             if let Some(done) = done {
-                state.spins[side as usize - 1].stop();
+                state.spins[side as usize].stop();
+                budget.made_progress();
                 return Poll::Ready(done);
             }
         }
         self.inner.wakers.register(side, cx.waker());
-        self.poll_registered(cx, side, attempt)
+        let done = ready!(self.poll_registered(cx, side, attempt));
+        budget.made_progress();
+        Poll::Ready(done)
     }
 
     /// Resolves like [`poll_for`](Self::poll_for), for a task that is woken in this direction already.
@@ -298,18 +303,18 @@ impl StreamEngine {
     ) -> Poll<T> {
         self.queues.incoming.progress();
         let mut state = self.lock();
-        if self.frames && state.spins[side as usize - 1].is_spinning() {
+        if self.frames && state.spins[side as usize].is_spinning() {
             // While this task spins, the runtime may not see for a while that bytes have come.
             self.queue_pair.provider().read_stream(None, &self.reading, true, &mut state.wakes);
         }
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
             if let Some(done) = attempt(&mut state, !more) {
-                state.spins[side as usize - 1].stop();
+                state.spins[side as usize].stop();
                 return Poll::Ready(done);
             }
             if !more && !self.arm(&mut state, side) {
-                let spin = &mut state.spins[side as usize - 1];
+                let spin = &mut state.spins[side as usize];
                 if !spin.is_started() {
                     spin.start();
                 }
@@ -494,7 +499,6 @@ impl StreamEngine {
         }
     }
 
-    /// Returns the message of a receive.
     fn decode_message(
         &self,
         state: &State,
@@ -602,11 +606,17 @@ impl StreamEngine {
 /// One of the two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    Reader = 1,
-    Writer = 2,
+    Reader,
+    Writer,
 }
 
-const BOTH: u8 = Side::Reader as u8 | Side::Writer as u8;
+impl Side {
+    const BOTH: [Self; 2] = [Self::Reader, Self::Writer];
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
 
 /// The wakers of the two directions. Completion queues wake them, perhaps while the state of the stream is locked, even by
 /// the thread that has locked it, and a waker is foreign code. So the holder of the lock defers them, and wakes them when
@@ -618,8 +628,8 @@ struct Wakers {
     pending: AtomicU8,
     /// The reader waits for completions of its own requests, too.
     eager: AtomicBool,
-    reader: Tasks,
-    writer: Tasks,
+    /// Those of both sides.
+    tasks: [Tasks; 2],
 }
 
 /// The tasks that wait in one direction: the one that polls, and those that wait by a shared reference.
@@ -671,10 +681,7 @@ impl Wakers {
     }
 
     fn tasks(&self, side: Side) -> &Tasks {
-        match side {
-            Side::Reader => &self.reader,
-            Side::Writer => &self.writer,
-        }
+        &self.tasks[side as usize]
     }
 
     /// Sets whether completions of this end's own requests wake the reader.
@@ -704,13 +711,11 @@ impl Wakers {
     /// by this thread, they stay, and the result makes the holder of the lock wake them.
     #[cfg(feature = "soft")]
     fn collect(self: &Arc<Self>, wakes: &mut WakeList) {
-        let others = |tasks: &Tasks| tasks.others.load(Ordering::SeqCst) > 0;
         let is_locked = self.deferred.load(Ordering::SeqCst);
         if !is_locked {
-            wakes.extend(self.reader.poller.take());
-            wakes.extend(self.writer.poller.take());
+            wakes.extend(self.tasks.iter().filter_map(|tasks| tasks.poller.take()));
         }
-        if is_locked || others(&self.reader) || others(&self.writer) {
+        if is_locked || self.tasks.iter().any(|tasks| tasks.others.load(Ordering::SeqCst) > 0) {
             wakes.extend([self.waker(Cause::Receive)]);
         }
     }
@@ -721,11 +726,10 @@ impl Wakers {
             return;
         }
         let pending = self.pending.swap(0, Ordering::SeqCst);
-        if pending & Side::Reader as u8 != 0 {
-            self.reader.wake();
-        }
-        if pending & Side::Writer as u8 != 0 {
-            self.writer.wake();
+        for side in Side::BOTH {
+            if pending & side.bit() != 0 {
+                self.tasks(side).wake();
+            }
         }
     }
 
@@ -760,9 +764,9 @@ impl Wake for QueueWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         let is_eager = self.wakers.eager.load(Ordering::Relaxed);
         self.wakers.wake_sides(match self.of {
-            Cause::Reading => Side::Reader as u8,
-            Cause::Completion if !is_eager => Side::Writer as u8,
-            Cause::Completion | Cause::Receive => BOTH,
+            Cause::Reading => Side::Reader.bit(),
+            Cause::Completion if !is_eager => Side::Writer.bit(),
+            Cause::Completion | Cause::Receive => Side::Reader.bit() | Side::Writer.bit(),
         });
     }
 }

@@ -84,19 +84,3 @@ impl Connection for RdmaStream {
         Connected::new().extra(self.info())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::io::StreamConfig;
-
-    #[test]
-    fn settings_of_the_connector_are_kept() {
-        let config = StreamConfig::default().connect_timeout(Some(Duration::from_millis(1234)));
-        let connector = RdmaConnector::new().config(config);
-        assert_eq!(format!("{:?}", connector.clone().http().connector), format!("{connector:?}"));
-        assert_ne!(format!("{connector:?}"), format!("{:?}", RdmaConnector::new()));
-    }
-}

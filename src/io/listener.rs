@@ -320,12 +320,12 @@ fn bind_unlisted(
     }
 }
 
-/// The listeners on one port.
-type OnePort = (u16, Vec<(Adapter, Listener)>);
-
 /// Binds a listener at each place. Port 0 becomes the port of the first listener. A place that no longer exists is
 /// skipped, and one of a family that the kernel does not have; that is an error only if no place remains.
-fn bind_on_one_port(places: &[(Adapter, IpAddr)], mut port: u16) -> Result<OnePort, BindError> {
+fn bind_on_one_port(
+    places: &[(Adapter, IpAddr)],
+    mut port: u16,
+) -> Result<(u16, Vec<(Adapter, Listener)>), BindError> {
     let mut bound = Vec::new();
     let mut last = BindError::InvalidAddress(unspecified(true));
     for (adapter, ip) in places {
@@ -362,34 +362,6 @@ mod tests {
 
     fn own(listeners: &[(Adapter, Listener)]) -> Vec<SocketAddr> {
         listeners.iter().map(|(_, listener)| listener.local_addr().expect("it listens")).collect()
-    }
-
-    #[tokio::test]
-    async fn one_address_has_one_listener() {
-        let bound = bind_first(None, "127.0.0.1:0").await.expect("bound");
-        let [address] = own(&bound.listeners)[..] else { panic!("{:?}", bound.listeners) };
-        assert!(address.ip().is_loopback() && address.port() != 0);
-        let error = bind_first(None, address).await.map(drop).expect_err("taken");
-        assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
-        drop(bound);
-        assert_eq!(own(&bind_first(None, address).await.expect("free again").listeners), [address]);
-    }
-
-    #[tokio::test]
-    async fn unspecified_address_binds_one_port_per_family() {
-        // A machine with a device has a listener for each address.
-        if Provider::verbs().is_ok() {
-            return;
-        }
-        for (any, families) in [("0.0.0.0", &[true][..]), ("::", &[false, true])] {
-            let bound = bind_first(None, (any, 0)).await.expect("bound");
-            let port = bound.local.port();
-            assert_eq!(bound.local, SocketAddr::new(any.parse().expect("an address"), port));
-            let all = families.iter().map(|v4| SocketAddr::new(unspecified(*v4), port));
-            assert_eq!(own(&bound.listeners), all.collect::<Vec<_>>());
-            let error = bind_first(None, (any, port)).await.map(drop).expect_err("taken");
-            assert!(matches!(error, StreamError::Bind(BindError::SharingViolation(_))), "{error:?}");
-        }
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //!
 //! This module handles addresses and time. The caller defines what an attempt does.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,24 +18,12 @@ pub(super) const HEAD_START: Duration = Duration::from_millis(250);
 /// Returns the order in which addresses are tried: the families alternate, starting with that of the first address, and
 /// each keeps the order that the resolver returned (RFC 8305 section 4). Each address occurs once.
 pub(super) fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
-    let mut known = Vec::new();
-    for address in addresses {
-        if !known.contains(&address) {
-            known.push(address);
-        }
-    }
-    let Some(first) = known.first().map(SocketAddr::is_ipv4) else { return known };
+    let mut seen = HashSet::new();
+    let known: Vec<_> = addresses.into_iter().filter(|address| seen.insert(*address)).collect();
+    let first = known.first().is_some_and(SocketAddr::is_ipv4);
     let (one, other): (Vec<_>, Vec<_>) = known.into_iter().partition(|address| address.is_ipv4() == first);
-    let (mut one, mut other) = (one.into_iter(), other.into_iter());
-    let mut ordered = Vec::new();
-    loop {
-        let before = ordered.len();
-        ordered.extend(one.next());
-        ordered.extend(other.next());
-        if ordered.len() == before {
-            return ordered;
-        }
-    }
+    let turns = 0..one.len().max(other.len());
+    turns.flat_map(|turn| [one.get(turn), other.get(turn)]).flatten().copied().collect()
 }
 
 /// Returns the value of the first attempt that succeeds. An attempt starts when the head start of the previous one has
@@ -58,33 +47,29 @@ where
 {
     let mut waiting = addresses.iter().copied().enumerate();
     let mut running = FuturesUnordered::new();
-    let mut begun = 0;
-    let mut failed: Vec<(usize, E)> = Vec::new();
+    // Those of the attempts that have begun.
+    let mut errors: Vec<Option<E>> = Vec::new();
     loop {
         // After the last attempt there is no next one to start.
         let next = waiting.next().map(|(place, address)| {
             let attempt = attempt(address);
             running.push(async move { (place, attempt.await) });
-            begun = place + 1;
+            errors.push(None);
         });
         let turn = next.and_then(|()| Instant::now().checked_add(head_start));
         tokio::select! {
             biased;
             ended = running.next() => match ended {
                 Some((_, Ok(winner))) => return Ok(winner),
-                Some((place, Err(error))) => failed.push((place, error)),
+                Some((place, Err(error))) => errors[place] = Some(error),
                 None => break,
             },
             () = wait_until(turn) => {}
             () = wait_until(deadline) => break,
         }
     }
-    let error = |place| match failed.iter().position(|(failed, _)| *failed == place) {
-        Some(found) => failed.swap_remove(found).1,
-        None => expired(addresses[place]),
-    };
-    let errors: Vec<E> = (0..begun).map(error).collect();
-    Err(addresses.iter().copied().zip(errors).collect())
+    let begun = addresses.iter().zip(errors);
+    Err(begun.map(|(address, error)| (*address, error.unwrap_or_else(|| expired(*address)))).collect())
 }
 
 #[cfg(test)]
@@ -175,58 +160,51 @@ mod tests {
         assert_eq!(in_turns([]), []);
     }
 
+    // An attempt begins when the one before has failed or used up its head start, and those that lose are dropped (IO-07).
     #[tokio::test(start_paused = true)]
-    async fn success_within_head_start_is_only_attempt() {
-        let diary = Diary::new();
-        let won = race(&addresses(3), HEAD_START, |address| diary.attempt(address, Some(249), Ok(()))).await;
-        assert_eq!(won, Ok(1));
-        assert_eq!(diary.entries.into_inner(), [(0, 1, Event::Begun), (249, 1, Event::Won)]);
-    }
+    async fn attempts_begin_by_failure_or_time() {
+        use Event::{Begun, Dropped, Failed, Won};
 
-    // IO-07: each attempt has a head start, and those that lose are dropped.
-    #[tokio::test(start_paused = true)]
-    async fn silence_gives_the_next_address_its_turn() {
-        let diary = Diary::new();
-        let won = race(&addresses(4), HEAD_START, |address| {
-            diary.attempt(address, (address.port() == 3).then_some(10), Ok(()))
-        })
-        .await;
-        assert_eq!(won, Ok(3));
-        let mut entries = diary.entries.into_inner();
-        let dropped = entries.split_off(4);
-        assert_eq!(
-            entries,
-            [(0, 1, Event::Begun), (250, 2, Event::Begun), (500, 3, Event::Begun), (510, 3, Event::Won)]
-        );
-        assert!(dropped.iter().all(|(at, _, event)| (*at, *event) == (510, Event::Dropped)), "{dropped:?}");
-        assert_eq!(dropped.len(), 2);
-    }
-
-    // IO-07: a failure does not wait for the head start to pass.
-    #[tokio::test(start_paused = true)]
-    async fn a_failure_begins_the_next_attempt() {
-        let diary = Diary::new();
-        let won = race(&addresses(2), HEAD_START, |address| {
-            diary.attempt(address, Some(20), if address.port() == 1 { Err(()) } else { Ok(()) })
-        })
-        .await;
-        assert_eq!(won, Ok(2));
-        assert_eq!(
-            diary.entries.into_inner(),
-            [(0, 1, Event::Begun), (20, 1, Event::Failed), (20, 2, Event::Begun), (40, 2, Event::Won)]
-        );
-    }
-
-    // A slow address that answers after all beats one that began later.
-    #[tokio::test(start_paused = true)]
-    async fn an_early_attempt_may_still_win() {
-        let diary = Diary::new();
-        let won = race(&addresses(2), HEAD_START, |address| {
-            diary.attempt(address, Some(if address.port() == 1 { 300 } else { 100 }), Ok(()))
-        })
-        .await;
-        assert_eq!(won, Ok(1));
-        assert_eq!(diary.entries.into_inner().last(), Some(&(300, 2, Event::Dropped)));
+        /// After how many milliseconds each attempt ends, and how; the winner, and what happens.
+        type Case<'a> = (&'a [(Option<u64>, Result<(), ()>)], u16, &'a [(u128, u16, Event)]);
+        let cases: [Case<'_>; 4] = [
+            (&[(Some(249), Ok(())), (None, Ok(()))], 1, &[(0, 1, Begun), (249, 1, Won)]),
+            (
+                &[(None, Ok(())), (None, Ok(())), (Some(10), Ok(())), (None, Ok(()))],
+                3,
+                &[
+                    (0, 1, Begun),
+                    (250, 2, Begun),
+                    (500, 3, Begun),
+                    (510, 1, Dropped),
+                    (510, 2, Dropped),
+                    (510, 3, Won),
+                ],
+            ),
+            (
+                &[(Some(20), Err(())), (Some(20), Ok(()))],
+                2,
+                &[(0, 1, Begun), (20, 1, Failed), (20, 2, Begun), (40, 2, Won)],
+            ),
+            // A slow address that answers after all beats one that began later.
+            (
+                &[(Some(300), Ok(())), (Some(100), Ok(()))],
+                1,
+                &[(0, 1, Begun), (250, 2, Begun), (300, 1, Won), (300, 2, Dropped)],
+            ),
+        ];
+        for (attempts, winner, expected) in cases {
+            let diary = Diary::new();
+            let attempt = |address: SocketAddr| {
+                let (after, outcome) = attempts[usize::from(address.port()) - 1];
+                diary.attempt(address, after, outcome)
+            };
+            assert_eq!(race(&addresses(attempts.len() as u16), HEAD_START, attempt).await, Ok(winner));
+            let mut entries = diary.entries.into_inner();
+            // Those that lose are dropped in any order.
+            entries.sort_by_key(|(at, port, _)| (*at, *port));
+            assert_eq!(entries, expected);
+        }
     }
 
     // IO-07: every attempt with its error, in the order of the addresses and not of the failures.
@@ -259,12 +237,6 @@ mod tests {
         let last = diary.entries.into_inner().split_off(4);
         assert!(last.iter().all(|(at, _, event)| (*at, *event) == (500, Event::Dropped)), "{last:?}");
         assert_eq!(last.len(), 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_race_without_runners_is_over() {
-        let nobody = race(&[], HEAD_START, |_| pending::<Result<(), ()>>()).await;
-        assert_eq!(nobody, Err(vec![]));
     }
 
     // IO-07: dropping the race drops the attempts.

@@ -125,7 +125,6 @@ impl StreamResources {
         Ok(Self { settings, config, memory, queues, queue_pair, inline, frames })
     }
 
-    /// Returns the private data that describes this end.
     pub(super) fn private_data(&self) -> [u8; Hello::LEN] {
         self.settings.hello().to_bytes()
     }

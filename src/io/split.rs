@@ -13,32 +13,23 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use super::stream::RdmaStream;
 
 /// The read half of a borrowed stream, created by [`RdmaStream::split`].
-pub struct ReadHalf<'a>(&'a RdmaStream);
+pub struct ReadHalf<'a>(pub(super) &'a RdmaStream);
 
 /// The write half of a borrowed stream, created by [`RdmaStream::split`].
-pub struct WriteHalf<'a>(&'a RdmaStream);
+pub struct WriteHalf<'a>(pub(super) &'a RdmaStream);
 
 /// The owned read half of a stream, created by [`RdmaStream::into_split`].
 pub struct OwnedReadHalf {
-    stream: RdmaStream,
+    pub(super) stream: RdmaStream,
 }
 
 /// The owned write half of a stream, created by [`RdmaStream::into_split`].
 ///
 /// Dropping it shuts its direction down.
 pub struct OwnedWriteHalf {
-    stream: RdmaStream,
+    pub(super) stream: RdmaStream,
     /// Dropping this half shuts nothing down, because `reunite` or `forget` has consumed it.
-    joined: bool,
-}
-
-pub(super) fn borrowed(stream: &RdmaStream) -> (ReadHalf<'_>, WriteHalf<'_>) {
-    (ReadHalf(stream), WriteHalf(stream))
-}
-
-pub(super) fn owned(stream: RdmaStream) -> (OwnedReadHalf, OwnedWriteHalf) {
-    let second = RdmaStream { shared: stream.shared.clone() };
-    (OwnedReadHalf { stream }, OwnedWriteHalf { stream: second, joined: false })
+    pub(super) joined: bool,
 }
 
 /// The error of [`OwnedReadHalf::reunite`] for halves of two different streams. Contains both halves.

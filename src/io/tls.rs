@@ -134,7 +134,6 @@ impl TlsListener {
         Ok((stream, peer))
     }
 
-    /// Begins the handshake of a stream.
     fn begin(&mut self, stream: RdmaStream) {
         let peer = stream.connection().peer_addr();
         // A peer that is dropped may never confirm the end, and a stream that waits for the confirmation holds no

@@ -71,33 +71,24 @@ mod tests {
         assert_eq!(u64::from_ne_bytes(found), 7);
     }
 
-    #[test]
-    fn words_are_aligned_and_within_the_memory() {
-        let shared = Owned::zeroed(23).expect("memory").share();
-        for offset in 0..24 {
-            assert_eq!(shared.word(offset).is_some(), [0, 8].contains(&offset), "{offset}");
-        }
-        for offset in [16, usize::MAX, usize::MAX - 7] {
-            assert!(shared.word(offset).is_none(), "{offset}");
-        }
-        shared.word(8).expect("a word").store(0x0102_0304_0506_0708, Ordering::Relaxed);
-        let mut found = [0; 8];
-        shared.clone().whole().read(8, &mut found);
-        assert_eq!(u64::from_ne_bytes(found), 0x0102_0304_0506_0708);
-    }
-
     // SEC-13: an allocation of the program may begin anywhere, and its address counts, not the offset.
     #[test]
-    fn words_are_aligned_by_address_not_offset() {
+    fn words_are_aligned_by_address_and_within_memory() {
         for skip in 0..8 {
             let (memory, _returned) = Owned::lend(bytes::BytesMut::from(&[0; 40][..]).split_off(skip));
             let address = memory.as_ptr().addr();
             let shared = memory.share();
-            for offset in 0..shared.len() {
-                let is_word = (address + offset).is_multiple_of(8) && offset + 8 <= shared.len();
+            for offset in (0..=shared.len()).chain([usize::MAX, usize::MAX - 7]) {
+                let is_within = offset.checked_add(8).is_some_and(|end| end <= shared.len());
+                let is_word = is_within && (address + offset).is_multiple_of(8);
                 assert_eq!(shared.word(offset).is_some(), is_word, "{skip} {offset}");
             }
         }
+        let shared = Owned::zeroed(23).expect("memory").share();
+        shared.word(8).expect("a word").store(0x0102_0304_0506_0708, Ordering::Relaxed);
+        let mut found = [0; 8];
+        shared.clone().whole().read(8, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), 0x0102_0304_0506_0708);
     }
 
     #[test]

@@ -40,7 +40,6 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Returns a block of length 0.
     pub(super) fn empty() -> Self {
         Self { start: NonNull::<Aligned>::dangling().cast(), length: 0, origin: Origin::Nothing }
     }
@@ -188,7 +187,6 @@ pub(super) mod pages {
         unsafe { libc::munmap(start.as_ptr().cast(), length) };
     }
 
-    /// Returns the length of a page.
     pub(in crate::memory) fn size() -> usize {
         // SAFETY: the call has no preconditions.
         let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

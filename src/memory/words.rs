@@ -37,7 +37,6 @@ pub(super) struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// Returns the number of bytes.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.body.length + self.tail.len()
     }

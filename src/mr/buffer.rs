@@ -25,7 +25,6 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Creates a buffer of `length` zeroes.
     pub(crate) fn zeroed(adapter: &Adapter, length: usize) -> Result<Self, RegisterError> {
         let memory = adapter.allocate(length)?;
         Ok(Self::of(memory, adapter.domain()))

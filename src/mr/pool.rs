@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, TryAcquireError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::task::coop::consume_budget;
 
 use super::buffer::Buffer;
@@ -86,7 +86,7 @@ struct Inner {
     adapter: Adapter,
     config: PoolConfig,
     /// A permit for each buffer that is idle or has not been made. Fair, and closed when the adapter is removed.
-    free: Semaphore,
+    free: Arc<Semaphore>,
     state: Mutex<State>,
     _registered: Registered,
 }
@@ -103,6 +103,23 @@ struct State {
 }
 
 impl Inner {
+    fn take_idle(&self) -> Option<Owned> {
+        self.state.lock().idle.pop()
+    }
+
+    /// Allocates a buffer for a task that has a permit.
+    fn make(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<Buffer, RegisterError> {
+        let memory = self.adapter.allocate(self.config.length)?;
+        self.state.lock().allocated += 1;
+        Ok(self.hand_out(memory, permit))
+    }
+
+    /// Makes a buffer of the memory. The permit is returned when the memory is.
+    fn hand_out(self: &Arc<Self>, memory: Owned, permit: OwnedSemaphorePermit) -> Buffer {
+        permit.forget();
+        Buffer::of(memory.with_recycler(self.clone()), self.adapter.domain())
+    }
+
     fn close(&self) {
         let idle = {
             let mut state = self.state.lock();
@@ -159,48 +176,7 @@ impl Member for Inner {
     }
 }
 
-/// The right to a buffer, which goes back if none is taken.
-struct Claim(Option<Arc<Inner>>);
-
-impl Claim {
-    /// Creates the claim of a task that has a permit.
-    fn new(inner: &Arc<Inner>, permit: tokio::sync::SemaphorePermit<'_>) -> Self {
-        permit.forget();
-        Self(Some(inner.clone()))
-    }
-
-    /// Takes an idle buffer, if there is one.
-    fn idle(&mut self) -> Option<Buffer> {
-        let memory = self.0.as_ref()?.state.lock().idle.pop()?;
-        self.take(memory)
-    }
-
-    /// Allocates a buffer.
-    fn make(mut self) -> Result<Buffer, RegisterError> {
-        let inner = self.0.as_ref().ok_or(RegisterError::DeviceRemoved)?;
-        let memory = inner.adapter.allocate(inner.config.length)?;
-        inner.state.lock().allocated += 1;
-        self.take(memory).ok_or(RegisterError::DeviceRemoved)
-    }
-
-    /// Makes a buffer of the memory. The permit is returned when the memory is.
-    fn take(&mut self, memory: Owned) -> Option<Buffer> {
-        let inner = self.0.take()?;
-        let domain = inner.adapter.domain();
-        Some(Buffer::of(memory.with_recycler(inner), domain))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if let Some(inner) = &self.0 {
-            inner.free.add_permits(1);
-        }
-    }
-}
-
 impl Pool {
-    /// Creates a pool without buffers.
     pub(crate) fn new(adapter: &Adapter, config: PoolConfig) -> Result<Self, RegisterError> {
         check_length(adapter, config.length)?;
         let PoolConfig { length, maximum } = config;
@@ -211,7 +187,7 @@ impl Pool {
         let inner = adapter.registry().create(|_, registered| Inner {
             adapter: adapter.clone(),
             config: PoolConfig { length, maximum },
-            free: Semaphore::new(maximum),
+            free: Arc::new(Semaphore::new(maximum)),
             state: Mutex::default(),
             _registered: registered,
         });
@@ -255,12 +231,12 @@ impl Pool {
     /// Dropping the future gives up its place in the queue and has no other effect.
     pub async fn get(&self) -> Result<Buffer, RegisterError> {
         let inner = self.inner();
-        let permit = inner.free.acquire().await.map_err(|_| RegisterError::DeviceRemoved)?;
-        let mut claim = Claim::new(inner, permit);
-        match claim.idle() {
-            Some(buffer) => Ok(buffer),
-            None => maybe_blocking(&inner.adapter, move || claim.make()).await?,
+        let permit = inner.free.clone().acquire_owned().await.map_err(|_| RegisterError::DeviceRemoved)?;
+        if let Some(memory) = inner.take_idle() {
+            return Ok(inner.hand_out(memory, permit));
         }
+        let maker = inner.clone();
+        maybe_blocking(&inner.adapter, move || maker.make(permit)).await?
     }
 
     /// Returns a buffer if one is available without waiting, otherwise `None`.
@@ -271,15 +247,14 @@ impl Pool {
     /// Those of [`get`](Self::get).
     pub fn try_get(&self) -> Result<Option<Buffer>, RegisterError> {
         let inner = self.inner();
-        let permit = match inner.free.try_acquire() {
+        let permit = match inner.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(TryAcquireError::NoPermits) => return Ok(None),
             Err(TryAcquireError::Closed) => return Err(RegisterError::DeviceRemoved),
         };
-        let mut claim = Claim::new(inner, permit);
-        match claim.idle() {
-            Some(buffer) => Ok(Some(buffer)),
-            None => claim.make().map(Some),
+        match inner.take_idle() {
+            Some(memory) => Ok(Some(inner.hand_out(memory, permit))),
+            None => inner.make(permit).map(Some),
         }
     }
 

@@ -159,8 +159,7 @@ impl Region {
     /// # Errors
     /// [`TooShort`] if the bytes do not fit. Nothing is copied then.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), TooShort> {
-        let slice = self.slice(offset..offset.saturating_add(bytes.len()))?;
-        slice.for_payload(|part| part.write(0, bytes));
+        self.slice(offset..offset.saturating_add(bytes.len()))?.memory().write(0, bytes);
         Ok(())
     }
 
@@ -169,8 +168,7 @@ impl Region {
     /// # Errors
     /// [`TooShort`] if the region has fewer bytes after `offset`. Nothing is copied then.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), TooShort> {
-        let slice = self.slice(offset..offset.saturating_add(bytes.len()))?;
-        slice.for_payload(|part| part.read(0, bytes));
+        self.slice(offset..offset.saturating_add(bytes.len()))?.memory().read(0, bytes);
         Ok(())
     }
 
@@ -186,8 +184,8 @@ impl Region {
         if available < length {
             return Err(TooShort { needed: length, available });
         }
-        let copied = slice.for_payload(|part| part.append_to(length, bytes));
-        if copied == Some(length) { Ok(()) } else { Err(TooShort { needed: length, available }) }
+        let copied = slice.memory().append_to(length, bytes);
+        if copied == length { Ok(()) } else { Err(TooShort { needed: length, available }) }
     }
 
     /// Loads the number in the eight bytes at `offset`, in host byte order, like [`AtomicU64::load`].
@@ -369,8 +367,11 @@ impl RegionSlice {
         self.range.clone()
     }
 
-    fn for_payload<R>(&self, use_it: impl FnOnce(&Slice) -> R) -> Option<R> {
-        self.region.inner.memory.slice(self.range.start, self.range.len()).as_ref().map(use_it)
+    fn memory(&self) -> Slice {
+        let memory = &self.region.inner.memory;
+        // It is in bounds.
+        let slice = memory.slice(self.range.start, self.range.len());
+        slice.unwrap_or_else(|| memory.clone().whole().part(0, 0))
     }
 }
 
@@ -387,11 +388,7 @@ impl SgEntry for RegionSlice {
     }
 
     fn lend(self) -> Lent<Self> {
-        let memory = &self.region.inner.memory;
-        // It is in bounds.
-        let slice = memory.slice(self.range.start, self.range.len());
-        let slice = slice.unwrap_or_else(|| memory.clone().whole().part(0, 0));
-        Lent(slice, self)
+        Lent(self.memory(), self)
     }
 
     fn reclaim(Lent(_slice, state): Lent<Self>) -> Self {
@@ -413,7 +410,6 @@ pub struct OwnedRegion<M> {
 }
 
 impl<M: OwnedMemory> OwnedRegion<M> {
-    /// Registers an allocation.
     pub(crate) async fn register(
         adapter: &Adapter,
         memory: M,

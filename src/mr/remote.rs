@@ -4,6 +4,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use bytes::Buf;
+
 use crate::backend::{self, Adapter};
 use crate::error::RegisterError;
 use crate::types::{RemoteKey, TooShort};
@@ -78,12 +80,8 @@ impl RemoteRegion {
 
     /// Decodes a description.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
-        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = bytes;
-        Self {
-            address: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-            key: RemoteKey(u32::from_be_bytes([k0, k1, k2, k3])),
-            length: u32::from_be_bytes([l0, l1, l2, l3]),
-        }
+        let mut bytes = &bytes[..];
+        Self { address: bytes.get_u64(), key: RemoteKey(bytes.get_u32()), length: bytes.get_u32() }
     }
 
     /// Decodes a description from the start of a message or of private data. Returns `None` if the input is shorter.
@@ -131,17 +129,14 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// Creates a window that is not bound.
     pub(crate) fn new(adapter: &Adapter) -> Result<Self, RegisterError> {
         Ok(Self { provider: adapter.window()?, domain: adapter.domain() })
     }
 
-    /// Returns the window of the provider.
     pub(crate) fn provider(&self) -> &backend::Window {
         &self.provider
     }
 
-    /// Returns the protection domain.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }

@@ -82,26 +82,29 @@ impl<R> Requests<R> {
     }
 
     /// Polls for a request. A waker that was replaced is to be dropped without the lock.
-    fn poll(&mut self, place: &mut Place, waker: &Waker) -> (Poll<Result<R, AcceptError>>, Option<Waker>) {
+    fn poll(
+        &mut self,
+        place: &mut Option<WaiterId>,
+        waker: &Waker,
+    ) -> (Poll<Result<R, AcceptError>>, Option<Waker>) {
         match *place {
-            Place::New => match self.machine.wait() {
+            None => match self.machine.wait() {
                 Ok(Wait::Ready(request)) => (Poll::Ready(Ok(request)), None),
                 Ok(Wait::Pending(id)) => {
                     self.waiters.insert(id, Waiter { answer: None, waker: Some(waker.clone()) });
-                    *place = Place::Waiting(id);
+                    *place = Some(id);
                     (Poll::Pending, None)
                 }
                 Err(Status::DEVICE_REMOVED) => (Poll::Ready(Err(AcceptError::DeviceRemoved)), None),
                 Err(_) => (Poll::Ready(Err(AcceptError::NotListening)), None),
             },
-            Place::Waiting(id) => match self.waiters.get_mut(&id) {
+            Some(id) => match self.waiters.get_mut(&id) {
                 Some(Waiter { answer: None, waker: old }) => (Poll::Pending, old.replace(waker.clone())),
                 Some(_) | None => {
                     let answer = self.waiters.remove(&id).and_then(|waiter| waiter.answer);
                     (Poll::Ready(answer.unwrap_or(Err(AcceptError::Canceled))), None)
                 }
             },
-            Place::Done => (Poll::Ready(Err(AcceptError::Canceled)), None),
         }
     }
 
@@ -120,12 +123,9 @@ impl<R> Requests<R> {
 pub(crate) trait AcceptQueue: Send + Sync + Sized {
     /// The state under the lock.
     type State: AsMut<Requests<Self::Request>>;
-    /// A request that has arrived.
     type Request: Send;
-    /// The connector of a request.
     type Connector;
 
-    /// Takes the lock.
     fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Returns the connector of a request that is handed out.
@@ -141,7 +141,7 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
 
     /// Returns a future that resolves with a request (`IND2Listener::GetConnectionRequest`).
     fn request(self: &Arc<Self>) -> Accept<Self> {
-        Accept { queue: self.clone(), place: Place::New }
+        Accept { queue: self.clone(), place: None }
     }
 
     /// Ends every wait with CANCELED (CancelOverlappedRequests). The listener goes on.
@@ -178,17 +178,11 @@ pub(crate) trait AcceptQueue: Send + Sync + Sized {
     }
 }
 
-/// The state of a future that waits for a request.
-enum Place {
-    New,
-    Waiting(WaiterId),
-    Done,
-}
-
 /// The future of GetConnectionRequest.
 pub(crate) struct Accept<Q: AcceptQueue> {
     queue: Arc<Q>,
-    place: Place,
+    /// Its place among those that wait.
+    place: Option<WaiterId>,
 }
 
 impl<Q: AcceptQueue> Future for Accept<Q> {
@@ -202,7 +196,7 @@ impl<Q: AcceptQueue> Future for Accept<Q> {
             polled
         });
         polled.map(|answer| {
-            *place = Place::Done;
+            *place = None;
             answer.map(|request| queue.connector_for(request))
         })
     }
@@ -210,7 +204,7 @@ impl<Q: AcceptQueue> Future for Accept<Q> {
 
 impl<Q: AcceptQueue> Drop for Accept<Q> {
     fn drop(&mut self) {
-        let Place::Waiting(id) = self.place else { return };
+        let Some(id) = self.place else { return };
         let (placed, waker) = self.queue.lock().as_mut().leave(id);
         drop(waker);
         self.queue.deliver(placed);

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use smallvec::SmallVec;
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info};
@@ -45,10 +44,8 @@ pub(crate) fn next_id() -> ConnectionId {
     ConnectionId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The answer to a call.
 type Answer = Result<(), Failure>;
 
-/// Returns the status of an answer.
 fn status_of(answer: &Answer) -> Status {
     answer.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS)
 }
@@ -125,7 +122,7 @@ impl ConnectorState {
 pub(crate) struct AfterStep {
     metrics: PendingMetrics,
     /// The events for `tracing`, in order, if a subscriber takes any.
-    events: Option<Box<SmallVec<[StepEvent; 2]>>>,
+    events: Vec<Box<dyn FnOnce() + Send>>,
     /// The calls on the connector that have an answer.
     calls: WakeList,
     /// The requests that finished on the way.
@@ -143,14 +140,7 @@ impl AfterStep {
     /// Emits an event once the lock is released, after those that are there.
     pub(crate) fn log(&mut self, event: impl FnOnce() + Send + 'static) {
         if is_logged() {
-            self.events.get_or_insert_default().push(StepEvent::Other(Box::new(event)));
-        }
-    }
-
-    /// Emits the event of a step of the machine once the lock is released, after those that are there.
-    fn log_step(&mut self, event: impl FnOnce() -> StepEvent) {
-        if is_logged() {
-            self.events.get_or_insert_default().push(event());
+            self.events.push(Box::new(event));
         }
     }
 
@@ -182,7 +172,8 @@ impl AfterStep {
     #[inline]
     fn observe_and_wake(&mut self) -> thread::Result<()> {
         // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
-        let observed = if self.events.is_none() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
+        let observed =
+            if self.events.is_empty() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
         observed.and(self.calls.try_wake_all()).and(self.requests.try_wake_all())
     }
 
@@ -192,10 +183,10 @@ impl AfterStep {
     /// The panic of a recorder or a subscriber.
     #[cold]
     fn observe(&mut self) -> thread::Result<()> {
-        let (metrics, events) = (std::mem::take(&mut self.metrics), self.events.take());
+        let (metrics, events) = (std::mem::take(&mut self.metrics), std::mem::take(&mut self.events));
         catch_unwind(AssertUnwindSafe(|| {
             metrics.record();
-            events.into_iter().flat_map(|events| *events).for_each(StepEvent::emit);
+            events.into_iter().for_each(|emit| emit());
         }))
     }
 }
@@ -215,49 +206,6 @@ fn resume(outcome: thread::Result<()>) {
     }
 }
 
-/// An event for `tracing`.
-enum StepEvent {
-    /// A step of the machine, or of a call on it.
-    Machine { connection: ConnectionId, peer: Option<SocketAddr>, phase: Phase, status: Status, what: What },
-    /// Anything else.
-    Other(Box<dyn FnOnce() + Send>),
-}
-
-/// The kind of a step of the machine.
-enum What {
-    Lost(Reason),
-    Aborted(Reason),
-    Changed { from: Phase },
-    Refused,
-    Completed(Op, Option<Reason>),
-}
-
-impl StepEvent {
-    fn emit(self) {
-        let (id, peer, phase, status, what) = match self {
-            Self::Machine { connection, peer, phase, status, what } => {
-                (connection, peer, phase, status, what)
-            }
-            Self::Other(emit) => return emit(),
-        };
-        let peer = peer.map(display);
-        match what {
-            What::Lost(reason) => info!(connection = %id, peer, %status, %reason, "connection lost"),
-            What::Aborted(reason) => {
-                debug!(connection = %id, peer, ?phase, %status, %reason, "connection aborted");
-            }
-            What::Changed { from } => {
-                debug!(connection = %id, peer, ?from, ?phase, %status, "state changed");
-            }
-            What::Refused => debug!(connection = %id, peer, ?phase, %status, "call refused"),
-            What::Completed(op, reason) => {
-                let reason = reason.map(display);
-                debug!(connection = %id, peer, ?phase, ?op, %status, reason, "call completed");
-            }
-        }
-    }
-}
-
 /// A connector of one provider, driving the machine.
 pub(crate) trait ConnectorDriver: Send + Sync {
     /// The state under the lock: the progress, and the data that the provider needs for its transport.
@@ -266,7 +214,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Returns the number of the connector in `tracing` output.
     fn id(&self) -> ConnectionId;
 
-    /// Takes the lock.
     fn lock(&self) -> MutexGuard<'_, Self::State>;
 
     /// Carries out any action but `Finish`.
@@ -439,7 +386,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().peer.unwrap_or(NONE)
     }
 
-    /// Polls for the answer to a call.
     fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Answer> {
         let mut state = self.lock();
         let Some(call) = state.as_mut().answers.of(op) else { return Poll::Pending };
@@ -463,13 +409,11 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         polled.map(|_answer| ())
     }
 
-    /// Takes the answer to a call, if it has one.
     #[cfg(feature = "soft")]
     fn take_answer(&self, op: Op) -> Option<Answer> {
         self.lock().as_mut().answers.of(op).and_then(Waiter::take)
     }
 
-    /// Waits for the answer to a call.
     fn answer(&self, op: Op) -> impl Future<Output = Answer> + Send {
         std::future::poll_fn(move |cx| self.poll_answer(op, cx))
     }
@@ -500,9 +444,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     }
 
     /// Disconnects (`IND2Connector::Disconnect`).
-    ///
-    /// # Errors
-    /// See [`DisconnectError`].
     fn disconnect(&self) -> impl Future<Output = Result<(), DisconnectError>> + Send {
         async {
             let limit = self.disconnect_timeout();
@@ -532,7 +473,6 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().machine.loss()
     }
 
-    /// Returns whether the connection is established.
     fn is_connected(&self) -> bool {
         self.lock().as_mut().phase() == Phase::Connected
     }
@@ -648,7 +588,6 @@ fn transition<D: ConnectorDriver + ?Sized>(
 ) -> Result<(), Failure> {
     let progress = state.as_mut();
     let (id, peer, from) = (connector.id(), progress.peer, progress.phase());
-    let event = |phase, status, what| StepEvent::Machine { connection: id, peer, phase, status, what };
     let call = call(&input);
     let outcome = progress.machine.handle(input);
     let phase = progress.phase();
@@ -657,25 +596,37 @@ fn transition<D: ConnectorDriver + ?Sized>(
         if let (Phase::PeerGone, Some(&DisconnectReason::Lost { status, reason })) =
             (phase, progress.machine.ending())
         {
-            let what = if matches!(reason, Reason::Local(FLUSHED)) {
+            if matches!(reason, Reason::Local(FLUSHED)) {
                 // The program has given the connection up.
-                What::Aborted(reason)
+                after.log(move || {
+                    let peer = peer.map(display);
+                    debug!(connection = %id, peer, ?phase, %status, %reason, "connection aborted");
+                });
             } else {
                 after.metrics.failed("connection", status);
-                What::Lost(reason)
-            };
-            after.log_step(|| event(phase, status, what));
+                after.log(move || {
+                    let peer = peer.map(display);
+                    info!(connection = %id, peer, %status, %reason, "connection lost");
+                });
+            }
         }
-        after.log_step(|| {
-            let status = told(&outcome, progress.machine.ending(), phase);
-            event(phase, status, What::Changed { from })
-        });
+        if is_logged() {
+            let status = status_of_step(&outcome, progress.machine.ending(), phase);
+            after.log(move || {
+                let peer = peer.map(display);
+                debug!(connection = %id, peer, ?from, ?phase, %status, "state changed");
+            });
+        }
     }
     if let Err(failure) = &outcome {
+        let status = failure.status;
         if let Some(call) = call {
-            after.metrics.failed(call, failure.status);
+            after.metrics.failed(call, status);
         }
-        after.log_step(|| event(phase, failure.status, What::Refused));
+        after.log(move || {
+            let peer = peer.map(display);
+            debug!(connection = %id, peer, ?phase, %status, "call refused");
+        });
     }
     let mut actions = outcome?;
     for action in actions.iter() {
@@ -686,9 +637,10 @@ fn transition<D: ConnectorDriver + ?Sized>(
         let answer = actions.answer(status);
         let progress = state.as_mut();
         let phase = progress.phase();
-        after.log_step(|| {
-            let reason = answer.as_ref().err().and_then(Failure::reason);
-            event(phase, status, What::Completed(op, reason))
+        let reason = answer.as_ref().err().and_then(Failure::reason);
+        after.log(move || {
+            let (peer, reason) = (peer.map(display), reason.map(display));
+            debug!(connection = %id, peer, ?phase, ?op, %status, reason, "call completed");
         });
         if answer.is_err()
             && let Some(call) = call_of(op)
@@ -737,7 +689,6 @@ fn call(input: &Input) -> Option<&'static str> {
     }
 }
 
-/// Returns the name of a call by its operation.
 fn call_of(op: Op) -> Option<&'static str> {
     match op {
         Op::Connect => Some("connect"),
@@ -751,7 +702,11 @@ fn call_of(op: Op) -> Option<&'static str> {
 
 /// Returns the status of a step, for `tracing`: that of the call that it finishes, or begins, or that of the
 /// connection.
-fn told(outcome: &Result<Actions, Failure>, ended: Option<&DisconnectReason>, after: Phase) -> Status {
+fn status_of_step(
+    outcome: &Result<Actions, Failure>,
+    ended: Option<&DisconnectReason>,
+    after: Phase,
+) -> Status {
     let actions = match outcome {
         Ok(actions) => actions,
         Err(failure) => return failure.status,

@@ -96,7 +96,6 @@ impl<'a> StreamRoom<'a> {
         Self { into, left, filled: 0, place }
     }
 
-    /// Returns the number of bytes that it has been filled with.
     pub(crate) fn filled(&self) -> usize {
         self.filled
     }

@@ -58,7 +58,6 @@ pub(crate) enum Source<'a> {
 
 #[cfg(feature = "soft")]
 impl Source<'_> {
-    /// Returns the number of bytes.
     pub(crate) fn length(&self) -> usize {
         match self {
             Self::Memory(payload) => inflight::length(payload),
@@ -139,7 +138,6 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Returns its kind, as completions have it.
     pub(crate) fn kind(self) -> OpKind {
         match self {
             Self::Send { .. } => OpKind::Send,

@@ -12,6 +12,7 @@ use tokio::task::coop::cooperative;
 use crate::backend;
 use crate::error::{NotifyError, OpenError, ResizeError, WcError};
 use crate::inflight::{CompletionRing, Note, Notified, NotifyKind, Polled};
+use crate::provider::params::setters;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Spin, poll_budgeted};
@@ -36,36 +37,26 @@ impl Default for CompletionQueueConfig {
     }
 }
 
-impl CompletionQueueConfig {
+setters! {
+    impl CompletionQueueConfig:
+
     /// Sets how many completions the queue can hold.
     ///
     /// The queue cannot overrun if it can hold all requests that its queue pairs can have outstanding.
-    #[must_use]
-    pub fn depth(mut self, depth: usize) -> Self {
-        self.depth = depth;
-        self
-    }
+    pub fn depth(depth: usize) => self.depth = depth;
 
     /// Sets the processor on which the completions are best handled. Default: none.
     ///
     /// This is a hint. A device selects its interrupt vector by it; the soft provider ignores it.
     #[doc(alias = "comp_vector")]
-    #[must_use]
-    pub fn affinity(mut self, processor: usize) -> Self {
-        self.affinity = Some(processor);
-        self
-    }
+    pub fn affinity(processor: usize) => self.affinity = Some(processor);
 
     /// Sets how long [`notify`](CompletionQueue::notify) and [`wait`](CompletionQueue::wait) poll before they sleep.
     /// Default: zero.
     ///
     /// Other tasks of the runtime run between two polls, but the processor core stays busy. With the soft provider each of these polls
     /// reads the sockets, as [`poll`](CompletionQueue::poll) does.
-    #[must_use]
-    pub fn spin(mut self, time: Duration) -> Self {
-        self.spin = time;
-        self
-    }
+    pub fn spin(time: Duration) => self.spin = time;
 
     /// Sets whether the program polls the queue all the time, to run each completion to its end where it finds it. Default:
     /// `false`.
@@ -74,24 +65,15 @@ impl CompletionQueueConfig {
     /// [`wait`](CompletionQueue::wait). In return the program has to poll. What it does not poll is noticed ten times in a
     /// `VerbsConfig::path_timeout`, and without one never: the completion of a request, and the loss of a connection that only a failed
     /// request shows. The soft provider ignores this setting: requests that are not polled complete there as without it.
-    #[must_use]
-    pub fn busy_poll(mut self, busy_poll: bool) -> Self {
-        self.busy_poll = busy_poll;
-        self
-    }
+    pub fn busy_poll(busy_poll: bool) => self.busy_poll = busy_poll;
+}
 
+impl CompletionQueueConfig {
     /// Checks the settings. Errors number the arguments as `CreateCompletionQueue` does.
     fn check(&self, maximum: usize) -> Result<(), OpenError> {
-        if self.depth == 0 || self.depth > maximum {
-            return Err(OpenError::out_of_range(3, "depth", self.depth, 1, maximum));
-        }
+        OpenError::check_range(3, "depth", self.depth, 1..=maximum)?;
         // It is a hint, so this does not check whether the processor exists and whether this process may use it.
-        match self.affinity {
-            Some(processor) if processor >= MAX_PROCESSORS => {
-                Err(OpenError::out_of_range(5, "affinity", processor, 0, MAX_PROCESSORS - 1))
-            }
-            _ => Ok(()),
-        }
+        OpenError::check_range(5, "affinity", self.affinity.unwrap_or(0), 0..=MAX_PROCESSORS - 1)
     }
 }
 
@@ -189,9 +171,6 @@ impl Member for Inner {
 
 impl CompletionQueue {
     /// Creates an empty queue.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn new(adapter: &backend::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
@@ -199,9 +178,6 @@ impl CompletionQueue {
     }
 
     /// Creates an empty queue over a queue of the device that other queues share.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn over(
         adapter: &backend::Adapter,
         device: backend::CompletionQueue,
@@ -219,7 +195,6 @@ impl CompletionQueue {
         Ok(Self { inner })
     }
 
-    /// Returns the queue of the device.
     pub(super) fn device(&self) -> &backend::CompletionQueue {
         &self.inner.device
     }
@@ -229,7 +204,6 @@ impl CompletionQueue {
         &self.inner.results
     }
 
-    /// Returns the protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.inner.adapter.domain()
     }

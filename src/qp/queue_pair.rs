@@ -13,7 +13,7 @@ use crate::inflight::{
 };
 use crate::mr::RemoteRegion;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
-use crate::provider::params::QueuePairParts;
+use crate::provider::params::{QueuePairParts, setters};
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::types::{Access, OpKind};
@@ -58,39 +58,25 @@ impl Default for QueuePairConfig {
     }
 }
 
-impl QueuePairConfig {
+setters! {
+    impl QueuePairConfig:
+
     /// Sets how many receives can be outstanding.
-    #[must_use]
-    pub fn receive_depth(mut self, depth: usize) -> Self {
-        self.receive_depth = depth;
-        self
-    }
+    pub fn receive_depth(depth: usize) => self.receive_depth = depth;
 
     /// Sets how many requests of the send queue can be outstanding: all requests except receives (`initiatorQueueDepth`
     /// of ND, `max_send_wr` of verbs).
-    #[must_use]
-    pub fn send_depth(mut self, depth: usize) -> Self {
-        self.send_depth = depth;
-        self
-    }
+    pub fn send_depth(depth: usize) => self.send_depth = depth;
 
     /// Sets the maximum number of scatter-gather entries of a receive.
     #[doc(alias = "sge")]
     #[doc(alias = "max_recv_sge")]
-    #[must_use]
-    pub fn receive_entries(mut self, entries: usize) -> Self {
-        self.receive_entries = entries;
-        self
-    }
+    pub fn receive_entries(entries: usize) => self.receive_entries = entries;
 
     /// Sets the maximum number of scatter-gather entries of a request of the send queue.
     #[doc(alias = "sge")]
     #[doc(alias = "max_send_sge")]
-    #[must_use]
-    pub fn send_entries(mut self, entries: usize) -> Self {
-        self.send_entries = entries;
-        self
-    }
+    pub fn send_entries(entries: usize) => self.send_entries = entries;
 
     /// Sets the maximum number of bytes of an inline send or write. Default: 64, or the adapter's maximum if that is
     /// smaller. The queue pair is refused (`INVALID_PARAMETER_n`) if it cannot have as many, also where the driver of the device
@@ -98,50 +84,32 @@ impl QueuePairConfig {
     ///
     /// A device gets sends and writes of registered memory that are not longer inline, too, so that it need not come for the bytes. With
     /// 0 nothing is inline.
-    #[must_use]
-    pub fn inline(mut self, bytes: usize) -> Self {
-        self.inline = Some(bytes);
-        self
-    }
+    pub fn inline(bytes: usize) => self.inline = Some(bytes);
 
     /// Sets a number that completions name the queue pair by, in
     /// [`WorkCompletion::queue_pair_context`](super::WorkCompletion::queue_pair_context) and
     /// [`Completion::queue_pair_context`](super::Completion::queue_pair_context). Default: 0.
-    #[must_use]
-    pub fn context(mut self, context: u64) -> Self {
-        self.context = context;
-        self
-    }
-
-    /// Sets the completion queue of both queues.
-    #[must_use]
-    pub fn completions(self, queue: &CompletionQueue) -> Self {
-        self.receive_completions(queue).send_completions(queue)
-    }
+    pub fn context(context: u64) => self.context = context;
 
     /// Sets the completion queue of receives. Default: none; receives complete through their futures.
-    #[must_use]
-    pub fn receive_completions(mut self, queue: &CompletionQueue) -> Self {
-        self.receive_completions = Some(queue.clone());
-        self
-    }
+    pub fn receive_completions(queue: &CompletionQueue) => self.receive_completions = Some(queue.clone());
 
     /// Sets the completion queue of the send queue. Default: none; its requests complete through their futures.
-    #[must_use]
-    pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
-        self.send_completions = Some(queue.clone());
-        self
-    }
+    pub fn send_completions(queue: &CompletionQueue) => self.send_completions = Some(queue.clone());
 
     /// Sets a shared receive queue, from which messages take their receives. Source:
     /// `IND2Adapter::CreateQueuePairWithSrq`.
     ///
     /// Receives cannot be posted to the queue pair then. The depth and the entries of receives are those of the shared
     /// queue.
+    pub fn shared_receives(queue: &SharedReceiveQueue) => self.shared = Some(queue.clone());
+}
+
+impl QueuePairConfig {
+    /// Sets the completion queue of both queues.
     #[must_use]
-    pub fn shared_receives(mut self, queue: &SharedReceiveQueue) -> Self {
-        self.shared = Some(queue.clone());
-        self
+    pub fn completions(self, queue: &CompletionQueue) -> Self {
+        self.receive_completions(queue).send_completions(queue)
     }
 
     /// Sets the inbox that messages go to instead of receives: on the soft provider alone.
@@ -191,8 +159,8 @@ impl QueuePairConfig {
             (at_inline, "inline", inline, 0, info.max_inline, true),
         ];
         for (argument, name, value, least, most, counts) in limits {
-            if counts && !(least..=most).contains(&value) {
-                return Err(OpenError::out_of_range(argument, name, value, least, most));
+            if counts {
+                OpenError::check_range(argument, name, value, least..=most)?;
             }
         }
         Ok(())
@@ -311,9 +279,6 @@ impl Clone for QueuePair {
 
 impl QueuePair {
     /// Creates a queue pair.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn new(adapter: &backend::Adapter, config: QueuePairConfig) -> Result<Self, OpenError> {
         let info = adapter.info().clone();
         let table = Arc::<Table>::default();
@@ -385,7 +350,6 @@ impl QueuePair {
         WeakQueuePair(Arc::downgrade(&self.inner))
     }
 
-    /// Returns the queue pair of the provider.
     pub(crate) fn provider(&self) -> &backend::QueuePair {
         &self.inner.provider
     }

@@ -380,7 +380,7 @@ impl QueuePair {
 
     fn flags(&self, options: WorkOptions) -> Flags {
         let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
-        options.flags() | defer
+        Flags::from_bits_truncate(options.set.bits()) | defer
     }
 }
 
@@ -405,13 +405,14 @@ fn write(remote: &RemoteRegion, options: &WorkOptions) -> Operation {
 }
 
 bitflags! {
+    /// The options that were set. Those that the provider takes as flags have the bits of these.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct OptionSet: u8 {
-        const FENCE = 1;
-        const SOLICITED = 2;
-        const SILENT = 4;
-        const IMMEDIATE = 8;
-        const INVALIDATE = 16;
+        const FENCE = Flags::FENCE.bits();
+        const SOLICITED = Flags::SOLICITED.bits();
+        const SILENT = Flags::SILENT.bits();
+        const IMMEDIATE = 16;
+        const INVALIDATE = 32;
     }
 }
 
@@ -544,13 +545,6 @@ impl WorkOptions {
 
     pub(crate) fn invalidated_key(&self) -> Option<u32> {
         self.set.contains(OptionSet::INVALIDATE).then_some(self.invalidate)
-    }
-
-    pub(crate) fn flags(&self) -> Flags {
-        let flag = |option, flag| if self.set.contains(option) { flag } else { Flags::empty() };
-        flag(OptionSet::FENCE, Flags::FENCE)
-            | flag(OptionSet::SOLICITED, Flags::SOLICITED)
-            | flag(OptionSet::SILENT, Flags::SILENT)
     }
 }
 

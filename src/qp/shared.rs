@@ -12,6 +12,7 @@ use crate::inflight::{
     self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES};
+use crate::provider::params::setters;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -33,48 +34,30 @@ impl Default for SharedReceiveConfig {
     }
 }
 
-impl SharedReceiveConfig {
+setters! {
+    impl SharedReceiveConfig:
+
     /// Sets how many receives can be outstanding.
-    #[must_use]
-    pub fn depth(mut self, depth: usize) -> Self {
-        self.depth = depth;
-        self
-    }
+    pub fn depth(depth: usize) => self.depth = depth;
 
     /// Sets the maximum number of scatter-gather entries of a receive.
-    #[must_use]
-    pub fn entries(mut self, entries: usize) -> Self {
-        self.entries = entries;
-        self
-    }
+    pub fn entries(entries: usize) => self.entries = entries;
 
     /// Sets the number of outstanding receives below which [`SharedReceiveQueue::below_threshold`] resolves.
     ///
     /// Default: 0, with which it never resolves.
-    #[must_use]
-    pub fn threshold(mut self, receives: usize) -> Self {
-        self.threshold = receives;
-        self
-    }
+    pub fn threshold(receives: usize) => self.threshold = receives;
+}
 
+impl SharedReceiveConfig {
     /// Checks the settings. Errors number the arguments as `CreateSharedReceiveQueue` does.
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
-        let wrong = |argument, name, value, least, most| {
-            Err(OpenError::out_of_range(argument, name, value, least, most))
-        };
         if info.max_shared_depth == 0 {
             return Err(OpenError::Unsupported("the adapter has no shared receive queues"));
         }
-        if self.depth == 0 || self.depth > info.max_shared_depth {
-            return wrong(3, "depth", self.depth, 1, info.max_shared_depth);
-        }
-        if self.entries == 0 || self.entries > info.max_entries {
-            return wrong(4, "entries", self.entries, 1, info.max_entries);
-        }
-        if self.threshold > self.depth {
-            return wrong(5, "threshold", self.threshold, 0, self.depth);
-        }
-        Ok(())
+        OpenError::check_range(3, "depth", self.depth, 1..=info.max_shared_depth)?;
+        OpenError::check_range(4, "entries", self.entries, 1..=info.max_entries)?;
+        OpenError::check_range(5, "threshold", self.threshold, 0..=self.depth)
     }
 }
 
@@ -121,9 +104,6 @@ impl Drop for Inner {
 
 impl SharedReceiveQueue {
     /// Creates an empty queue.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn new(adapter: &backend::Adapter, config: SharedReceiveConfig) -> Result<Self, OpenError> {
         config.check(adapter.info())?;
         let table = Arc::<Table>::default();
@@ -141,22 +121,18 @@ impl SharedReceiveQueue {
         Ok(Self { inner })
     }
 
-    /// Returns the queue of the provider.
     pub(super) fn provider(&self) -> &backend::SharedReceives {
         &self.inner.provider
     }
 
-    /// Returns the slots of its receives.
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.inner.table
     }
 
-    /// Returns the counter of its receives.
     pub(super) fn count(&self) -> &Arc<ReceiveCounter> {
         &self.inner.count
     }
 
-    /// Returns the protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.inner.adapter.domain()
     }

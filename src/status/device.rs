@@ -2,57 +2,56 @@
 
 use std::fmt;
 
-use super::Status;
-use super::numbers;
+use super::{Status, meanings};
 use crate::types::QueueKind;
 
-numbers! {
+meanings! {
     /// The status of a completion, `ibv_wc_status` in `verbs.h`.
     ///
     /// It is not an enum, because newer libraries add statuses.
-    WcStatus;
+    WcStatus means "for a reason that is not known here";
     /// The request succeeded.
-    SUCCESS = 0;
+    SUCCESS = 0, "it succeeded";
     /// A message is longer than the receive, or than the device allows.
-    LOC_LEN_ERR = 1;
+    LOC_LEN_ERR = 1, "a message is longer than the receive or than the device allows";
     /// The request or the queue pair is inconsistent.
-    LOC_QP_OP_ERR = 2;
+    LOC_QP_OP_ERR = 2, "the request or the queue pair is inconsistent";
     /// As `LOC_QP_OP_ERR`, of a reliable datagram.
-    LOC_EEC_OP_ERR = 3;
+    LOC_EEC_OP_ERR = 3, "the request or the queue pair is inconsistent";
     /// The memory of the request is not registered for it.
-    LOC_PROT_ERR = 4;
+    LOC_PROT_ERR = 4, "the memory of the request is not registered for it";
     /// The queue pair was in the error state.
-    WR_FLUSH_ERR = 5;
+    WR_FLUSH_ERR = 5, "the queue pair was in the error state";
     /// A memory window cannot be bound or invalidated.
-    MW_BIND_ERR = 6;
+    MW_BIND_ERR = 6, "the memory window cannot be bound or invalidated";
     /// The response of the peer was not what the request asked for.
-    BAD_RESP_ERR = 7;
+    BAD_RESP_ERR = 7, "the response of the peer was not what the request asked for";
     /// Memory of this side lacks a right that a message of the peer needs.
-    LOC_ACCESS_ERR = 8;
+    LOC_ACCESS_ERR = 8, "memory of this side lacks a right that a message of the peer needs";
     /// The peer found the message invalid, for example longer than its receive.
-    REM_INV_REQ_ERR = 9;
+    REM_INV_REQ_ERR = 9, "the peer found the message invalid, for example longer than its receive";
     /// The peer refused the access to its memory.
-    REM_ACCESS_ERR = 10;
+    REM_ACCESS_ERR = 10, "the peer refused the access to its memory";
     /// The peer could not execute the request.
-    REM_OP_ERR = 11;
+    REM_OP_ERR = 11, "the peer could not execute the request";
     /// The peer acknowledged nothing.
-    RETRY_EXC_ERR = 12;
+    RETRY_EXC_ERR = 12, "the peer acknowledged nothing";
     /// The peer posted no receive.
-    RNR_RETRY_EXC_ERR = 13;
+    RNR_RETRY_EXC_ERR = 13, "the peer posted no receive";
     /// The reliable datagram domains differ.
     LOC_RDD_VIOL_ERR = 14;
     /// The peer found a reliable datagram invalid.
     REM_INV_RD_REQ_ERR = 15;
     /// The peer aborted the request.
-    REM_ABORT_ERR = 16;
+    REM_ABORT_ERR = 16, "the peer aborted the request";
     /// The end-to-end context of a reliable datagram does not exist.
     INV_EECN_ERR = 17;
     /// The end-to-end context of a reliable datagram is in a wrong state.
     INV_EEC_STATE_ERR = 18;
     /// The device failed.
-    FATAL_ERR = 19;
+    FATAL_ERR = 19, "the device failed";
     /// The response did not arrive in time.
-    RESP_TIMEOUT_ERR = 20;
+    RESP_TIMEOUT_ERR = 20, "the response did not arrive in time";
     /// The request failed for another reason.
     GENERAL_ERR = 21;
     /// A tag could not be matched.
@@ -84,31 +83,6 @@ impl WcStatus {
             _ => Status::INTERNAL_ERROR,
         }
     }
-
-    /// Returns the meaning of the status in words.
-    pub(crate) const fn meaning(self) -> &'static str {
-        match self {
-            Self::SUCCESS => "it succeeded",
-            Self::LOC_LEN_ERR => "a message is longer than the receive or than the device allows",
-            Self::LOC_QP_OP_ERR | Self::LOC_EEC_OP_ERR => "the request or the queue pair is inconsistent",
-            Self::LOC_PROT_ERR => "the memory of the request is not registered for it",
-            Self::WR_FLUSH_ERR => "the queue pair was in the error state",
-            Self::MW_BIND_ERR => "the memory window cannot be bound or invalidated",
-            Self::BAD_RESP_ERR => "the response of the peer was not what the request asked for",
-            Self::LOC_ACCESS_ERR => "memory of this side lacks a right that a message of the peer needs",
-            Self::REM_INV_REQ_ERR => {
-                "the peer found the message invalid, for example longer than its receive"
-            }
-            Self::REM_ACCESS_ERR => "the peer refused the access to its memory",
-            Self::REM_OP_ERR => "the peer could not execute the request",
-            Self::RETRY_EXC_ERR => "the peer acknowledged nothing",
-            Self::RNR_RETRY_EXC_ERR => "the peer posted no receive",
-            Self::REM_ABORT_ERR => "the peer aborted the request",
-            Self::FATAL_ERR => "the device failed",
-            Self::RESP_TIMEOUT_ERR => "the response did not arrive in time",
-            _ => "for a reason that is not known here",
-        }
-    }
 }
 
 impl fmt::Display for WcStatus {
@@ -120,19 +94,19 @@ impl fmt::Display for WcStatus {
     }
 }
 
-numbers! {
+meanings! {
     /// The number of an asynchronous event, `ibv_event_type` in `verbs.h`.
     ///
     /// It is not an enum, because newer libraries add events.
-    DeviceEvent;
+    DeviceEvent means "the queue pair failed";
     /// A completion queue has lost a completion.
-    CQ_ERR = 0;
+    CQ_ERR = 0, "a completion queue has lost a completion";
     /// A queue pair failed, and could not complete a request with the reason.
     QP_FATAL = 1;
     /// This side refused a request of the peer that is invalid, or that the queue pair does not permit.
-    QP_REQ_ERR = 2;
+    QP_REQ_ERR = 2, "it refused an invalid request of the peer";
     /// This side refused an access of the peer to its memory.
-    QP_ACCESS_ERR = 3;
+    QP_ACCESS_ERR = 3, "it refused an access of the peer to memory";
     /// A message arrived before the connection was established.
     COMM_EST = 4;
     /// The requests of a send queue that is being drained have completed.
@@ -154,7 +128,7 @@ numbers! {
     /// A port has another subnet manager.
     SM_CHANGE = 13;
     /// A shared receive queue failed.
-    SRQ_ERR = 14;
+    SRQ_ERR = 14, "the shared receive queue failed";
     /// A shared receive queue holds fewer receives than its limit.
     SRQ_LIMIT_REACHED = 15;
     /// A queue pair in the error state takes no further receive of its shared receive queue.
@@ -165,19 +139,6 @@ numbers! {
     GID_CHANGE = 18;
     /// A work queue failed.
     WQ_FATAL = 19;
-}
-
-impl DeviceEvent {
-    /// Returns the meaning of an event that ends a connection, in words.
-    pub(crate) const fn meaning(self) -> &'static str {
-        match self {
-            Self::CQ_ERR => "a completion queue has lost a completion",
-            Self::QP_REQ_ERR => "it refused an invalid request of the peer",
-            Self::QP_ACCESS_ERR => "it refused an access of the peer to memory",
-            Self::SRQ_ERR => "the shared receive queue failed",
-            _ => "the queue pair failed",
-        }
-    }
 }
 
 impl fmt::Display for DeviceEvent {

@@ -11,7 +11,7 @@ mod errno;
 pub mod porting;
 
 pub use device::{DeviceEvent, WcStatus};
-pub(crate) use errno::{ECONNREFUSED, status_of_errno};
+pub(crate) use errno::status_of_errno;
 
 /// Defines a number type with named constants. The type can hold numbers without a name. With `$unnamed`, the format of such a
 /// number, its `Display` text is the name.
@@ -63,6 +63,28 @@ macro_rules! numbers {
     };
 }
 use numbers;
+
+/// Defines a number type like [`numbers`], with the meaning of its values in words. A value without one means `$otherwise`.
+macro_rules! meanings {
+    (
+        $(#[$type_doc:meta])* $type:ident $(displays name or $unnamed:literal)? means $otherwise:literal;
+        $($(#[$doc:meta])* $name:ident = $code:literal $(, $meaning:literal)?;)*
+    ) => {
+        $crate::status::numbers! {
+            $(#[$type_doc])*
+            $type $(displays name or $unnamed)?;
+            $($(#[$doc])* $name = $code;)*
+        }
+
+        impl $type {
+            /// Returns the meaning in words.
+            pub(crate) const fn meaning(self) -> &'static str {
+                match self.0 { $($($code => $meaning,)?)* _ => $otherwise }
+            }
+        }
+    };
+}
+use meanings;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $nt:literal;)*) => {

@@ -138,9 +138,7 @@ impl SharedReceives {
         // Both were checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let most = usize::try_from(adapter.attributes.max_srq_sge).unwrap_or(usize::MAX);
-        if entries > most {
-            return Err(OpenError::out_of_range(4, "entries", entries, 1, most));
-        }
+        OpenError::check_range(4, "entries", entries, 1..=most)?;
         let key = adapter.router.key();
         let queue =
             SharedReceiveQueue::new(&opened.domain, small(depth), small(entries), key).map_err(|source| {

@@ -109,6 +109,7 @@ async fn an_error_tells_every_attempt() {
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
     assert!(error.is_retryable(), "somebody may listen soon");
     let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
+    assert!(error.to_string().starts_with("all addresses failed: "), "{error}");
     // The families take turns.
     let tried: Vec<_> = attempts.iter().map(|(address, _)| *address).collect();
     assert_eq!(tried, [addresses[0], addresses[2], addresses[1]]);
@@ -221,7 +222,9 @@ async fn many_may_connect_at_once_by_one_connector() {
 async fn the_unspecified_address_is_every_address() {
     for (unspecified, both) in [("0.0.0.0", false), ("::", true)] {
         let listener = RdmaListener::bind((unspecified, 0)).await.expect("bound");
-        let port = listener.local_addr().expect("an address").port();
+        let local = listener.local_addr().expect("an address");
+        let port = local.port();
+        assert_eq!(local.ip().to_string(), unspecified);
         // On the loopback interface, and on whatever the device has: one listener, two providers.
         for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), v4(), v6()] {
             if both || ip.is_ipv4() {

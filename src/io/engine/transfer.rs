@@ -5,7 +5,6 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{Interest, ReadBuf, Ready};
-use tokio::task::coop;
 
 use super::{Confirmation, Side, State, StreamEngine};
 use crate::error::StreamBroken;
@@ -25,11 +24,9 @@ impl StreamEngine {
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let budget = ready!(coop::poll_proceed(cx));
         let before = into.remaining();
         let outcome =
             ready!(self.poll_for(cx, Side::Reader, |state, collected| self.read(state, into, collected)));
-        budget.made_progress();
         self.traffic.received(before - into.remaining());
         Poll::Ready(outcome)
     }
@@ -47,12 +44,7 @@ impl StreamEngine {
 
     /// Copies the bytes that have arrived, which stay unread.
     pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let budget = ready!(coop::poll_proceed(cx));
-        let outcome = ready!(
-            self.poll_for(cx, Side::Reader, |state, collected| self.peek_unread(state, into, collected))
-        );
-        budget.made_progress();
-        Poll::Ready(outcome)
+        self.poll_for(cx, Side::Reader, |state, collected| self.peek_unread(state, into, collected))
     }
 
     /// Copies the bytes that have arrived, which stay unread. Any number of tasks may wait.
@@ -62,7 +54,6 @@ impl StreamEngine {
 
     /// Writes one message, as long as the peer and the ring have room for.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let budget = ready!(coop::poll_proceed(cx));
         let mut exhausted = false;
         let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
             self.write_parts(state, parts, collected, &mut exhausted)
@@ -71,7 +62,6 @@ impl StreamEngine {
             self.traffic.exhausted();
         }
         let outcome = ready!(outcome);
-        budget.made_progress();
         if let Ok(length) = &outcome {
             self.traffic.sent(*length);
         }
@@ -95,10 +85,7 @@ impl StreamEngine {
 
     /// Resolves when a read or a write would not wait.
     pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
-        let budget = ready!(coop::poll_proceed(cx));
-        ready!(self.poll_for(cx, side, |state, collected| self.is_ready(state, side, collected)));
-        budget.made_progress();
-        Poll::Ready(())
+        self.poll_for(cx, side, |state, collected| self.is_ready(state, side, collected))
     }
 
     /// Resolves when a read or a write would not wait. Any number of tasks may wait.
@@ -125,7 +112,7 @@ impl StreamEngine {
         }
         let most = usize::try_from(length).unwrap_or(usize::MAX);
         let mut room = StreamRoom::new(into, most, RemoteAddress { key, address });
-        let spins = state.spins[Side::Reader as usize - 1].is_spinning();
+        let spins = state.spins[Side::Reader as usize].is_spinning();
         self.queue_pair.provider().read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
         let filled = room.filled();
         state.machine.read_early(filled);
@@ -305,8 +292,7 @@ impl StreamEngine {
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
     /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
     pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let budget = ready!(coop::poll_proceed(cx));
-        let outcome = ready!(self.poll_for(cx, Side::Writer, |state, collected| {
+        self.poll_for(cx, Side::Writer, |state, collected| {
             self.advance(state);
             if !collected {
                 return None;
@@ -319,9 +305,7 @@ impl StreamEngine {
                 Some(ended) if is_good_order(state, ended) => Some(Ok(())),
                 ended => ended.clone().map(|broken| Err(broken.into())),
             }
-        }));
-        budget.made_progress();
-        Poll::Ready(outcome)
+        })
     }
 
     /// Returns whether the peer's device has received what was sent, as far as that can be known. Posts the request for

@@ -17,7 +17,6 @@ pub(crate) struct Waiting<'a, D: ConnectorDriver, T: Copy> {
 pub(crate) type ConnectWait<'a, D> = Waiting<'a, D, ()>;
 
 impl<'a, D: ConnectorDriver, T: Copy> Waiting<'a, D, T> {
-    /// Enters the list.
     pub(super) fn new(connector: &'a D, list: fn(&mut ConnectorState) -> &mut WaitSet<T>) -> Self {
         let key = list(connector.lock().as_mut()).register(());
         Self { connector, list, key }

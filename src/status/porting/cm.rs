@@ -1,6 +1,6 @@
 //! The reports of rdma_cm: events with a status, and error numbers of calls.
 
-use crate::status::numbers;
+use crate::status::{meanings, numbers};
 
 numbers! {
     /// The number of an rdma_cm event, `rdma_cm_event_type` in `rdma_cma.h`.
@@ -41,31 +41,31 @@ numbers! {
     TIMEWAIT_EXIT = 15;
 }
 
-numbers! {
+meanings! {
     /// The reason of a reject by an InfiniBand connection manager: the status of [`CmEvent::REJECTED`].
-    IbRejectReason displays name or "reject reason {}";
+    IbRejectReason displays name or "reject reason {}" means "for a reason that is not known here";
     /// No queue pair is available.
-    NO_QP = 1;
+    NO_QP = 1, "the peer has no queue pair left";
     /// Another resource is not available, for example room in the backlog.
-    NO_RESOURCES = 3;
+    NO_RESOURCES = 3, "the peer lacks a resource or room in its backlog";
     /// The next message of the handshake did not arrive.
-    TIMEOUT = 4;
+    TIMEOUT = 4, "the handshake took too long";
     /// The message belongs to a connection that does not exist.
-    INVALID_COMM_ID = 6;
+    INVALID_COMM_ID = 6, "the peer knows no such connection";
     /// The port has no listener.
-    INVALID_SERVICE_ID = 8;
+    INVALID_SERVICE_ID = 8, "nobody listens at the port";
     /// The peer still has an earlier connection of the same queue pair.
-    STALE_CONNECTION = 10;
+    STALE_CONNECTION = 10, "the peer still has an earlier connection of the queue pair";
     /// The peer redirects to another port.
-    PORT_REDIRECT = 24;
+    PORT_REDIRECT = 24, "the peer redirects to another port";
     /// The peer redirects to another port and another connection manager.
-    PORT_CM_REDIRECT = 25;
+    PORT_CM_REDIRECT = 25, "the peer redirects to another port";
     /// The request needs more reads than the peer serves.
-    INSUFFICIENT_RESPONDER_RESOURCES = 27;
+    INSUFFICIENT_RESPONDER_RESOURCES = 27, "the peer serves fewer reads at once";
     /// The application rejected the connection. The private data is the application's.
-    CONSUMER_DEFINED = 28;
+    CONSUMER_DEFINED = 28, "the application of the peer said no";
     /// A vendor option was rejected.
-    VENDOR_OPTION = 35;
+    VENDOR_OPTION = 35, "a vendor option was rejected";
 }
 
 impl IbRejectReason {
@@ -77,23 +77,6 @@ impl IbRejectReason {
     /// Returns the status of the `REJECTED` event.
     pub const fn status(self) -> i32 {
         self.0.cast_signed()
-    }
-
-    /// Returns the meaning of the reason in words.
-    pub(crate) const fn meaning(self) -> &'static str {
-        match self {
-            Self::NO_QP => "the peer has no queue pair left",
-            Self::NO_RESOURCES => "the peer lacks a resource or room in its backlog",
-            Self::TIMEOUT => "the handshake took too long",
-            Self::INVALID_COMM_ID => "the peer knows no such connection",
-            Self::INVALID_SERVICE_ID => "nobody listens at the port",
-            Self::STALE_CONNECTION => "the peer still has an earlier connection of the queue pair",
-            Self::PORT_REDIRECT | Self::PORT_CM_REDIRECT => "the peer redirects to another port",
-            Self::INSUFFICIENT_RESPONDER_RESOURCES => "the peer serves fewer reads at once",
-            Self::CONSUMER_DEFINED => "the application of the peer said no",
-            Self::VENDOR_OPTION => "a vendor option was rejected",
-            _ => "for a reason that is not known here",
-        }
     }
 }
 

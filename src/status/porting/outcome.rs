@@ -2,14 +2,15 @@
 
 use std::io::ErrorKind;
 
+use libc::{
+    EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EISCONN,
+    ENETUNREACH, ENODEV, ENOMEM, ENOPROTOOPT, ENOSPC, ENOSYS, ENOTCONN, EOPNOTSUPP, ETIMEDOUT,
+};
+
 use self::Variant::{Absent, Other};
 use super::cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
 use super::dat::{DatEvent, DatReturn};
 use crate::status::Status;
-use crate::status::errno::{
-    EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EISCONN,
-    ENETUNREACH, ENODEV, ENOMEM, ENOPROTOOPT, ENOSPC, ENOSYS, ENOTCONN, EOPNOTSUPP, ETIMEDOUT,
-};
 
 /// The status of an outcome in NetworkDirect 1 or NDK, relative to that of NetworkDirect 2.
 #[derive(Clone, Copy)]
