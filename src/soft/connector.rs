@@ -40,7 +40,7 @@ pub(crate) struct State {
     pub(crate) progress: ConnectorState,
     /// The socket that has the address of Bind and waits for Connect. `None` during an attempt, and if it could not
     /// be bound again.
-    pub(crate) socket: Option<BoundSocket>,
+    pub(crate) socket: Option<Box<BoundSocket>>,
     /// The port of the connection, held until its end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.

@@ -291,14 +291,7 @@ impl Connector {
             });
             return;
         }
-        let started = self.start_connection(
-            stream,
-            queue_pair,
-            Role::Passive,
-            &negotiated,
-            &Bytes::new(),
-            negotiated.rtr,
-        );
+        let started = self.start_connection(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new());
         let Some(driver) = started else { return };
         if negotiated.rtr == Rtr::None {
             // The peer sends no RTR message, so its request for the connection is all that can be awaited
