@@ -34,9 +34,9 @@ use crate::proto::connector::{Input, Loss, Op, Terms};
 use crate::proto::half_open::{HalfOpen, PeerKey};
 use crate::proto::limits;
 use crate::proto::listener::End;
-use crate::proto::mpa::{Offer, Responder, Rtr, StartConfig, StartError};
+use crate::proto::mpa::{Negotiated, Offer, Responder, Rtr, StartConfig, StartError};
 use crate::provider::accept_queue::{ACCEPTS, AcceptQueue, Requests};
-use crate::provider::connector::{ConnectorDriver, ReleaseGuard};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ReleaseGuard};
 use crate::provider::params::AcceptParams;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -250,37 +250,41 @@ impl Connector {
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.notice_departure();
-        let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
-        let taken = length <= maximum && {
-            let mut state = self.lock();
-            state.queue_pair.is_none() && self.take_queue_pair(&mut state, queue_pair)
-        };
-        let busy = length <= maximum && !taken;
-        let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(failure) = self.handle(input) {
-            if taken {
-                self.give_back();
+        let begun = self.step(AfterStep::run, |state, after| {
+            let offer = state.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
+            let fits = length <= maximum;
+            let taken = fits && state.queue_pair.is_none() && self.take_queue_pair(state, queue_pair);
+            let input = Input::Accept { data: length, max_data: maximum, busy: fits && !taken };
+            let begun = self.advance(state, input, after);
+            if taken && begun.is_err() {
+                Self::free_queue_pair(state, after);
             }
-            return Err(self.accept_error(failure));
-        }
+            begun.map(|()| (offer, state.handshake.take()))
+        });
+        let (offer, handshake) = begun.map_err(|failure| self.accept_error(failure))?;
         let guard = ReleaseGuard::new(&**self);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
-        self.reply(queue_pair, agreed, &params.private_data).await;
+        if let Some(PendingHandshake::Passive { stream, responder, .. }) = handshake {
+            let (reply, negotiated) = responder.accept(agreed, &params.private_data);
+            self.reply(stream, &reply, &negotiated, queue_pair).await;
+        }
         let answer = self.answer(Op::Accept).await;
         guard.disarm();
         answer.map_err(|failure| self.accept_error(failure))
     }
 
     /// Sends the reply and passes the socket to its driver.
-    async fn reply(self: &Arc<Self>, queue_pair: &Arc<QueuePair>, agreed: ReadLimits, private_data: &[u8]) {
-        let Some(PendingHandshake::Passive { stream, responder, .. }) = self.lock().handshake.take() else {
-            return;
-        };
-        let (reply, negotiated) = responder.accept(agreed, private_data);
+    async fn reply(
+        self: &Arc<Self>,
+        stream: Stream,
+        reply: &[u8],
+        negotiated: &Negotiated,
+        queue_pair: &Arc<QueuePair>,
+    ) {
         let sent = tokio::select! {
             biased;
             () = std::future::poll_fn(|cx| self.poll_answered(Op::Accept, cx)) => return,
-            sent = stream.write_all(&reply) => sent,
+            sent = stream.write_all(reply) => sent,
         };
         if let Err(error) = sent {
             let _ = self.handle(match error.raw_os_error() {
@@ -291,7 +295,7 @@ impl Connector {
             });
             return;
         }
-        let started = self.start_connection(stream, queue_pair, Role::Passive, &negotiated, &Bytes::new());
+        let started = self.start_connection(stream, queue_pair, Role::Passive, negotiated, &Bytes::new());
         let Some(driver) = started else { return };
         if negotiated.rtr == Rtr::None {
             // The peer sends no RTR message, so its request for the connection is all that can be awaited
