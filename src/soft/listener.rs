@@ -369,13 +369,17 @@ async fn accept_loop(
             connection = listener.accept(), if room => {
                 accepted += 1;
                 match connection {
-                    Ok((stream, peer)) => match peers.admit(stream, peer) {
-                        Admitted::Done(incoming) => incoming,
-                        Admitted::Silent(request) => {
-                            reading.push(request);
-                            None
+                    Ok((stream, peer)) => {
+                        let mut request = peers.request(stream, peer);
+                        // Most peers have sent their request by now.
+                        match request.read_now() {
+                            Ok(None) => {
+                                reading.push(peers.insert(request));
+                                None
+                            }
+                            progress => request.end(progress, &peers.adapter),
                         }
-                    },
+                    }
                     Err(error) if peers.failed(&error).is_break() => return,
                     Err(_) => None,
                 }
@@ -432,26 +436,28 @@ impl Peers {
         }
     }
 
-    /// Admits a connection. Most peers have sent their request by now; the others get a future that reads it.
-    fn admit(&mut self, stream: Stream, peer: SocketAddr) -> Admitted<impl Future<Output = Read> + use<>> {
+    /// Returns the request of a peer that has connected, of which nothing has been read.
+    fn request(&self, stream: Stream, peer: SocketAddr) -> Request {
         // The listening socket may be one for every address.
         let local = match self.local.ip().is_unspecified() {
             true => stream.local_addr().unwrap_or(self.local),
             false => self.local,
         };
         let stream = stream.captured(self.adapter.config.capture.as_ref(), canonical(peer), Role::Passive);
-        let mut request = Request::new(stream, local, peer, self);
-        let progress = request.read_now();
-        if !matches!(progress, Ok(None)) {
-            return Admitted::Done(request.end(progress, &self.adapter));
-        }
+        let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: ReadLimits::default() };
+        let (responder, requested) = (Responder::new(config), self.requested.clone());
+        Request { stream, local, peer, responder, requested }
+    }
+
+    /// Enters a peer that is half open. Returns the future that reads its request.
+    fn insert(&mut self, request: Request) -> impl Future<Output = (PeerKey, Option<Box<Incoming>>)> + use<> {
         let (leave, left) = oneshot::channel();
-        let key = self.table.insert(peer.ip(), Place { since: Instant::now(), leave });
+        let key = self.table.insert(request.peer.ip(), Place { since: Instant::now(), leave });
         let (adapter, counted) = (self.adapter.clone(), (ACCEPTS.half_open(), self.half_open.hold()));
-        Admitted::Silent(async move {
+        async move {
             let _counted = counted;
             (key, request.read(left, &adapter).await)
-        })
+        }
     }
 
     /// Handles a failed accept. Breaks if accepting will always fail.
@@ -461,7 +467,13 @@ impl Peers {
                 debug!(%error, "the listening socket is closed");
                 return ControlFlow::Break(());
             }
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => self.lack(error),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                self.lacking = Some(Instant::now());
+                ACCEPTS.count("no_resources");
+                if let Some(held_back) = self.lack_logged.admit() {
+                    warn!(%error, half_open = self.table.len(), held_back, "accept failed");
+                }
+            }
             // Linux passes on the errors of the network, which concern the connection that it takes out of
             // the queue.
             _ => debug!(%error, "a connection failed before it was accepted"),
@@ -474,15 +486,6 @@ impl Peers {
         self.table.remove(key);
         // The peer had a descriptor, which is free now.
         self.lacking = None;
-    }
-
-    /// Records that accepting has failed for want of descriptors or memory.
-    fn lack(&mut self, error: &io::Error) {
-        self.lacking = Some(Instant::now());
-        ACCEPTS.count("no_resources");
-        if let Some(held_back) = self.lack_logged.admit() {
-            warn!(%error, half_open = self.table.len(), held_back, "accept failed");
-        }
     }
 
     /// Waits until a peer may be closed, or for descriptors and memory.
@@ -517,21 +520,6 @@ impl Peers {
     }
 }
 
-/// The outcome of reading the request of a peer in the table.
-type Read = (PeerKey, Option<Box<Incoming>>);
-
-/// The state of a peer when it was accepted.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "it is moved once, and a box would be an allocation for each connection"
-)]
-enum Admitted<F> {
-    /// The peer has sent its whole request, or invalid bytes, or has closed.
-    Done(Option<Box<Incoming>>),
-    /// The peer has sent too little. The future reads on.
-    Silent(F),
-}
-
 /// A request that is being read. Only these bytes have a deadline: no caller waits for them yet (`X8`).
 struct Request {
     stream: Stream,
@@ -557,11 +545,6 @@ enum Closed {
 }
 
 impl Request {
-    fn new(stream: Stream, local: SocketAddr, peer: SocketAddr, peers: &Peers) -> Self {
-        let config = StartConfig { crc: peers.adapter.config.crc, unsaid_limits: ReadLimits::default() };
-        Self { stream, local, peer, responder: Responder::new(config), requested: peers.requested.clone() }
-    }
-
     /// Reads what has arrived from the kernel: tokio knows only the state of its last event.
     fn read_now(&mut self) -> Progress {
         let mut bytes = [0; 1024];
@@ -611,7 +594,7 @@ impl Request {
     /// Returns the request as the listener takes it, or closes the connection.
     fn end(self, progress: Progress, adapter: &Adapter) -> Option<Box<Incoming>> {
         let Self { stream, local, peer, responder, requested } = self;
-        let closed = match progress {
+        let (outcome, why) = match progress {
             Ok(Some(offer)) => {
                 stream.prepare_accepted(&adapter.socket_options(None, false));
                 let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
@@ -620,7 +603,7 @@ impl Request {
                 let (peer, descriptor) = (canonical(peer), requested.hold());
                 return Some(Box::new(Incoming { terms, handshake, local, peer, descriptor }));
             }
-            Ok(None) | Err(Closed::Gone) => Closed::Gone,
+            Ok(None) | Err(Closed::Gone) => ("closed", "closed without a valid MPA request"),
             Err(Closed::Invalid(error)) => {
                 debug!(%peer, error = %error.error, "closed without a valid MPA request");
                 if let DecodeError::BadKey(start) = error.error
@@ -635,14 +618,9 @@ impl Request {
             Err(Closed::Replaced) => {
                 // With a reset: a flood would leave a TIME_WAIT for each of its peers.
                 let _ = stream.abort();
-                Closed::Replaced
+                ("replaced", "closed without an MPA request to make room")
             }
-            Err(Closed::TimedOut) => Closed::TimedOut,
-        };
-        let (outcome, why) = match closed {
-            Closed::Gone | Closed::Invalid(_) => ("closed", "closed without a valid MPA request"),
-            Closed::Replaced => ("replaced", "closed without an MPA request to make room"),
-            Closed::TimedOut => ("timed_out", "closed without an MPA request in time"),
+            Err(Closed::TimedOut) => ("timed_out", "closed without an MPA request in time"),
         };
         debug!(%peer, "{why}");
         ACCEPTS.count(outcome);
