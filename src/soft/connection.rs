@@ -229,7 +229,7 @@ impl ConnectionShared {
     }
 
     /// Returns whether the peer is ready before its first frame: it has accepted, or its request had to do.
-    pub(super) fn peer_is_ready(&self) -> bool {
+    pub(super) fn is_peer_ready(&self) -> bool {
         self.role == Role::Active || self.rtr == Rtr::None
     }
 

@@ -107,7 +107,7 @@ impl<O: Observer> Driver<O> {
         observer: Arc<O>,
         config: &SoftConfig,
     ) -> Self {
-        let nudges = connection.peer_is_ready();
+        let nudges = connection.is_peer_ready();
         let task_spins = !config.spin.is_zero();
         let reader = Reader::new(connection.clone(), socket.clone(), leftover, task_spins);
         // Set once, before any other task has the connection.
@@ -348,7 +348,7 @@ impl<O: Observer> Driver<O> {
 
     /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
-        self.connection.peer_is_ready() || self.reader.receiver().heard
+        self.connection.is_peer_ready() || self.reader.receiver().heard
     }
 
     /// Acts on a tick of the path timeout. Resolves when the state has changed. `known` if the last poll was

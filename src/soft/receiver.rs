@@ -126,7 +126,7 @@ impl Receiver {
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8]) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
         let stream = connection.receives.inbox().cloned().map(StreamSide::new);
-        let is_established = connection.peer_is_ready();
+        let is_established = connection.is_peer_ready();
         // RFC 6581 section 4.3
         let empty_frame = connection.rtr == Rtr::Send;
         Self {

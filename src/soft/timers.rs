@@ -212,10 +212,7 @@ impl PathTimeout {
 
     /// Records that the peer has sent bytes.
     pub(super) fn received(&mut self) {
-        self.reads = self.reads.saturating_add(1);
-        if self.stamps {
-            self.heard = Instant::now();
-        }
+        self.received_before((1, None));
     }
 
     /// Records reads by others than the task: their number, and the time of the last one if it is known.
@@ -543,13 +540,16 @@ mod tests {
         assert_eq!(check(2), Verdict::Lost);
     }
 
+    /// The number of acknowledged bytes at a second.
+    type BySecond = fn(u64) -> u64;
+
     // A peer that owes an answer is asked halfway, and lost at the path timeout, unless it gives a sign of life.
     #[tokio::test(start_paused = true)]
     async fn silent_peer_is_probed_halfway_then_lost() {
         let acknowledged_at_once = |second| if second > 8 { 20 } else { 0 };
         let steadily = |second| second * 100;
         let slowly = |second: u64| second.min(60);
-        let cases: [(fn(u64) -> u64, u64, u64); 3] = [
+        let cases: [(BySecond, _, _); 3] = [
             // An acknowledgement of the question by the peer's kernel is no sign of life (SEC-04).
             (acknowledged_at_once, 20, 16),
             // Nor are those of later bytes, by the kernel of a stopped process (SEC-04).

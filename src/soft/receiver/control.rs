@@ -140,7 +140,7 @@ impl Receiver {
     /// connection, it is held back until the connection is established: the program may answer a message as
     /// soon as it has it.
     pub(super) fn finish_receive(&mut self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
-        if !self.heard && !self.connection.peer_is_ready() {
+        if !self.heard && !self.connection.is_peer_ready() {
             self.first = Some((ticket, completed));
         } else {
             self.connection.receives.complete(ticket, completed, wakes);
