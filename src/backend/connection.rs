@@ -102,13 +102,13 @@ impl Connector {
 
     /// Completes what the peer has accepted.
     pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
-        let complete = async {
+        let complete = pin!(async {
             by_provider!(
                 self,
                 Self::Soft(connector) => connector.complete(),
                 Self::Verbs(connector) => connector.complete().await
             )
-        };
+        });
         WithRuntime::new(self.runtime(), complete).await
     }
 

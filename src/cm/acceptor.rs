@@ -154,8 +154,13 @@ impl<T: Send + 'static> Acceptor<T> {
             handshakes: Handshakes::new(config.handshakes),
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(config.handshakes)),
-            logged: Arc::default(),
-            context: Arc::new(Answers { config, metrics, answer, ready: ready.clone() }),
+            context: Arc::new(Answers {
+                config,
+                metrics,
+                answer,
+                ready: ready.clone(),
+                logged: Logged::default(),
+            }),
         };
         for (with, listener) in listeners {
             serving.add(with, listener);
@@ -384,6 +389,7 @@ struct Answers<T, F> {
     metrics: AcceptMetrics,
     answer: F,
     ready: Arc<Ready<T>>,
+    logged: Logged,
 }
 
 /// The messages that are logged once in a while.
@@ -409,7 +415,6 @@ struct Serving<A, T, F> {
     handshakes: Handshakes,
     tasks: JoinSet<()>,
     places: Arc<Semaphore>,
-    logged: Arc<Logged>,
     context: Arc<Answers<T, F>>,
 }
 
@@ -547,7 +552,7 @@ where
             request.provider().set_descriptor(descriptor);
         }
         let place = Place { _place: place, descriptor: of_handshake };
-        let handshake = answer(self.context.clone(), self.logged.clone(), with, request, place);
+        let handshake = answer(self.context.clone(), with, request, place);
         // In a box: to spawn a task moves its future several times, and this one has kilobytes.
         let task = self.tasks.spawn(Box::pin(handshake));
         self.handshakes.insert(peer.ip(), task, replied);
@@ -568,7 +573,7 @@ where
 
     fn report_replaced(&self, what: &'static str) {
         self.context.metrics.count("replaced");
-        if let Some(held_back) = self.logged.replaced.admit() {
+        if let Some(held_back) = self.context.logged.replaced.admit() {
             warn!(held_back, "{what}");
         }
     }
@@ -583,13 +588,8 @@ pub(crate) async fn wait_until(time: Option<Instant>) {
 }
 
 /// Answers a request, within the time limit.
-async fn answer<A, T, F, H, E>(
-    answers: Arc<Answers<T, F>>,
-    logged: Arc<Logged>,
-    with: A,
-    request: Request,
-    place: Place,
-) where
+async fn answer<A, T, F, H, E>(answers: Arc<Answers<T, F>>, with: A, request: Request, place: Place)
+where
     F: Fn(A, Request) -> H,
     H: Future<Output = Result<T, E>>,
     E: Into<io::Error>,
@@ -606,7 +606,7 @@ async fn answer<A, T, F, H, E>(
             let error = error.into();
             debug!(%peer, connection = %id, %error, "peer not accepted");
             let lacking = error.kind() == io::ErrorKind::OutOfMemory;
-            if let Some(held_back) = lacking.then(|| logged.no_resources.admit()).flatten() {
+            if let Some(held_back) = lacking.then(|| answers.logged.no_resources.admit()).flatten() {
                 warn!(%error, held_back, "no resources for a connection: the peer is rejected");
             }
             if lacking { "no_resources" } else { "failed" }

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt;
+
 use super::adapter::Adapter;
 use super::provider::Provider;
 use crate::error::{OpenError, RegisterError};
@@ -150,7 +152,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// Registers memory, and connects the adapter to itself. Fails with the fault of the adapter.
 async fn try_out(adapter: &Adapter, address: IpAddr) -> Result<(), Fault> {
-    let device = || adapter.info().name;
     let memory = adapter.buffer(MEMORY).map_err(|error| match error {
         RegisterError::MemoryLockLimit { .. } => Fault::MemoryLock(error),
         error => Fault::Other(OpenError::Os { call: "ibv_reg_mr", source: Arc::new(error.into()) }),
@@ -158,7 +159,11 @@ async fn try_out(adapter: &Adapter, address: IpAddr) -> Result<(), Fault> {
     drop(memory);
     let connected = tokio::time::timeout(PATIENCE, connect_to_itself(adapter, address)).await;
     let connected = connected.unwrap_or_else(|late| Err(late.into()));
-    connected.map_err(|source| Fault::Rival { device: device(), address, source: Arc::new(source) })
+    connected.map_err(|source| Fault::Rival {
+        device: adapter.info().name,
+        address,
+        source: Arc::new(source),
+    })
 }
 
 /// Connects the adapter to itself, and disconnects.
@@ -170,15 +175,9 @@ async fn connect_to_itself(adapter: &Adapter, address: IpAddr) -> io::Result<()>
     let (active, passive) =
         (adapter.queue_pair(QueuePairConfig::default())?, adapter.queue_pair(QueuePairConfig::default())?);
     let connector = adapter.connector();
-    let connect = async {
-        let connected = connector.connect_and_complete(&active, peer, ConnectParams::default()).await;
-        connected.map_err(io::Error::from)
-    };
-    let accept = async {
-        let accepted = listener.accept_next(&passive, AcceptParams::default()).await;
-        accepted.map_err(io::Error::from)
-    };
-    let (ours, theirs) = tokio::try_join!(connect, accept)?;
+    let connect = connector.connect_and_complete(&active, peer, ConnectParams::default());
+    let accept = listener.accept_next(&passive, AcceptParams::default());
+    let (ours, theirs) = tokio::try_join!(connect.err_into(), accept.err_into::<io::Error>())?;
     // The end of a connection that worked is not the subject.
     let _ = tokio::join!(ours.disconnect(), theirs.disconnected());
     Ok(())

@@ -7,7 +7,8 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use futures::Stream;
+use futures::stream::{self, Fuse};
+use futures::{Stream, StreamExt};
 use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
@@ -131,16 +132,25 @@ impl Listener {
 
     /// Returns the connection requests as a stream. The stream ends after the first error.
     pub fn requests(&self) -> Requests {
-        self.requests_as(Request::fetched)
+        Requests { listener: self.clone(), requests: Box::pin(self.requests_as(Request::fetched)) }
     }
 
     /// Returns the requests for a task that has a limit of its own: their descriptors count on.
-    pub(super) fn counted_requests(&self) -> Requests {
+    pub(super) fn counted_requests(&self) -> impl Stream<Item = RequestResult> + Send + use<> {
         self.requests_as(Request::new)
     }
 
-    fn requests_as(&self, as_request: AsRequest) -> Requests {
-        Requests { listener: self.clone(), pending: None, done: false, as_request }
+    fn requests_as(
+        &self,
+        as_request: fn(backend::Connector) -> RequestResult,
+    ) -> Fuse<impl Stream<Item = RequestResult> + Send + Sync + use<>> {
+        let requests = stream::unfold(Some(self.clone()), move |listener| async move {
+            let listener = listener?;
+            let request = listener.inner.0.request().await.and_then(as_request);
+            let next = request.is_ok().then_some(listener);
+            Some((request, next))
+        });
+        requests.fuse()
     }
 
     /// Answers requests in the background with `answer`, and returns the connections.
@@ -195,34 +205,20 @@ impl fmt::Debug for Listener {
     }
 }
 
-type AsRequest = fn(backend::Connector) -> Result<Request, AcceptError>;
-
-type Pending = Pin<Box<dyn Future<Output = Result<backend::Connector, AcceptError>> + Send + Sync>>;
+type RequestResult = Result<Request, AcceptError>;
 
 /// A stream of connection requests, returned by [`Listener::requests`].
 #[must_use = "streams do nothing unless polled"]
 pub struct Requests {
     listener: Listener,
-    pending: Option<Pending>,
-    done: bool,
-    as_request: AsRequest,
+    requests: Pin<Box<dyn Stream<Item = RequestResult> + Send + Sync>>,
 }
 
 impl Stream for Requests {
     type Item = Result<Request, AcceptError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.done {
-            return Poll::Ready(None);
-        }
-        let mut pending = self.pending.take().unwrap_or_else(|| Box::pin(self.listener.inner.0.request()));
-        let Poll::Ready(outcome) = pending.as_mut().poll(cx) else {
-            self.pending = Some(pending);
-            return Poll::Pending;
-        };
-        let outcome = outcome.and_then(self.as_request);
-        self.done = outcome.is_err();
-        Poll::Ready(Some(outcome))
+        self.requests.poll_next_unpin(cx)
     }
 }
 
@@ -334,8 +330,16 @@ impl Request {
         // An attempt that has ended may not have given it back. The peer is not to blame for that wait.
         queue_pair.provider().settled().await;
         let outcome = {
-            let accept = pin!(self.attempt.provider().accept(queue_pair.provider(), &params));
-            noting_wait(accept, self.replied.clone()).await
+            let mut accept = pin!(self.attempt.provider().accept(queue_pair.provider(), &params));
+            std::future::poll_fn(|cx| {
+                let polled = accept.as_mut().poll(cx);
+                // By the first wait the reply has been sent: a fresh socket has room for it.
+                if let Some(replied) = self.replied.as_ref().filter(|_| polled.is_pending()) {
+                    replied.get_or_init(Instant::now);
+                }
+                polled
+            })
+            .await
         };
         match outcome {
             Ok(()) => {
@@ -367,21 +371,6 @@ impl Request {
         let usable = self.attempt.provider().is_pending();
         Retained { error, handle: usable.then_some(self) }
     }
-}
-
-/// Runs an accept, and notes when it first has to wait. By then it has sent the reply: a fresh socket has room for it.
-async fn noting_wait<F: Future>(
-    mut accept: Pin<&mut F>,
-    replied: Option<Arc<OnceLock<Instant>>>,
-) -> F::Output {
-    std::future::poll_fn(|cx| {
-        let polled = accept.as_mut().poll(cx);
-        if let Some(replied) = replied.as_ref().filter(|_| polled.is_pending()) {
-            replied.get_or_init(Instant::now);
-        }
-        polled
-    })
-    .await
 }
 
 impl fmt::Debug for Request {

@@ -158,7 +158,7 @@ impl AfterStep {
     #[inline]
     pub(crate) fn run_jobs_by(&mut self, mut run: impl FnMut(Job)) {
         let mut outcome = self.observe_and_wake();
-        for job in std::mem::take(&mut self.jobs) {
+        for job in self.jobs.drain(..) {
             outcome = outcome.and(catch_unwind(AssertUnwindSafe(|| run(job))));
         }
         resume(outcome);

@@ -13,14 +13,12 @@ use super::connection::{ConnectionParts, ConnectionShared, Socket};
 use super::connector::{Connector, PendingHandshake};
 use super::driver::Driver;
 use super::queue_pair::QueuePair;
-use super::receiver::Receiver;
-use super::send_queue::SendQueue;
 use crate::error::{BindError, ConnectError, Reason};
 use crate::net::kernel::options::SocketError;
 use crate::net::{self, BoundSocket, ConnectFailure, Connected, Stream};
 use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
 use crate::proto::limits;
-use crate::proto::mpa::{Initiator, Negotiated, Reply, Rtr, StartConfig, StartError};
+use crate::proto::mpa::{Initiator, Negotiated, Reply, StartConfig, StartError};
 use crate::provider::connector::{AfterStep, ConnectorDriver, attempt_error};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
@@ -40,7 +38,7 @@ impl Connector {
         }
         self.bind_by(|state| {
             let socket = self.make_bound(address, &ConnectParams::default())?;
-            Ok(state.socket.insert(socket).local())
+            Ok(state.socket.insert(Box::new(socket)).local())
         })
     }
 
@@ -156,7 +154,7 @@ impl Connector {
         state.lease = None;
         state.progress.local = Some(local);
         let bind = || self.adapter.host.bind_again(local, &self.adapter.socket_options(None, false)).ok();
-        state.socket = socket.or_else(bind);
+        state.socket = socket.or_else(bind).map(Box::new);
     }
 
     /// Starts up MPA, until the deadline.
@@ -253,7 +251,7 @@ impl Connector {
             (state.progress.bound, state.socket.take())
         };
         if let Some(local) = bound {
-            let socket = self.with_options(local, socket, params)?;
+            let socket = self.with_options(local, socket.map(|socket| *socket), params)?;
             return socket.connect(peer, left()).await.map_err(|ConnectFailure { error, bound }| {
                 // Still bound: the same connector may try again (`CM-19`), but with the options of its own
                 // attempt.
@@ -330,22 +328,15 @@ impl Connector {
     /// See [`ConnectError`].
     pub(crate) fn complete(self: &Arc<Self>) -> Result<(), ConnectError> {
         self.notice_departure();
-        self.handle(Input::CompleteConnect).map_err(|failure| self.connect_error(failure))?;
-        let (handshake, queue_pair) = {
-            let mut state = self.lock();
-            (state.handshake.take(), state.queue_pair.clone())
-        };
+        let begun = self.step(AfterStep::run, |state, after| {
+            self.advance(state, Input::CompleteConnect, after)?;
+            Ok((state.handshake.take(), state.queue_pair.clone()))
+        });
+        let (handshake, queue_pair) = begun.map_err(|failure| self.connect_error(failure))?;
         if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
             (handshake, queue_pair)
         {
-            let started = self.start_connection(
-                stream,
-                &queue_pair,
-                Role::Active,
-                &negotiated,
-                &leftover,
-                negotiated.rtr,
-            );
+            let started = self.start_connection(stream, &queue_pair, Role::Active, &negotiated, &leftover);
             if let Some(driver) = started {
                 driver.connection().transmit_after(|_queue| ());
                 self.establish(Input::CompleteDone);
@@ -376,39 +367,24 @@ impl Connector {
         role: Role,
         negotiated: &Negotiated,
         leftover: &Bytes,
-        rtr: Rtr,
     ) -> Option<Pin<Box<Driver<Self>>>> {
         self.adapter.metronome.start();
         let socket = Socket::new(stream, self.take_descriptor());
-        let mut queue = SendQueue::new(
-            queue_pair.send_depth,
-            negotiated.limits.outbound,
-            negotiated.crc,
-            queue_pair.sends.clone(),
-        );
-        queue.announces = negotiated.announces;
-        match role {
-            Role::Active => queue.preface(rtr),
-            Role::Passive => queue.hold(),
-        }
         let connection = ConnectionShared::new(ConnectionParts {
             id: self.id,
             socket: socket.clone(),
-            queue,
-            crc: negotiated.crc,
             role,
-            // A peer that sends no RTR message counts as ready.
-            implied: rtr == Rtr::None,
-            inbound_reads: negotiated.limits.inbound,
+            negotiated: *negotiated,
+            send_depth: queue_pair.send_depth,
+            sends: queue_pair.sends.clone(),
             receives: queue_pair.receives.clone(),
             keys: self.adapter.keys.clone(),
         });
         if !self.attach(connection.clone()) {
             return None;
         }
-        let receiver = Receiver::new(connection.clone(), leftover, rtr == Rtr::Send);
         // In a box: tokio moves the future of a task at its start and at its end.
-        Some(Box::pin(Driver::new(connection, socket, receiver, self.clone(), &self.adapter.config)))
+        Some(Box::pin(Driver::new(connection, socket, leftover, self.clone(), &self.adapter.config)))
     }
 
     /// Rejects the peer's reply (IND2Connector::Reject by the active side).

@@ -17,10 +17,11 @@ use super::receiver::reader::Reader;
 use super::receiver::turn::{Panicked, TURN_BYTES, cost_of};
 use super::send_queue::{MAX_BATCHES, Next, SendQueue};
 use crate::error::PostErrorKind;
-use crate::inflight::WakeList;
+use crate::inflight::{CompletionSink, WakeList};
 use crate::memory;
 use crate::net::Stream;
 use crate::net::descriptors::Held;
+use crate::proto::mpa::{Negotiated, Rtr};
 use crate::provider::work::{Flags, Refused, WindowRequest, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -121,8 +122,8 @@ pub(crate) struct ConnectionShared {
     /// The headers of segments contain how many follow.
     pub(super) announces: bool,
     pub(super) role: Role,
-    /// The peer counts as ready without an RTR message.
-    pub(super) implied: bool,
+    /// The first frame of the active side.
+    pub(super) rtr: Rtr,
     /// The most reads and atomics of the peer that are served at once.
     pub(super) inbound_reads: usize,
     pub(crate) receives: Arc<ReceiveQueue>,
@@ -138,11 +139,10 @@ pub(crate) struct ConnectionShared {
 pub(crate) struct ConnectionParts {
     pub(crate) id: ConnectionId,
     pub(crate) socket: Arc<Socket>,
-    pub(crate) queue: SendQueue,
-    pub(crate) crc: bool,
     pub(crate) role: Role,
-    pub(crate) implied: bool,
-    pub(crate) inbound_reads: u32,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) send_depth: usize,
+    pub(crate) sends: CompletionSink,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
 }
@@ -194,21 +194,21 @@ pub(super) enum Transmitted {
 impl ConnectionShared {
     pub(crate) fn new(parts: ConnectionParts) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let ConnectionParts { id, socket, queue, crc, role, implied, inbound_reads, receives, keys } = parts;
-        let inbound_reads = usize::try_from(inbound_reads).unwrap_or(usize::MAX);
+        let ConnectionParts { id, socket, role, negotiated, send_depth, sends, receives, keys } = parts;
+        let Negotiated { limits, crc, announces, rtr, .. } = negotiated;
         // Made in its place: `Arc::new` would copy it three times.
-        Arc::new_cyclic(|_| Self {
+        let connection = Arc::new_cyclic(|_| Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             id,
             crc,
-            announces: queue.announces,
+            announces,
             role,
-            implied,
-            inbound_reads,
+            rtr,
+            inbound_reads: usize::try_from(limits.inbound).unwrap_or(usize::MAX),
             receives,
             keys,
             sending: Mutex::new(Sending {
-                queue,
+                queue: SendQueue::new(send_depth, limits.outbound, crc, sends),
                 socket: Some(socket),
                 flush: None,
                 driver: None,
@@ -216,7 +216,21 @@ impl ConnectionShared {
             }),
             ends: AtomicBool::new(false),
             reader: OnceLock::new(),
-        })
+        });
+        {
+            let queue = &mut connection.sending().queue;
+            queue.announces = announces;
+            match role {
+                Role::Active => queue.preface(rtr),
+                Role::Passive => queue.hold(),
+            }
+        }
+        connection
+    }
+
+    /// Returns whether the peer is ready before its first frame: it has accepted, or its request had to do.
+    pub(super) fn is_peer_ready(&self) -> bool {
+        self.role == Role::Active || self.rtr == Rtr::None
     }
 
     pub(crate) fn sending(&self) -> MutexGuard<'_, Sending> {
@@ -259,10 +273,15 @@ impl ConnectionShared {
     pub(super) fn transmit_after<R>(&self, change: impl FnOnce(&mut SendQueue) -> R) -> R {
         let mut sending = self.sending();
         let result = change(&mut sending.queue);
+        self.transmit_now(sending);
+        result
+    }
+
+    /// Writes what was queued by a call of the program, and wakes what completes.
+    fn transmit_now(&self, sending: MutexGuard<'_, Sending>) {
         let mut wakes = WakeList::default();
         self.transmit(sending, Extent::Call, &mut wakes);
         wakes.wake_all();
-        result
     }
 
     /// Writes as the driver: it does not wait for itself. Also returns the number of bytes.
@@ -414,9 +433,7 @@ impl ConnectionShared {
         let defer = request.flags.contains(Flags::DEFER);
         sending.queue.post(request);
         if !defer {
-            let mut wakes = WakeList::default();
-            self.transmit(sending, Extent::Call, &mut wakes);
-            wakes.wake_all();
+            self.transmit_now(sending);
         }
         Ok(())
     }
@@ -436,9 +453,7 @@ impl ConnectionShared {
         let window_op = change(self.number)?;
         sending.queue.post_window(request, window_op);
         if !request.flags.contains(Flags::DEFER) {
-            let mut wakes = WakeList::default();
-            self.transmit(sending, Extent::Call, &mut wakes);
-            wakes.wake_all();
+            self.transmit_now(sending);
         }
         Ok(())
     }
@@ -475,9 +490,7 @@ impl ConnectionShared {
     pub(super) fn release(&self) {
         let mut sending = self.sending();
         if sending.queue.release() {
-            let mut wakes = WakeList::default();
-            self.transmit(sending, Extent::Call, &mut wakes);
-            wakes.wake_all();
+            self.transmit_now(sending);
         }
     }
 

@@ -13,7 +13,6 @@ use super::connection::{Command, ConnectionShared};
 use super::driver::{Ending, Event, Observer};
 use super::queue_pair::{QueuePair, QueuePairUser};
 use crate::error::{DecodeError, Reason};
-use crate::inflight::WakeList;
 use crate::net::descriptors::Held;
 use crate::net::ports::PortLease;
 use crate::net::{BoundSocket, Stream};
@@ -40,7 +39,7 @@ pub(crate) struct State {
     pub(crate) progress: ConnectorState,
     /// The socket that has the address of Bind and waits for Connect. `None` during an attempt, and if it could not
     /// be bound again.
-    pub(crate) socket: Option<BoundSocket>,
+    pub(crate) socket: Option<Box<BoundSocket>>,
     /// The port of the connection, held until its end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
@@ -144,9 +143,7 @@ impl Connector {
             state.progress.bound = None;
             state.socket = None;
         }
-        if let Some(queue_pair) = state.queue_pair.take() {
-            queue_pair.dissociate(&mut after.requests);
-        }
+        Self::free_queue_pair(state, after);
     }
 
     /// Associates the queue pair with this attempt. Returns whether it was free.
@@ -159,13 +156,10 @@ impl Connector {
         taken
     }
 
-    /// Frees the queue pair of a call that was refused inline, or of an attempt that was withdrawn.
-    pub(crate) fn give_back(&self) {
-        let queue_pair = self.lock().queue_pair.take();
-        if let Some(queue_pair) = queue_pair {
-            let mut wakes = WakeList::default();
-            queue_pair.dissociate(&mut wakes);
-            wakes.wake_all();
+    /// Frees the queue pair of a call that was refused inline, or of an attempt that has ended.
+    pub(crate) fn free_queue_pair(state: &mut State, after: &mut AfterStep) {
+        if let Some(queue_pair) = state.queue_pair.take() {
+            queue_pair.dissociate(&mut after.requests);
         }
     }
 
@@ -184,14 +178,12 @@ impl Connector {
 
     /// Establishes the connection: posting is possible before the call that waits for the connection returns.
     pub(crate) fn establish(&self, done: Input) {
-        let (queue_pair, connection) = {
-            let state = self.lock();
-            (state.queue_pair.clone(), state.connection.clone())
-        };
-        if let (Some(queue_pair), Some(connection)) = (queue_pair, connection) {
-            queue_pair.establish(connection);
-        }
-        let _ = self.handle(done);
+        self.step(AfterStep::run, |state, after| {
+            if let (Some(queue_pair), Some(connection)) = (&state.queue_pair, &state.connection) {
+                queue_pair.establish(connection, &mut after.requests);
+            }
+            let _ = self.advance(state, done, after);
+        });
     }
 
     /// Handles the end of the attempt or the connection, before its requests are flushed.
@@ -233,27 +225,21 @@ impl Connector {
             if let Some(queue_pair) = &state.queue_pair {
                 queue_pair.end(&mut after.requests);
             }
-        } else if let Some(queue_pair) = state.queue_pair.take() {
-            queue_pair.dissociate(&mut after.requests);
+        } else {
+            Self::free_queue_pair(state, after);
         }
     }
 
     /// Handles the end of the driver: the socket is closed and every request has completed.
     fn closed(&self, answered: bool) {
-        let (queue_pair, lease) = {
-            let mut state = self.lock();
-            (state.queue_pair.take(), state.lease.take())
-        };
-        if let Some(queue_pair) = queue_pair {
-            let mut wakes = WakeList::default();
-            queue_pair.dissociate(&mut wakes);
-            if !queue_pair.is_free() {
-                queue_pair.end(&mut wakes);
-            }
-            wakes.wake_all();
-        }
-        drop(lease);
         let connection = self.step(AfterStep::run, |state, after| {
+            state.lease = None;
+            if let Some(queue_pair) = state.queue_pair.take() {
+                queue_pair.dissociate(&mut after.requests);
+                if !queue_pair.is_free() {
+                    queue_pair.end(&mut after.requests);
+                }
+            }
             let connection = state.connection.take();
             // A peer that ended the connection itself, in order or not, sends nothing more.
             let gone = !matches!(state.progress.machine.ending(), None | Some(DisconnectReason::Local));
@@ -274,7 +260,7 @@ impl Observer for Connector {
         match event {
             Event::Established => self.establish(Input::PeerCompleted),
             Event::Ended(ending) => self.ended(ending),
-            Event::Detached => self.give_back(),
+            Event::Detached => self.step(AfterStep::run, Self::free_queue_pair),
             Event::Closed { answered } => self.closed(answered),
         }
     }
@@ -282,11 +268,10 @@ impl Observer for Connector {
 
 impl QueuePairUser for Connector {
     fn abandon(&self, why: &'static str) {
-        let mut wakes = WakeList::default();
         self.step(AfterStep::run, |state, after| {
             // From now on posting fails, also before the driver has acted.
             if let Some(queue_pair) = &state.queue_pair {
-                queue_pair.end(&mut wakes);
+                queue_pair.end(&mut after.requests);
             }
             self.command(state, Command::Abandon(Status::CANCELED));
             let (status, reason) = (Status::CANCELED, Reason::Local(why));
@@ -296,7 +281,6 @@ impl QueuePairUser for Connector {
                 let _ = self.advance(state, Input::lost(Loss::Path(Some(status)), reason), after);
             }
         });
-        wakes.wake_all();
     }
 
     fn queue_pair_removed(&self) {

@@ -16,7 +16,6 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{ConnectionShared, DriverWork, Extent, Socket, Transmitted};
-use super::receiver::Receiver;
 use super::receiver::reader::{Reader, tasks_run};
 use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome, cost_of};
 use super::send_queue::SendQueue;
@@ -100,16 +99,17 @@ pub(crate) struct Driver<O: Observer> {
 }
 
 impl<O: Observer> Driver<O> {
-    /// Creates the task of this connection, to be spawned.
+    /// Creates the task of this connection, to be spawned. `leftover` are the bytes behind the start-up frames.
     pub(crate) fn new(
         connection: Arc<ConnectionShared>,
         socket: Arc<Socket>,
-        receiver: Receiver,
+        leftover: &[u8],
         observer: Arc<O>,
         config: &SoftConfig,
     ) -> Self {
-        let nudges = connection.role == Role::Active || connection.implied;
-        let reader = Reader::new(receiver, socket.clone(), !config.spin.is_zero());
+        let nudges = connection.is_peer_ready();
+        let task_spins = !config.spin.is_zero();
+        let reader = Reader::new(connection.clone(), socket.clone(), leftover, task_spins);
         // Set once, before any other task has the connection.
         let _ = connection.reader.set(Arc::downgrade(&reader));
         let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
@@ -348,7 +348,7 @@ impl<O: Observer> Driver<O> {
 
     /// Returns whether the handshake is complete, as far as this side can know.
     fn is_established(&self) -> bool {
-        self.connection.role == Role::Active || self.connection.implied || self.reader.receiver().heard
+        self.connection.is_peer_ready() || self.reader.receiver().heard
     }
 
     /// Acts on a tick of the path timeout. Resolves when the state has changed. `known` if the last poll was

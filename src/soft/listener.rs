@@ -34,9 +34,9 @@ use crate::proto::connector::{Input, Loss, Op, Terms};
 use crate::proto::half_open::{HalfOpen, PeerKey};
 use crate::proto::limits;
 use crate::proto::listener::End;
-use crate::proto::mpa::{Offer, Responder, Rtr, StartConfig, StartError};
+use crate::proto::mpa::{Negotiated, Offer, Responder, Rtr, StartConfig, StartError};
 use crate::provider::accept_queue::{ACCEPTS, AcceptQueue, Requests};
-use crate::provider::connector::{ConnectorDriver, ReleaseGuard};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ReleaseGuard};
 use crate::provider::params::AcceptParams;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -250,37 +250,41 @@ impl Connector {
         }
         let (length, maximum) = (params.private_data.len(), MAX_PRIVATE_DATA);
         self.notice_departure();
-        let offer = self.read_limits().unwrap_or(ReadLimits::NONE);
-        let taken = length <= maximum && {
-            let mut state = self.lock();
-            state.queue_pair.is_none() && self.take_queue_pair(&mut state, queue_pair)
-        };
-        let busy = length <= maximum && !taken;
-        let input = Input::Accept { data: length, max_data: maximum, busy };
-        if let Err(failure) = self.handle(input) {
-            if taken {
-                self.give_back();
+        let begun = self.step(AfterStep::run, |state, after| {
+            let offer = state.progress.machine.read_limits().unwrap_or(ReadLimits::NONE);
+            let fits = length <= maximum;
+            let taken = fits && state.queue_pair.is_none() && self.take_queue_pair(state, queue_pair);
+            let input = Input::Accept { data: length, max_data: maximum, busy: fits && !taken };
+            let begun = self.advance(state, input, after);
+            if taken && begun.is_err() {
+                Self::free_queue_pair(state, after);
             }
-            return Err(self.accept_error(failure));
-        }
+            begun.map(|()| (offer, state.handshake.take()))
+        });
+        let (offer, handshake) = begun.map_err(|failure| self.accept_error(failure))?;
         let guard = ReleaseGuard::new(&**self);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
-        self.reply(queue_pair, agreed, &params.private_data).await;
+        if let Some(PendingHandshake::Passive { stream, responder, .. }) = handshake {
+            let (reply, negotiated) = responder.accept(agreed, &params.private_data);
+            self.reply(stream, &reply, &negotiated, queue_pair).await;
+        }
         let answer = self.answer(Op::Accept).await;
         guard.disarm();
         answer.map_err(|failure| self.accept_error(failure))
     }
 
     /// Sends the reply and passes the socket to its driver.
-    async fn reply(self: &Arc<Self>, queue_pair: &Arc<QueuePair>, agreed: ReadLimits, private_data: &[u8]) {
-        let Some(PendingHandshake::Passive { stream, responder, .. }) = self.lock().handshake.take() else {
-            return;
-        };
-        let (reply, negotiated) = responder.accept(agreed, private_data);
+    async fn reply(
+        self: &Arc<Self>,
+        stream: Stream,
+        reply: &[u8],
+        negotiated: &Negotiated,
+        queue_pair: &Arc<QueuePair>,
+    ) {
         let sent = tokio::select! {
             biased;
             () = std::future::poll_fn(|cx| self.poll_answered(Op::Accept, cx)) => return,
-            sent = stream.write_all(&reply) => sent,
+            sent = stream.write_all(reply) => sent,
         };
         if let Err(error) = sent {
             let _ = self.handle(match error.raw_os_error() {
@@ -291,14 +295,7 @@ impl Connector {
             });
             return;
         }
-        let started = self.start_connection(
-            stream,
-            queue_pair,
-            Role::Passive,
-            &negotiated,
-            &Bytes::new(),
-            negotiated.rtr,
-        );
+        let started = self.start_connection(stream, queue_pair, Role::Passive, negotiated, &Bytes::new());
         let Some(driver) = started else { return };
         if negotiated.rtr == Rtr::None {
             // The peer sends no RTR message, so its request for the connection is all that can be awaited
@@ -372,13 +369,17 @@ async fn accept_loop(
             connection = listener.accept(), if room => {
                 accepted += 1;
                 match connection {
-                    Ok((stream, peer)) => match peers.admit(stream, peer) {
-                        Admitted::Done(incoming) => incoming,
-                        Admitted::Silent(request) => {
-                            reading.push(request);
-                            None
+                    Ok((stream, peer)) => {
+                        let mut request = peers.request(stream, peer);
+                        // Most peers have sent their request by now.
+                        match request.read_now() {
+                            Ok(None) => {
+                                reading.push(peers.insert(request));
+                                None
+                            }
+                            progress => request.end(progress, &peers.adapter),
                         }
-                    },
+                    }
                     Err(error) if peers.failed(&error).is_break() => return,
                     Err(_) => None,
                 }
@@ -435,26 +436,28 @@ impl Peers {
         }
     }
 
-    /// Admits a connection. Most peers have sent their request by now; the others get a future that reads it.
-    fn admit(&mut self, stream: Stream, peer: SocketAddr) -> Admitted<impl Future<Output = Read> + use<>> {
+    /// Returns the request of a peer that has connected, of which nothing has been read.
+    fn request(&self, stream: Stream, peer: SocketAddr) -> Request {
         // The listening socket may be one for every address.
         let local = match self.local.ip().is_unspecified() {
             true => stream.local_addr().unwrap_or(self.local),
             false => self.local,
         };
         let stream = stream.captured(self.adapter.config.capture.as_ref(), canonical(peer), Role::Passive);
-        let mut request = Request::new(stream, local, peer, self);
-        let progress = request.read_now();
-        if !matches!(progress, Ok(None)) {
-            return Admitted::Done(request.end(progress, &self.adapter));
-        }
+        let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: ReadLimits::default() };
+        let (responder, requested) = (Responder::new(config), self.requested.clone());
+        Request { stream, local, peer, responder, requested }
+    }
+
+    /// Enters a peer that is half open. Returns the future that reads its request.
+    fn insert(&mut self, request: Request) -> impl Future<Output = (PeerKey, Option<Box<Incoming>>)> + use<> {
         let (leave, left) = oneshot::channel();
-        let key = self.table.insert(peer.ip(), Place { since: Instant::now(), leave });
+        let key = self.table.insert(request.peer.ip(), Place { since: Instant::now(), leave });
         let (adapter, counted) = (self.adapter.clone(), (ACCEPTS.half_open(), self.half_open.hold()));
-        Admitted::Silent(async move {
+        async move {
             let _counted = counted;
             (key, request.read(left, &adapter).await)
-        })
+        }
     }
 
     /// Handles a failed accept. Breaks if accepting will always fail.
@@ -464,7 +467,13 @@ impl Peers {
                 debug!(%error, "the listening socket is closed");
                 return ControlFlow::Break(());
             }
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => self.lack(error),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                self.lacking = Some(Instant::now());
+                ACCEPTS.count("no_resources");
+                if let Some(held_back) = self.lack_logged.admit() {
+                    warn!(%error, half_open = self.table.len(), held_back, "accept failed");
+                }
+            }
             // Linux passes on the errors of the network, which concern the connection that it takes out of
             // the queue.
             _ => debug!(%error, "a connection failed before it was accepted"),
@@ -477,15 +486,6 @@ impl Peers {
         self.table.remove(key);
         // The peer had a descriptor, which is free now.
         self.lacking = None;
-    }
-
-    /// Records that accepting has failed for want of descriptors or memory.
-    fn lack(&mut self, error: &io::Error) {
-        self.lacking = Some(Instant::now());
-        ACCEPTS.count("no_resources");
-        if let Some(held_back) = self.lack_logged.admit() {
-            warn!(%error, half_open = self.table.len(), held_back, "accept failed");
-        }
     }
 
     /// Waits until a peer may be closed, or for descriptors and memory.
@@ -520,21 +520,6 @@ impl Peers {
     }
 }
 
-/// The outcome of reading the request of a peer in the table.
-type Read = (PeerKey, Option<Box<Incoming>>);
-
-/// The state of a peer when it was accepted.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "it is moved once, and a box would be an allocation for each connection"
-)]
-enum Admitted<F> {
-    /// The peer has sent its whole request, or invalid bytes, or has closed.
-    Done(Option<Box<Incoming>>),
-    /// The peer has sent too little. The future reads on.
-    Silent(F),
-}
-
 /// A request that is being read. Only these bytes have a deadline: no caller waits for them yet (`X8`).
 struct Request {
     stream: Stream,
@@ -560,11 +545,6 @@ enum Closed {
 }
 
 impl Request {
-    fn new(stream: Stream, local: SocketAddr, peer: SocketAddr, peers: &Peers) -> Self {
-        let config = StartConfig { crc: peers.adapter.config.crc, unsaid_limits: ReadLimits::default() };
-        Self { stream, local, peer, responder: Responder::new(config), requested: peers.requested.clone() }
-    }
-
     /// Reads what has arrived from the kernel: tokio knows only the state of its last event.
     fn read_now(&mut self) -> Progress {
         let mut bytes = [0; 1024];
@@ -614,7 +594,7 @@ impl Request {
     /// Returns the request as the listener takes it, or closes the connection.
     fn end(self, progress: Progress, adapter: &Adapter) -> Option<Box<Incoming>> {
         let Self { stream, local, peer, responder, requested } = self;
-        let closed = match progress {
+        let (outcome, why) = match progress {
             Ok(Some(offer)) => {
                 stream.prepare_accepted(&adapter.socket_options(None, false));
                 let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
@@ -623,7 +603,7 @@ impl Request {
                 let (peer, descriptor) = (canonical(peer), requested.hold());
                 return Some(Box::new(Incoming { terms, handshake, local, peer, descriptor }));
             }
-            Ok(None) | Err(Closed::Gone) => Closed::Gone,
+            Ok(None) | Err(Closed::Gone) => ("closed", "closed without a valid MPA request"),
             Err(Closed::Invalid(error)) => {
                 debug!(%peer, error = %error.error, "closed without a valid MPA request");
                 if let DecodeError::BadKey(start) = error.error
@@ -638,14 +618,9 @@ impl Request {
             Err(Closed::Replaced) => {
                 // With a reset: a flood would leave a TIME_WAIT for each of its peers.
                 let _ = stream.abort();
-                Closed::Replaced
+                ("replaced", "closed without an MPA request to make room")
             }
-            Err(Closed::TimedOut) => Closed::TimedOut,
-        };
-        let (outcome, why) = match closed {
-            Closed::Gone | Closed::Invalid(_) => ("closed", "closed without a valid MPA request"),
-            Closed::Replaced => ("replaced", "closed without an MPA request to make room"),
-            Closed::TimedOut => ("timed_out", "closed without an MPA request in time"),
+            Err(Closed::TimedOut) => ("timed_out", "closed without an MPA request in time"),
         };
         debug!(%peer, "{why}");
         ACCEPTS.count(outcome);

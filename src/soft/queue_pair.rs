@@ -195,16 +195,15 @@ impl QueuePair {
         wakes.wake_all();
     }
 
-    /// Establishes the connection: from now on everything may be posted.
-    pub(crate) fn establish(&self, connection: Arc<ConnectionShared>) {
+    /// Establishes the connection: from now on everything may be posted. The caller wakes `wakes` without its
+    /// locks.
+    pub(crate) fn establish(&self, connection: &Arc<ConnectionShared>, wakes: &mut WakeList) {
         let _ = self.connection.set(connection.clone());
-        let mut wakes = WakeList::default();
-        self.change(QueuePairState::establish, &mut wakes);
-        wakes.wake_all();
+        self.change(QueuePairState::establish, wakes);
         // Last, so that whoever polls a message can answer it.
         let mut state = self.lock();
         if state.phase == QueuePairState::Connected && state.memberships.is_empty() {
-            state.memberships.extend(self.polled.iter().map(|queue| queue.add(&connection)));
+            state.memberships.extend(self.polled.iter().map(|queue| queue.add(connection)));
         }
     }
 

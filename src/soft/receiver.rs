@@ -25,10 +25,10 @@ use super::memory::{Binding, Intent};
 use super::receive_queue::{Interrupted, Receive};
 use crate::inflight::{self, Completed, Note, Payload, Ticket, WORD, WakeList};
 use crate::memory::Target;
+use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
-use crate::types::Role;
 use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError};
 use crate::wire::mpa;
@@ -120,12 +120,13 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Creates the receiving half. `leftover` are the bytes behind the start-up frames; `empty_frame` if the
-    /// RTR message of the peer is a frame without any content (RFC 6581 section 4.3).
-    pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8], empty_frame: bool) -> Self {
+    /// Creates the receiving half. `leftover` are the bytes behind the start-up frames.
+    pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8]) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
         let stream = connection.receives.inbox().cloned().map(StreamSide::new);
-        let is_established = connection.role == Role::Active || connection.implied;
+        let is_established = connection.is_peer_ready();
+        // RFC 6581 section 4.3
+        let empty_frame = connection.rtr == Rtr::Send;
         Self {
             connection,
             staging: Staging::new(leftover),
@@ -639,6 +640,7 @@ impl Receiver {
     }
 
     /// Processes a frame whose payload has arrived. Returns false if it has to wait for a receive.
+    #[inline]
     fn take_frame(
         &mut self,
         header: &Header,

@@ -15,7 +15,7 @@ use super::*;
 use crate::inflight::{Completed, CompletionSink, Payload, RequestMeta, Table, Ticket};
 use crate::memory::Owned;
 use crate::net::Stream;
-use crate::proto::mpa::{Rtr, rtr_frame, terminate_fpdu};
+use crate::proto::mpa::{Negotiated, Rtr, rtr_frame, terminate_fpdu};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{Command, ConnectionParts};
 use crate::soft::memory::Registration;
@@ -23,7 +23,7 @@ use crate::soft::memory::deregistered;
 use crate::soft::receive_queue::{Receive, ReceiveQueue};
 use crate::soft::receiver::turn::{Panicked, Violation};
 use crate::sync::Mutex;
-use crate::types::{Access, ConnectionId, OpKind};
+use crate::types::{Access, ConnectionId, OpKind, ReadLimits};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
@@ -124,22 +124,23 @@ impl End {
             (peer.expect("connected"), Socket::new(Stream::Kernel(accepted.expect("accepted").0), None));
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_futures(table.clone());
-        let mut queue = SendQueue::new(4, 1, false, sink.clone());
-        queue.hold();
         let connection = ConnectionShared::new(ConnectionParts {
             id: ConnectionId(0),
             socket: socket.clone(),
-            queue,
-            crc: config.crc,
             role: Role::Passive,
-            implied: false,
-            inbound_reads: 16,
+            negotiated: Negotiated {
+                limits: ReadLimits::new(16, 1),
+                crc: config.crc,
+                announces: false,
+                rtr: Rtr::Write,
+            },
+            send_depth: 4,
+            sends: sink.clone(),
             receives: receives(sink),
             keys: Arc::default(),
         });
         let log = Arc::<Log>::default();
-        let receiver = Receiver::new(connection.clone(), &[], false);
-        let driver = Driver::new(connection.clone(), socket, receiver, log.clone(), config);
+        let driver = Driver::new(connection.clone(), socket, &[], log.clone(), config);
         (Self { log, table, connection, peer }, driver)
     }
 

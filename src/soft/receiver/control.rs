@@ -14,7 +14,6 @@ use crate::proto::rdmap::MAX_TERMINATE;
 use crate::soft::connection::{ConnectionShared, Extent};
 use crate::soft::memory::{Grant, Intent};
 use crate::soft::send_queue::Answer;
-use crate::types::Role;
 use crate::wire::ddp::Untagged;
 use crate::wire::extensions::{AtomicRequest, AtomicResponse, Immediate};
 use crate::wire::mpa;
@@ -141,11 +140,10 @@ impl Receiver {
     /// connection, it is held back until the connection is established: the program may answer a message as
     /// soon as it has it.
     pub(super) fn finish_receive(&mut self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
-        let ConnectionShared { role, implied, receives, .. } = &*self.connection;
-        if !self.heard && *role == Role::Passive && !implied {
+        if !self.heard && !self.connection.is_peer_ready() {
             self.first = Some((ticket, completed));
         } else {
-            receives.complete(ticket, completed, wakes);
+            self.connection.receives.complete(ticket, completed, wakes);
         }
     }
 

@@ -135,11 +135,17 @@ impl Receiver {
 }
 
 impl Reader {
-    /// Shares the receiver of a connection. `task_spins` if the task polls the socket after each read.
-    pub(crate) fn new(receiver: Receiver, socket: Arc<Socket>, task_spins: bool) -> Arc<Self> {
+    /// Shares the receiver of a connection, with the bytes behind the start-up frames. `task_spins` if the task
+    /// polls the socket after each read.
+    pub(crate) fn new(
+        connection: Arc<ConnectionShared>,
+        socket: Arc<Socket>,
+        leftover: &[u8],
+        task_spins: bool,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|reader| Self {
-            connection: receiver.connection.clone(),
-            receiver: Mutex::new(receiver),
+            receiver: Mutex::new(Receiver::new(connection.clone(), leftover)),
+            connection,
             wanted: AtomicU32::new(0),
             socket,
             waker: Waker::from(Arc::new(ReadingWaker(reader.clone()))),

@@ -257,7 +257,7 @@ async fn poll_reads_nothing_before_queue_pair_connects() {
     let holders = Arc::strong_count(&connection);
     let establishing = std::thread::spawn({
         let queue_pair = queue_pair.clone();
-        move || queue_pair.establish(connection)
+        move || queue_pair.establish(&connection, &mut WakeList::default())
     });
     // The queue pair has the connection next, and is not connected yet.
     until(|| Arc::strong_count(&end.connection) > holders).await;
