@@ -4,11 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use crate::cm::{AcceptParams, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connector, ProviderKind};
 use crate::error::{BindError, StreamError};
-use crate::provider::params::{Options, setters};
 use crate::types::ReadLimits;
 
 /// The fewest messages that may be on their way: rsocket's own lower limit (`RS_QP_MIN_SIZE`).
@@ -31,6 +28,9 @@ const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 /// Bytes that wait in a longer ring leave the caches, and all of it may stay in memory.
 const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 21];
 
+/// The time that a connect waits for the peer.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Settings of streams: the sizes of buffers and queues, spinning and time limits.
 ///
 /// The defaults are those of rsocket(7), except for the buffers on the soft provider.
@@ -45,12 +45,7 @@ pub struct StreamConfig {
     pub(super) acceptor: AcceptorConfig,
     pub(super) close_timeout: Duration,
     pub(super) connect_timeout: Option<Duration>,
-    pub(super) source: Option<IpAddr>,
-    read_limits: ReadLimits,
-    traffic_class: Option<u8>,
-    multipath: bool,
-    /// The protocol relies on a device that repeats without end what finds no receive, as it does if no count was set.
-    options: Options,
+    pub(super) options: ConnectionOptions,
 }
 
 impl Default for StreamConfig {
@@ -67,51 +62,69 @@ impl Default for StreamConfig {
             spin: Duration::ZERO,
             acceptor: AcceptorConfig::default(),
             close_timeout: Duration::from_secs(30),
-            connect_timeout: Some(Duration::from_secs(10)),
-            source: None,
-            read_limits: ReadLimits::default(),
-            traffic_class: None,
-            multipath: false,
-            options: Options::default(),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            options: ConnectionOptions::default(),
         }
     }
 }
 
-setters! {
-    impl StreamConfig:
-
+impl StreamConfig {
     /// Sets how many bytes can be written before they are sent (`wmem_default`, `SO_SNDBUF`), at least 2048.
     ///
     /// The soft provider has no such buffer: a write is sent from the memory of the caller, as far as the socket has room. There
     /// this limits how many bytes one write sends.
-    pub fn send_buffer(bytes: usize) => self.send_buffer = Some(bytes);
+    #[must_use]
+    pub fn send_buffer(mut self, bytes: usize) -> Self {
+        self.send_buffer = Some(bytes);
+        self
+    }
 
     /// Sets how many bytes the peer can write before they are read (`mem_default`, `SO_RCVBUF`), at least 2048.
     ///
     /// The peer fills one half of the buffer while this side reads the other.
-    pub fn receive_buffer(bytes: usize) => self.receive_buffer = Some(bytes);
+    #[must_use]
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer = Some(bytes);
+        self
+    }
 
     /// Sets how many requests of the send queue can be outstanding (`sqsize_default`, `RDMA_SQSIZE`), 16 to 65534.
     ///
     /// The value is reduced to the adapter's maximum.
-    pub fn send_depth(depth: usize) => self.send_depth = depth;
+    #[must_use]
+    pub fn send_depth(mut self, depth: usize) -> Self {
+        self.send_depth = depth;
+        self
+    }
 
     /// Sets how many receives are posted for messages of the peer (`rqsize_default`, `RDMA_RQSIZE`), 16 to 65534.
     ///
     /// The value is reduced to the adapter's maximum. Up to 16 of the receives are reserved for messages about the
     /// stream itself.
-    pub fn receive_depth(depth: usize) => self.receive_depth = depth;
+    #[must_use]
+    pub fn receive_depth(mut self, depth: usize) -> Self {
+        self.receive_depth = depth;
+        self
+    }
 
     /// Sets the length up to which writes are posted inline on devices (`inline_default`, `RDMA_INLINE`).
     ///
     /// The value is reduced to the adapter's maximum. The soft provider ignores it, because it copies short writes in
     /// any case.
-    pub fn inline(bytes: usize) => self.inline = bytes;
+    #[must_use]
+    pub fn inline(mut self, bytes: usize) -> Self {
+        self.inline = bytes;
+        self
+    }
 
     /// Sets how long a read or write polls before it sleeps (`polling_time`).
     ///
     /// Other tasks of the runtime run between two polls, but the processor core stays busy.
-    pub fn spin(time: Duration) => self.spin = time;
+    #[must_use]
+    pub fn spin(mut self, time: Duration) -> Self {
+        self.spin = time;
+        self
+    }
 
     /// Sets how long a dropped stream continues to send the written data, from the drop of its last half, and how long
     /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) waits for progress until the peer's device has received it.
@@ -119,72 +132,18 @@ setters! {
     /// Either ends earlier when the peer has received all of it, and `shutdown` after ten minutes, if this time is not longer. After
     /// a drop the connection ends in either case; after the time,
     /// `shutdown` fails with `TimedOut`, and the connection goes on.
-    pub fn close_timeout(time: Duration) => self.close_timeout = time;
+    #[must_use]
+    pub fn close_timeout(mut self, time: Duration) -> Self {
+        self.close_timeout = time;
+        self
+    }
 
     /// Sets how long [`RdmaStream::connect_on`](super::RdmaStream::connect_on) and
     /// [`RdmaConnector::connect`](super::RdmaConnector::connect) wait for the peer, over all addresses. `None` waits for as
     /// long as the network and the peer let it. Default: 10 seconds.
-    pub fn connect_timeout(timeout: Option<Duration>) => self.connect_timeout = timeout;
-
-    /// Sets the local address of a connect. The port is chosen by the provider. The connect fails if the adapter
-    /// does not have the address; `RdmaConnector` chooses the adapter that has it. Default: the address that the route
-    /// to the peer begins with.
-    pub fn source(address: IpAddr) => self.source = Some(address);
-
-    /// Sets the read limits of a connect and of an accept, as
-    /// [`ConnectParams::read_limits`](crate::ConnectParams::read_limits) and
-    /// [`AcceptParams::read_limits`](crate::AcceptParams::read_limits) do. A stream without an outbound read cannot ask
-    /// for the confirmation of its end: `shutdown` then resolves when the data has been handed to the provider.
-    pub fn read_limits(limits: ReadLimits) => self.read_limits = limits;
-
-    /// Sets the IP type of service of a connect, as
-    /// [`ConnectParams::traffic_class`](crate::ConnectParams::traffic_class) does.
-    pub fn traffic_class(class: u8) => self.traffic_class = Some(class);
-
-    /// Uses several network paths for a connect, as
-    /// [`ConnectParams::multipath`](crate::ConnectParams::multipath) does.
-    pub fn multipath(multipath: bool) => self.multipath = multipath;
-
-    /// Sets how often the device repeats a packet of a connection that this side opens, as
-    /// [`ConnectParams::retry_count`](crate::ConnectParams::retry_count) does. On the soft provider the connect fails
-    /// with `NOT_SUPPORTED`.
-    pub fn retry_count(count: u8) => self.options.retry_count = Some(count);
-
-    /// Sets how often the peer's device repeats a request for which this side has no receive posted, as
-    /// [`ConnectParams::rnr_retry_count`](crate::ConnectParams::rnr_retry_count) and
-    /// [`AcceptParams::rnr_retry_count`](crate::AcceptParams::rnr_retry_count) do. On the soft provider the connect or
-    /// the accept fails with `NOT_SUPPORTED`.
-    pub fn rnr_retry_count(count: u8) => self.options.rnr_retry_count = Some(count);
-
-    /// Sets the pause before the peer's device repeats such a request, as
-    /// [`ConnectParams::rnr_timer`](crate::ConnectParams::rnr_timer) and
-    /// [`AcceptParams::rnr_timer`](crate::AcceptParams::rnr_timer) do. On the soft provider the connect or the accept
-    /// fails with `NOT_SUPPORTED`.
-    pub fn rnr_timer(code: u8) => self.options.rnr_timer = Some(code);
-
-    /// Sets how long the device waits for an acknowledgement, as
-    /// [`ConnectParams::ack_timeout`](crate::ConnectParams::ack_timeout) and
-    /// [`AcceptParams::ack_timeout`](crate::AcceptParams::ack_timeout) do. On the soft provider the connect or the
-    /// accept fails with `NOT_SUPPORTED`.
-    pub fn ack_timeout(exponent: u8) => self.options.ack_timeout = Some(exponent);
-}
-
-impl StreamConfig {
-    /// Sets the time limit of a handshake that a listener has started. A slower peer is dropped.
     #[must_use]
-    pub fn handshake_timeout(mut self, time: Duration) -> Self {
-        self.acceptor = self.acceptor.handshake_timeout(time);
-        self
-    }
-
-    /// Sets how many peers of a listener may be between their request and `accept`, at least 1. Default: 256. Each has
-    /// the memory of its connection already: its peer has to know it before it completes.
-    ///
-    /// If there is no place for another peer, the oldest handshake of the address that has most is dropped: see
-    /// [`AcceptorConfig::handshakes`](crate::AcceptorConfig::handshakes).
-    #[must_use]
-    pub fn handshakes(mut self, most: usize) -> Self {
-        self.acceptor = self.acceptor.handshakes(most);
+    pub fn connect_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
@@ -216,7 +175,22 @@ impl StreamConfig {
         self.inline = self.inline.min(info.max_inline);
         Ok(self)
     }
+}
 
+/// The settings of connections. `None` leaves a value to the protocol or the provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ConnectionOptions {
+    pub(super) source: Option<IpAddr>,
+    pub(super) read_limits: Option<ReadLimits>,
+    pub(super) traffic_class: Option<u8>,
+    pub(super) multipath: bool,
+    pub(super) retry_count: Option<u8>,
+    pub(super) rnr_retry_count: Option<u8>,
+    pub(super) rnr_timer: Option<u8>,
+    pub(super) ack_timeout: Option<u8>,
+}
+
+impl ConnectionOptions {
     /// Creates a connector, bound to the source address if there is one.
     pub(super) fn connector(&self, adapter: &Adapter) -> Result<Connector, BindError> {
         let connector = adapter.connector();
@@ -226,24 +200,123 @@ impl StreamConfig {
         Ok(connector)
     }
 
-    /// Returns the parameters of a connect.
-    pub(super) fn connect_params(&self, private_data: &[u8]) -> ConnectParams {
-        ConnectParams {
-            private_data: Bytes::copy_from_slice(private_data),
-            read_limits: self.read_limits,
-            timeout: None,
-            traffic_class: self.traffic_class,
-            multipath: self.multipath,
-            options: self.options,
-        }
+    /// Returns the parameters of a connect with the options that were set.
+    pub(super) fn connect(&self, params: ConnectParams) -> ConnectParams {
+        let params = params.multipath(self.multipath);
+        let params = set(params, self.read_limits, ConnectParams::read_limits);
+        let params = set(params, self.traffic_class, ConnectParams::traffic_class);
+        let params = set(params, self.retry_count, ConnectParams::retry_count);
+        let params = set(params, self.rnr_retry_count, ConnectParams::rnr_retry_count);
+        let params = set(params, self.rnr_timer, ConnectParams::rnr_timer);
+        set(params, self.ack_timeout, ConnectParams::ack_timeout)
     }
 
-    /// Returns the parameters of an accept, which has no retry count.
-    pub(super) fn accept_params(&self, private_data: &[u8]) -> AcceptParams {
-        AcceptParams {
-            private_data: Bytes::copy_from_slice(private_data),
-            read_limits: self.read_limits,
-            options: Options { retry_count: None, ..self.options },
-        }
+    /// Returns the parameters of an accept with the options that were set, as far as an accept has them.
+    pub(super) fn accept(&self, params: AcceptParams) -> AcceptParams {
+        let params = set(params, self.read_limits, AcceptParams::read_limits);
+        let params = set(params, self.rnr_retry_count, AcceptParams::rnr_retry_count);
+        let params = set(params, self.rnr_timer, AcceptParams::rnr_timer);
+        set(params, self.ack_timeout, AcceptParams::ack_timeout)
+    }
+}
+
+fn set<P, T>(params: P, value: Option<T>, with: impl FnOnce(P, T) -> P) -> P {
+    match value {
+        Some(value) => with(params, value),
+        None => params,
+    }
+}
+
+impl StreamConfig {
+    /// Sets the local address of a connect. The port is chosen by the provider. The connect fails if the adapter
+    /// does not have the address; `RdmaConnector` chooses the adapter that has it. Default: the address that the route
+    /// to the peer begins with.
+    #[must_use]
+    pub fn source(mut self, address: IpAddr) -> Self {
+        self.options.source = Some(address);
+        self
+    }
+
+    /// Sets the read limits of a connect and of an accept, as
+    /// [`ConnectParams::read_limits`](crate::ConnectParams::read_limits) and
+    /// [`AcceptParams::read_limits`](crate::AcceptParams::read_limits) do. A stream without an outbound read cannot ask
+    /// for the confirmation of its end: `shutdown` then resolves when the data has been handed to the provider.
+    #[must_use]
+    pub fn read_limits(mut self, limits: ReadLimits) -> Self {
+        self.options.read_limits = Some(limits);
+        self
+    }
+
+    /// Sets the IP type of service of a connect, as
+    /// [`ConnectParams::traffic_class`](crate::ConnectParams::traffic_class) does.
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.options.traffic_class = Some(class);
+        self
+    }
+
+    /// Uses several network paths for a connect, as
+    /// [`ConnectParams::multipath`](crate::ConnectParams::multipath) does.
+    #[must_use]
+    pub fn multipath(mut self, multipath: bool) -> Self {
+        self.options.multipath = multipath;
+        self
+    }
+
+    /// Sets how often the device repeats a packet of a connection that this side opens, as
+    /// [`ConnectParams::retry_count`](crate::ConnectParams::retry_count) does. On the soft provider the connect fails
+    /// with `NOT_SUPPORTED`.
+    #[must_use]
+    pub fn retry_count(mut self, count: u8) -> Self {
+        self.options.retry_count = Some(count);
+        self
+    }
+
+    /// Sets how often the peer's device repeats a request for which this side has no receive posted, as
+    /// [`ConnectParams::rnr_retry_count`](crate::ConnectParams::rnr_retry_count) and
+    /// [`AcceptParams::rnr_retry_count`](crate::AcceptParams::rnr_retry_count) do. On the soft provider the connect or
+    /// the accept fails with `NOT_SUPPORTED`.
+    #[must_use]
+    pub fn rnr_retry_count(mut self, count: u8) -> Self {
+        self.options.rnr_retry_count = Some(count);
+        self
+    }
+
+    /// Sets the pause before the peer's device repeats such a request, as
+    /// [`ConnectParams::rnr_timer`](crate::ConnectParams::rnr_timer) and
+    /// [`AcceptParams::rnr_timer`](crate::AcceptParams::rnr_timer) do. On the soft provider the connect or the accept
+    /// fails with `NOT_SUPPORTED`.
+    #[must_use]
+    pub fn rnr_timer(mut self, code: u8) -> Self {
+        self.options.rnr_timer = Some(code);
+        self
+    }
+
+    /// Sets how long the device waits for an acknowledgement, as
+    /// [`ConnectParams::ack_timeout`](crate::ConnectParams::ack_timeout) and
+    /// [`AcceptParams::ack_timeout`](crate::AcceptParams::ack_timeout) do. On the soft provider the connect or the
+    /// accept fails with `NOT_SUPPORTED`.
+    #[must_use]
+    pub fn ack_timeout(mut self, exponent: u8) -> Self {
+        self.options.ack_timeout = Some(exponent);
+        self
+    }
+
+    /// Sets the time limit of a handshake that a listener has started. A slower peer is dropped.
+    #[must_use]
+    pub fn handshake_timeout(mut self, time: Duration) -> Self {
+        self.acceptor = self.acceptor.handshake_timeout(time);
+        self
+    }
+
+    /// Sets how many peers of a listener may be between their request and `accept`, at least 1. Default: 256. Each has
+    /// the memory of its connection already: its peer has to know it before it completes.
+    ///
+    /// If there is no place for another peer, the oldest handshake of the address that has most is dropped: see
+    /// [`AcceptorConfig::handshakes`](crate::AcceptorConfig::handshakes).
+    #[must_use]
+    pub fn handshakes(mut self, most: usize) -> Self {
+        self.acceptor = self.acceptor.handshakes(most);
+        self
     }
 }

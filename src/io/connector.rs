@@ -19,7 +19,6 @@ use super::race::{HEAD_START, in_turns, race};
 use super::stream::{RdmaStream, within};
 use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
 use crate::error::{OpenError, StreamError};
-use crate::provider::params::setters;
 use crate::provider::runtime;
 use crate::sync::Mutex;
 use crate::types::AdapterId;
@@ -174,24 +173,30 @@ impl RdmaConnector {
     fn shared() -> Self {
         Self { source: Source::Providers(None, SHARED.clone()), ..Self::default() }
     }
-}
-
-setters! {
-    impl RdmaConnector:
 
     /// Uses only this provider.
     ///
     /// Adapters that clones of this connector have opened are not shared with the result.
-    pub fn provider(provider: Provider) => self.source = Source::Providers(Some(provider), Arc::default());
+    #[must_use]
+    pub fn provider(mut self, provider: Provider) -> Self {
+        self.source = Source::Providers(Some(provider), Arc::default());
+        self
+    }
 
     /// Uses only this adapter.
-    pub fn adapter(adapter: &Adapter) => self.source = Source::Adapter(adapter.clone());
+    #[must_use]
+    pub fn adapter(mut self, adapter: &Adapter) -> Self {
+        self.source = Source::Adapter(adapter.clone());
+        self
+    }
 
     /// Sets the settings of the streams.
-    pub fn config(config: StreamConfig) => self.config = config;
-}
+    #[must_use]
+    pub fn config(mut self, config: StreamConfig) -> Self {
+        self.config = config;
+        self
+    }
 
-impl RdmaConnector {
     /// Connects a stream to an address or a name.
     ///
     /// The addresses of a name are tried as [`connect_with`](Self::connect_with) describes. The future owns what it needs:
@@ -242,7 +247,7 @@ impl RdmaConnector {
         C: Fn(Adapter, SocketAddr) -> F,
     {
         let (source, limit) = (self.source.clone(), self.config.connect_timeout);
-        let from = self.config.source;
+        let from = self.config.options.source;
         async move {
             // The timers of the race are those of this runtime.
             runtime::current()?;

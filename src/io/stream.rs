@@ -17,11 +17,15 @@ use super::config::StreamConfig;
 use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, async_read, async_write};
-use crate::cm::{Adapter, Connection, ProviderKind, Request};
+use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, ProviderKind, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
 use crate::provider::runtime;
 use crate::types::ConnectionId;
+
+/// The largest number that the transport can count. As RNR retry count it means "for ever", on which the protocol
+/// relies (librdmacm does the same).
+const RETRIES: u8 = 7;
 
 /// The time that the passive end of an iWARP connection waits for the first message of the active one (RFC
 /// 5044, section 7.1.3) before it sends. An rsocket sends one when its program first reads, polls or writes,
@@ -173,8 +177,12 @@ impl RdmaStream {
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
         let end = StreamResources::new(adapter, config).await?;
-        let params = config.connect_params(&end.private_data());
-        let reply = config.connector(adapter)?.connect(&end.queue_pair, peer, params).await?;
+        let mut params = ConnectParams::default().private_data(end.private_data());
+        if !adapter.properties().iwarp {
+            params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
+        }
+        let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
+        let reply = connector.connect(&end.queue_pair, peer, params).await?;
         let hello = match Hello::decode(reply.private_data()) {
             Ok(hello) => hello,
             Err(error) => {
@@ -214,10 +222,14 @@ impl RdmaStream {
             }
         };
         let end = StreamResources::new(adapter, config).await?;
-        let params = config.accept_params(&end.private_data());
+        let mut params = AcceptParams::default().private_data(end.private_data());
+        let info = adapter.properties();
+        if !info.iwarp {
+            params = params.rnr_retry_count(RETRIES);
+        }
+        let params = config.options.accept(params);
         let accepted = request.accept(&end.queue_pair, params).await;
         let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
-        let info = adapter.properties();
         let end = StreamEngine::new(end, connection, hello, info.passive_sends_first);
         // Without a runtime there is no clock: then this end sends after the peer's first message.
         if !info.passive_sends_first && end.runtime.is_some() {

@@ -8,24 +8,6 @@ use bytes::Bytes;
 use crate::inflight::{CompletionSink, StreamInbox};
 use crate::types::ReadLimits;
 
-/// Declares setters of settings, each of which takes the settings and returns them with another value of the field.
-macro_rules! setters {
-    (
-        impl $settings:ty:
-        $($(#[$meta:meta])* pub fn $name:ident($value:ident: $kind:ty) => self.$($field:ident).+ = $new:expr;)+
-    ) => {
-        impl $settings {
-            $($(#[$meta])*
-            #[must_use]
-            pub fn $name(mut self, $value: $kind) -> Self {
-                self.$($field).+ = $new;
-                self
-            })+
-        }
-    };
-}
-pub(crate) use setters;
-
 /// The arguments of a new queue pair.
 pub(crate) struct QueuePairParts {
     pub(crate) receive_depth: usize,
@@ -63,12 +45,12 @@ pub(crate) struct Queues<S, C> {
 }
 
 /// The retransmission settings of a device. The soft provider has none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
-    pub(crate) retry_count: Option<u8>,
-    pub(crate) rnr_retry_count: Option<u8>,
-    pub(crate) rnr_timer: Option<u8>,
-    pub(crate) ack_timeout: Option<u8>,
+    retry_count: Option<u8>,
+    rnr_retry_count: Option<u8>,
+    rnr_timer: Option<u8>,
+    ack_timeout: Option<u8>,
 }
 
 impl Options {
@@ -139,16 +121,22 @@ pub struct ConnectParams {
     pub(crate) options: Options,
 }
 
-setters! {
-    impl ConnectParams:
-
+impl ConnectParams {
     /// Sets the private data that is sent with the request: at most
     /// [`max_request_data`](crate::cm::AdapterInfo::max_request_data) bytes. Default: none.
-    pub fn private_data(data: impl AsRef<[u8]>) => self.private_data = Bytes::copy_from_slice(data.as_ref());
+    #[must_use]
+    pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
+        self.private_data = Bytes::copy_from_slice(data.as_ref());
+        self
+    }
 
     /// Sets the read limits to offer. They are reduced to the limits of the adapter, and then to those of the peer's reply.
     /// Default: 16 in each direction.
-    pub fn read_limits(limits: ReadLimits) => self.read_limits = limits;
+    #[must_use]
+    pub fn read_limits(mut self, limits: ReadLimits) -> Self {
+        self.read_limits = limits;
+        self
+    }
 
     /// Sets how long to wait for the peer to accept. After it, the connect fails with `IO_TIMEOUT` and can be repeated. Zero
     /// fails before anything is sent. The resolution is 1 ms: the limit may end up to 1 ms late. Default: none on the soft provider,
@@ -157,38 +145,66 @@ setters! {
     /// A device repeats the resolution of an address that does not answer within this time, and without a limit for
     /// five to seven seconds: then the connect fails with `HOST_UNREACHABLE`. A peer to which there is no route fails
     /// the connect at once.
-    pub fn timeout(timeout: Duration) => self.timeout = Some(timeout);
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
 
     /// Sets the IP type of service (traffic class) byte of every packet, for quality of service. The two low bits belong to
     /// congestion control and must be 0. Default: that of the system.
-    pub fn traffic_class(class: u8) => self.traffic_class = Some(class);
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.traffic_class = Some(class);
+        self
+    }
 
     /// Uses several network paths at once (uDAPL's `DAT_CONNECT_MULTIPATH_FLAG`): MPTCP on the soft provider. If the kernel
     /// has no MPTCP, the connect fails. If the peer has none, one path is used. Default: off.
-    pub fn multipath(multipath: bool) => self.multipath = multipath;
+    #[must_use]
+    pub fn multipath(mut self, multipath: bool) -> Self {
+        self.multipath = multipath;
+        self
+    }
 
     /// Sets how often the device repeats a packet that the peer does not acknowledge: 0 to 7. Larger values count as 7. On
     /// the soft provider the call fails with `NOT_SUPPORTED`. Default: 7. Source: `retry_count` of rdma_connect(3).
-    pub fn retry_count(count: u8) => self.options.retry_count = Some(count);
+    #[must_use]
+    pub fn retry_count(mut self, count: u8) -> Self {
+        self.options.retry_count = Some(count);
+        self
+    }
 
     /// Sets how often the peer's device repeats a request for which this side has no receive posted: 0 to 6 times. 7 and more
     /// mean without end: the request waits until there is a receive, or the connection ends. The peer sets the same for the
     /// device of this side. After the last try the request fails with `IO_TIMEOUT`, and with it the connection. On the soft
     /// provider the call fails with `NOT_SUPPORTED`. Default: 7. Source: `rnr_retry_count` of rdma_connect(3) and
     /// rdma_accept(3).
-    pub fn rnr_retry_count(count: u8) => self.options.rnr_retry_count = Some(count);
+    #[must_use]
+    pub fn rnr_retry_count(mut self, count: u8) -> Self {
+        self.options.rnr_retry_count = Some(count);
+        self
+    }
 
     /// Sets the pause before the peer's device repeats a request for which this side has no receive posted, as a code
     /// of the InfiniBand specification: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is 491.52 ms, and 0 is 655.36
     /// ms. Larger codes count as 31. A receive that is posted during the pause does not shorten it. iWARP has none. On
     /// the soft provider the call fails with `NOT_SUPPORTED`. Default: 12 if the repeats have no end, and 0 if
     /// [`rnr_retry_count`](Self::rnr_retry_count) counts them. Source: `min_rnr_timer` of ibv_modify_qp(3).
-    pub fn rnr_timer(code: u8) => self.options.rnr_timer = Some(code);
+    #[must_use]
+    pub fn rnr_timer(mut self, code: u8) -> Self {
+        self.options.rnr_timer = Some(code);
+        self
+    }
 
     /// Sets how long the device waits for the peer to acknowledge a packet: 4.096 microseconds times two to this power, 1 to
     /// 31; larger values count as 31. 0 waits without end. On the soft provider the call fails with `NOT_SUPPORTED`. Default:
     /// that of the device. Source: `RDMA_OPTION_ID_ACK_TIMEOUT` of rdma_set_option(3).
-    pub fn ack_timeout(exponent: u8) => self.options.ack_timeout = Some(exponent);
+    #[must_use]
+    pub fn ack_timeout(mut self, exponent: u8) -> Self {
+        self.options.ack_timeout = Some(exponent);
+        self
+    }
 }
 
 /// Parameters of [`Request::accept`](crate::Request::accept).
@@ -199,24 +215,42 @@ pub struct AcceptParams {
     pub(crate) options: Options,
 }
 
-setters! {
-    impl AcceptParams:
-
+impl AcceptParams {
     /// Sets the private data that is sent with the reply: at most
     /// [`max_reply_data`](crate::cm::AdapterInfo::max_reply_data) bytes. Default: none.
-    pub fn private_data(data: impl AsRef<[u8]>) => self.private_data = Bytes::copy_from_slice(data.as_ref());
+    #[must_use]
+    pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
+        self.private_data = Bytes::copy_from_slice(data.as_ref());
+        self
+    }
 
     /// Sets the read limits to accept. They are reduced to the limits of the adapter and to the peer's offer. Default: 16 in
     /// each direction.
-    pub fn read_limits(limits: ReadLimits) => self.read_limits = limits;
+    #[must_use]
+    pub fn read_limits(mut self, limits: ReadLimits) -> Self {
+        self.read_limits = limits;
+        self
+    }
 
     /// Sets how often the peer's device repeats a request for which this side has no receive posted, as
     /// [`ConnectParams::rnr_retry_count`] does for the active side. Source: `rnr_retry_count` of rdma_accept(3).
-    pub fn rnr_retry_count(count: u8) => self.options.rnr_retry_count = Some(count);
+    #[must_use]
+    pub fn rnr_retry_count(mut self, count: u8) -> Self {
+        self.options.rnr_retry_count = Some(count);
+        self
+    }
 
     /// Sets the pause before the peer's device repeats such a request, as [`ConnectParams::rnr_timer`] does.
-    pub fn rnr_timer(code: u8) => self.options.rnr_timer = Some(code);
+    #[must_use]
+    pub fn rnr_timer(mut self, code: u8) -> Self {
+        self.options.rnr_timer = Some(code);
+        self
+    }
 
     /// Sets how long the device waits for the peer to acknowledge a packet, as [`ConnectParams::ack_timeout`] does.
-    pub fn ack_timeout(exponent: u8) => self.options.ack_timeout = Some(exponent);
+    #[must_use]
+    pub fn ack_timeout(mut self, exponent: u8) -> Self {
+        self.options.ack_timeout = Some(exponent);
+        self
+    }
 }

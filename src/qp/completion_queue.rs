@@ -12,7 +12,6 @@ use tokio::task::coop::cooperative;
 use crate::backend;
 use crate::error::{NotifyError, OpenError, ResizeError, WcError};
 use crate::inflight::{CompletionRing, Note, Notified, NotifyKind, Polled};
-use crate::provider::params::setters;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Spin, poll_budgeted};
@@ -37,26 +36,36 @@ impl Default for CompletionQueueConfig {
     }
 }
 
-setters! {
-    impl CompletionQueueConfig:
-
+impl CompletionQueueConfig {
     /// Sets how many completions the queue can hold.
     ///
     /// The queue cannot overrun if it can hold all requests that its queue pairs can have outstanding.
-    pub fn depth(depth: usize) => self.depth = depth;
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self
+    }
 
     /// Sets the processor on which the completions are best handled. Default: none.
     ///
     /// This is a hint. A device selects its interrupt vector by it; the soft provider ignores it.
     #[doc(alias = "comp_vector")]
-    pub fn affinity(processor: usize) => self.affinity = Some(processor);
+    #[must_use]
+    pub fn affinity(mut self, processor: usize) -> Self {
+        self.affinity = Some(processor);
+        self
+    }
 
     /// Sets how long [`notify`](CompletionQueue::notify) and [`wait`](CompletionQueue::wait) poll before they sleep.
     /// Default: zero.
     ///
     /// Other tasks of the runtime run between two polls, but the processor core stays busy. With the soft provider each of these polls
     /// reads the sockets, as [`poll`](CompletionQueue::poll) does.
-    pub fn spin(time: Duration) => self.spin = time;
+    #[must_use]
+    pub fn spin(mut self, time: Duration) -> Self {
+        self.spin = time;
+        self
+    }
 
     /// Sets whether the program polls the queue all the time, to run each completion to its end where it finds it. Default:
     /// `false`.
@@ -65,10 +74,12 @@ setters! {
     /// [`wait`](CompletionQueue::wait). In return the program has to poll. What it does not poll is noticed ten times in a
     /// `VerbsConfig::path_timeout`, and without one never: the completion of a request, and the loss of a connection that only a failed
     /// request shows. The soft provider ignores this setting: requests that are not polled complete there as without it.
-    pub fn busy_poll(busy_poll: bool) => self.busy_poll = busy_poll;
-}
+    #[must_use]
+    pub fn busy_poll(mut self, busy_poll: bool) -> Self {
+        self.busy_poll = busy_poll;
+        self
+    }
 
-impl CompletionQueueConfig {
     /// Checks the settings. Errors number the arguments as `CreateCompletionQueue` does.
     fn check(&self, maximum: usize) -> Result<(), OpenError> {
         OpenError::check_range(3, "depth", self.depth, 1..=maximum)?;

@@ -13,7 +13,7 @@ use crate::inflight::{
 };
 use crate::mr::RemoteRegion;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
-use crate::provider::params::{QueuePairParts, setters};
+use crate::provider::params::QueuePairParts;
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::types::{Access, OpKind};
@@ -58,25 +58,39 @@ impl Default for QueuePairConfig {
     }
 }
 
-setters! {
-    impl QueuePairConfig:
-
+impl QueuePairConfig {
     /// Sets how many receives can be outstanding.
-    pub fn receive_depth(depth: usize) => self.receive_depth = depth;
+    #[must_use]
+    pub fn receive_depth(mut self, depth: usize) -> Self {
+        self.receive_depth = depth;
+        self
+    }
 
     /// Sets how many requests of the send queue can be outstanding: all requests except receives (`initiatorQueueDepth`
     /// of ND, `max_send_wr` of verbs).
-    pub fn send_depth(depth: usize) => self.send_depth = depth;
+    #[must_use]
+    pub fn send_depth(mut self, depth: usize) -> Self {
+        self.send_depth = depth;
+        self
+    }
 
     /// Sets the maximum number of scatter-gather entries of a receive.
     #[doc(alias = "sge")]
     #[doc(alias = "max_recv_sge")]
-    pub fn receive_entries(entries: usize) => self.receive_entries = entries;
+    #[must_use]
+    pub fn receive_entries(mut self, entries: usize) -> Self {
+        self.receive_entries = entries;
+        self
+    }
 
     /// Sets the maximum number of scatter-gather entries of a request of the send queue.
     #[doc(alias = "sge")]
     #[doc(alias = "max_send_sge")]
-    pub fn send_entries(entries: usize) => self.send_entries = entries;
+    #[must_use]
+    pub fn send_entries(mut self, entries: usize) -> Self {
+        self.send_entries = entries;
+        self
+    }
 
     /// Sets the maximum number of bytes of an inline send or write. Default: 64, or the adapter's maximum if that is
     /// smaller. The queue pair is refused (`INVALID_PARAMETER_n`) if it cannot have as many, also where the driver of the device
@@ -84,32 +98,50 @@ setters! {
     ///
     /// A device gets sends and writes of registered memory that are not longer inline, too, so that it need not come for the bytes. With
     /// 0 nothing is inline.
-    pub fn inline(bytes: usize) => self.inline = Some(bytes);
+    #[must_use]
+    pub fn inline(mut self, bytes: usize) -> Self {
+        self.inline = Some(bytes);
+        self
+    }
 
     /// Sets a number that completions name the queue pair by, in
     /// [`WorkCompletion::queue_pair_context`](super::WorkCompletion::queue_pair_context) and
     /// [`Completion::queue_pair_context`](super::Completion::queue_pair_context). Default: 0.
-    pub fn context(context: u64) => self.context = context;
+    #[must_use]
+    pub fn context(mut self, context: u64) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Sets the completion queue of both queues.
+    #[must_use]
+    pub fn completions(self, queue: &CompletionQueue) -> Self {
+        self.receive_completions(queue).send_completions(queue)
+    }
 
     /// Sets the completion queue of receives. Default: none; receives complete through their futures.
-    pub fn receive_completions(queue: &CompletionQueue) => self.receive_completions = Some(queue.clone());
+    #[must_use]
+    pub fn receive_completions(mut self, queue: &CompletionQueue) -> Self {
+        self.receive_completions = Some(queue.clone());
+        self
+    }
 
     /// Sets the completion queue of the send queue. Default: none; its requests complete through their futures.
-    pub fn send_completions(queue: &CompletionQueue) => self.send_completions = Some(queue.clone());
+    #[must_use]
+    pub fn send_completions(mut self, queue: &CompletionQueue) -> Self {
+        self.send_completions = Some(queue.clone());
+        self
+    }
 
     /// Sets a shared receive queue, from which messages take their receives. Source:
     /// `IND2Adapter::CreateQueuePairWithSrq`.
     ///
     /// Receives cannot be posted to the queue pair then. The depth and the entries of receives are those of the shared
     /// queue.
-    pub fn shared_receives(queue: &SharedReceiveQueue) => self.shared = Some(queue.clone());
-}
-
-impl QueuePairConfig {
-    /// Sets the completion queue of both queues.
     #[must_use]
-    pub fn completions(self, queue: &CompletionQueue) -> Self {
-        self.receive_completions(queue).send_completions(queue)
+    pub fn shared_receives(mut self, queue: &SharedReceiveQueue) -> Self {
+        self.shared = Some(queue.clone());
+        self
     }
 
     /// Sets the inbox that messages go to instead of receives: on the soft provider alone.

@@ -12,7 +12,6 @@ use crate::inflight::{
     self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES};
-use crate::provider::params::setters;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -34,22 +33,30 @@ impl Default for SharedReceiveConfig {
     }
 }
 
-setters! {
-    impl SharedReceiveConfig:
-
+impl SharedReceiveConfig {
     /// Sets how many receives can be outstanding.
-    pub fn depth(depth: usize) => self.depth = depth;
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self
+    }
 
     /// Sets the maximum number of scatter-gather entries of a receive.
-    pub fn entries(entries: usize) => self.entries = entries;
+    #[must_use]
+    pub fn entries(mut self, entries: usize) -> Self {
+        self.entries = entries;
+        self
+    }
 
     /// Sets the number of outstanding receives below which [`SharedReceiveQueue::below_threshold`] resolves.
     ///
     /// Default: 0, with which it never resolves.
-    pub fn threshold(receives: usize) => self.threshold = receives;
-}
+    #[must_use]
+    pub fn threshold(mut self, receives: usize) -> Self {
+        self.threshold = receives;
+        self
+    }
 
-impl SharedReceiveConfig {
     /// Checks the settings. Errors number the arguments as `CreateSharedReceiveQueue` does.
     fn check(&self, info: &AdapterInfo) -> Result<(), OpenError> {
         if info.max_shared_depth == 0 {

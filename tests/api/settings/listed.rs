@@ -29,19 +29,15 @@ fn settings(text: &str) -> Vec<(String, String)> {
     let mut of = "";
     let mut settings = Vec::new();
     for line in text.lines() {
-        if let Some(rest) = line.trim_start().strip_prefix("impl ") {
-            of = rest.split([' ', '<', ':']).next().expect("a type");
+        if let Some(rest) = line.strip_prefix("impl ") {
+            of = rest.split([' ', '<']).next().expect("a type");
         }
         let Some(rest) = line.trim_start().strip_prefix("pub fn ") else { continue };
-        // Not the lines of the macro that declares them.
-        let Some((name, rest)) = rest.split_once('(').filter(|(name, _)| !name.starts_with('$')) else {
-            continue;
-        };
-        let declared = rest.split_once(") => self.").map(|(parameter, _)| parameter);
-        let defined = || Some(rest.split_once(") -> Self")?.0.split_once("self, ")?.1);
-        let Some(parameter) = declared.or_else(defined) else { continue };
+        let Some((name, rest)) = rest.split_once('(') else { continue };
+        let Some((parameters, result)) = rest.split_once(") -> ") else { continue };
+        let Some((_, parameter)) = parameters.split_once("self, ") else { continue };
         let (_, kind) = parameter.split_once(": ").expect("a type");
-        if !OTHERS.iter().any(|other| kind.starts_with(other)) {
+        if result.starts_with("Self") && !OTHERS.iter().any(|other| kind.starts_with(other)) {
             settings.push((of.to_owned(), name.to_owned()));
         }
     }
