@@ -162,9 +162,12 @@ impl<'a> StartFrame<'a> {
             end += SIW_WRAP;
         }
         let behind = bytes.get(Self::HEADER..end).ok_or(DecodeError::Truncated)?;
-        // A reject may have the flag and no room for parameters.
+        // A reply that rejects may have the flag and no room for parameters.
         let (enhanced, private_data) = match behind.split_first_chunk() {
             Some((parameters, rest)) if has_parameters => (Some(Enhanced::decode(*parameters)), rest),
+            None if has_parameters && revision == 2 && kind == StartKind::Request => {
+                return Err(DecodeError::Malformed("no room for the read limits in the private data"));
+            }
             _ => (None, behind),
         };
         let frame = Self {

@@ -55,6 +55,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>)> {
         ("65535 bytes of private data", changed(&|bytes| bytes[18..20].copy_from_slice(&[0xff; 2]))),
         ("S without limits", Start::plain(2).flag(ENHANCED).encode(REQUEST_KEY)),
         ("S with half of the limits", Start::plain(2).flag(ENHANCED).data(&[0, 1]).encode(REQUEST_KEY)),
+        ("S and R without limits", Start::plain(2).flag(ENHANCED).flag(REJECT).encode(REQUEST_KEY)),
         ("a frame behind the request", changed(&|bytes| bytes.extend(raw::fpdu(&raw::send(1, b"x"), false)))),
     ]
 }
