@@ -293,8 +293,10 @@ impl State {
     }
 
     fn note_pair(&mut self, (from, to): (usize, usize), what: &str) {
-        let [from, to] = [from, to].map(|host| self.places[host].address);
-        self.trace.note(self.now, format!("{from} > {to} {what}"));
+        // A host of another network may have a higher number.
+        if let (Some(from), Some(to)) = (self.places.get(from), self.places.get(to)) {
+            self.trace.note(self.now, format!("{} > {} {what}", from.address, to.address));
+        }
     }
 }
 
