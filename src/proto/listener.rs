@@ -224,7 +224,9 @@ impl<R> Listener<R> {
         if self.state != State::Listening {
             return Arrival::Refused(request);
         }
-        self.place(request, VecDeque::push_front)
+        let arrival = self.place(request, VecDeque::push_front);
+        self.checked += usize::from(matches!(arrival, Arrival::Queued));
+        arrival
     }
 
     /// Removes a waiter. Returns `false` if a request was delivered to it already.
