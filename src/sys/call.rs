@@ -52,8 +52,8 @@ pub(super) fn pointer<T>(unsaid: c_int, mut call: impl FnMut() -> *mut T) -> io:
 /// An object of the library, which its handle destroys.
 pub(super) struct Object<T>(NonNull<T>);
 
-// SAFETY: the libraries' calls on an object may come from any thread, and take locks of it. A handle says how it accesses fields that
-// the library writes.
+// SAFETY: the libraries' calls on an object may come from any thread. Where a library takes no lock of its own, and for fields that it
+// writes, the handle says which lock of this crate is held.
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Object<T> {}

@@ -255,7 +255,7 @@ violations! {
     /// A DDP version other than 1.
     DDP_VERSION_UNTAGGED = layer::DDP, 2, 6;
 
-    // LLP (RFC 5044 section 8; 5 to 7 RFC 6581 section 8).
+    // LLP (RFC 5044 section 8; 6 and 7 RFC 6581 section 8).
     /// CRC mismatch.
     CRC = layer::LLP, 0, 2;
     /// Markers and length do not match, or a ULPDU is shorter than its header.

@@ -3,7 +3,7 @@
 //! The names are those of C, except that the unnamed unions of C have the names that `rdma-sys` gives them, so that the modules
 //! above work with both. A structure that is only pointed to has no members here. The test `layout` compares sizes, alignments
 //! and offsets with the headers.
-#![allow(dead_code, reason = "a structure has all of its members")]
+#![allow(dead_code, reason = "a structure has all of its members, used or not")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -442,7 +442,7 @@ structures! {
     }
 }
 
-/// Declares unions of C, without the members that are smaller than another one and not used.
+/// Declares unions of C, with the members that are used or give the union its size.
 macro_rules! unions {
     ($(union $name:ident { $($member:ident: $type:ty,)* })*) => {$(
         #[derive(Clone, Copy)]
@@ -461,7 +461,6 @@ unions! {
         cq: *mut ibv_cq,
         qp: *mut ibv_qp,
         srq: *mut ibv_srq,
-        port_num: c_int,
     }
 
     union imm_data_invalidated_rkey_union {
