@@ -416,6 +416,12 @@ bitflags! {
     }
 }
 
+// These two are no flags: `from_bits_truncate` leaves them out.
+const _: () = assert!(
+    !Flags::all().contains(Flags::from_bits_retain(OptionSet::IMMEDIATE.bits()))
+        && !Flags::all().contains(Flags::from_bits_retain(OptionSet::INVALIDATE.bits()))
+);
+
 impl OptionSet {
     /// Returns the name of the first of these options, which a request of this kind does not accept.
     #[cold]
