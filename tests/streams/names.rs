@@ -109,7 +109,8 @@ async fn an_error_tells_every_attempt() {
     assert_eq!(error.status(), Status::CONNECTION_REFUSED);
     assert!(error.is_retryable(), "somebody may listen soon");
     let StreamError::Attempts(attempts) = &error else { panic!("{error:?}") };
-    assert!(error.to_string().starts_with("all addresses failed: "), "{error}");
+    let parts: Vec<_> = attempts.iter().map(|(_, failed)| failed.to_string()).collect();
+    assert_eq!(error.to_string(), format!("all addresses failed: {}", parts.join("; ")));
     // The families take turns.
     let tried: Vec<_> = attempts.iter().map(|(address, _)| *address).collect();
     assert_eq!(tried, [addresses[0], addresses[2], addresses[1]]);
@@ -117,7 +118,6 @@ async fn an_error_tells_every_attempt() {
         assert!(matches!(failed, StreamError::Connect(ConnectError::Refused { .. })), "{failed:?}");
         // ERR-09: each with its address, once.
         assert!(failed.to_string().starts_with(&format!("{address} refused the connection")), "{failed}");
-        assert!(error.to_string().contains(&failed.to_string()), "{error}");
         assert_eq!(error.to_string().matches(&address.to_string()).count(), 1, "{error}");
     }
     // Of an only address it is just what went wrong there.
