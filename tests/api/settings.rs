@@ -61,9 +61,15 @@ fn settings_are_kept_together() {
     }
     let config = StreamConfig::default().connect_timeout(Some(3 * second)).close_timeout(5 * second);
     let config = config.spin(7 * second).send_depth(11).receive_depth(13).inline(17);
-    let shown = format!("{:?}", config.send_buffer(19).receive_buffer(23));
+    let config = config.send_buffer(19).receive_buffer(23);
+    let shown = format!("{config:?}");
     for part in ["Some(3s)", ": 5s", ": 7s", ": 11", ": 13", ": 17", "Some(19)", "Some(23)"] {
         assert!(shown.contains(part), "{part}: {shown}");
+    }
+    #[cfg(feature = "hyper")]
+    {
+        let http = format!("{:?}", tokio_rdma::RdmaConnector::new().config(config).http());
+        assert!(http.contains(&shown), "{http}");
     }
 }
 
