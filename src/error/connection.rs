@@ -309,7 +309,7 @@ pub enum StateError {
     InvalidDeviceState,
 }
 
-statuses! {
+status_tables! {
     ConnectError {
         Self::Refused { .. } | Self::Rejected { .. } => Status::CONNECTION_REFUSED,
         Self::NetworkUnreachable { .. } => Status::NETWORK_UNREACHABLE,

@@ -326,7 +326,7 @@ macro_rules! with_memory {
 
 with_memory!(PostError, RegisterFromError);
 
-statuses! {
+status_tables! {
     PostErrorKind {
         Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
         Self::ConnectionInvalid | Self::ConnectionDropped | Self::ConnectionLost { .. } =>

@@ -10,7 +10,7 @@
 // A field is called `r#source` so that `thiserror` does not make it the source: the text contains it.
 
 /// Implements `status` for errors, by a table for each.
-macro_rules! statuses {
+macro_rules! status_tables {
     ($($(#[$doc:meta])* $error:ident { $($pattern:pat => $status:expr,)+ })+) => {$(
         impl $error {
             /// Returns the ND status.

@@ -147,7 +147,7 @@ impl BindError {
     }
 }
 
-statuses! {
+status_tables! {
     OpenError {
         Self::InvalidAddress(_) | Self::Excluded { .. } => Status::INVALID_ADDRESS,
         Self::InvalidAdapter(_) => Status::INVALID_PARAMETER,

@@ -173,7 +173,7 @@ fn ended(reason: &DisconnectReason) -> String {
     }
 }
 
-statuses! {
+status_tables! {
     /// For [`Attempts`](Self::Attempts), that is the status of the last attempt.
     StreamError {
         Self::Resolve(error) => Status::from_io(error),

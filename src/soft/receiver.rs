@@ -46,7 +46,7 @@ const EMPTY_FRAME: usize = mpa::fpdu_length(0);
 enum State {
     /// At a frame boundary, or within a header.
     Header,
-    /// `left` bytes of payload to come, then as many of the trailer, which is pad and CRC.
+    /// `left` bytes of payload are to come, then `trailer` bytes of pad and CRC.
     Payload { destination: Destination, left: usize, trailer: usize, on_complete: OnComplete },
     /// A payload that is a header of RDMAP: to be gathered in the staging buffer, trailer included.
     Control { length: usize, trailer: usize, control: Control },

@@ -77,7 +77,7 @@ macro_rules! meanings {
         }
 
         impl $type {
-            /// Returns the meaning in words.
+            /// Returns the meaning in words. Of an event, it is that of one which ends a connection.
             pub(crate) const fn meaning(self) -> &'static str {
                 match self.0 { $($($code => $meaning,)?)* _ => $otherwise }
             }
