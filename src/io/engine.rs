@@ -99,9 +99,7 @@ impl Drop for StreamEngine {
         let notifications = (state.receives.take(), state.completions.take());
         drop(state);
         drop(notifications);
-        for tasks in &self.inner.wakers.tasks {
-            tasks.poller.take();
-        }
+        self.inner.wakers.tasks.iter().for_each(|tasks| drop(tasks.poller.take()));
     }
 }
 
@@ -628,7 +626,6 @@ struct Wakers {
     pending: AtomicU8,
     /// The reader waits for completions of its own requests, too.
     eager: AtomicBool,
-    /// Those of both sides.
     tasks: [Tasks; 2],
 }
 
