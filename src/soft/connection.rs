@@ -433,7 +433,9 @@ impl ConnectionShared {
         let defer = request.flags.contains(Flags::DEFER);
         sending.queue.post(request);
         if !defer {
-            self.transmit_now(sending);
+            let mut wakes = WakeList::default();
+            self.transmit(sending, Extent::Call, &mut wakes);
+            wakes.wake_all();
         }
         Ok(())
     }

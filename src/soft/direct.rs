@@ -13,7 +13,6 @@ use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
 use super::framing::{Batch, COPY_BELOW, TRAILER_ROOM, append_trailer};
 use crate::inflight::{Payload, WakeList};
 use crate::memory::Piece;
-use crate::net::Stream;
 use crate::provider::work::{DirectOutcome, DirectRequest, Operation, Source, WorkRequest};
 use crate::sync::MutexGuard;
 use crate::wire::ddp::{Header, Untagged};
@@ -72,15 +71,6 @@ impl<'a> DirectFrame<'a> {
         self.bytes.filled().len() + self.in_place.map_or(0, |_| self.payload)
     }
 
-    /// Writes the frame. Returns how many bytes the socket took.
-    #[inline]
-    fn send(&self, stream: &Stream) -> io::Result<usize> {
-        match self.in_place {
-            None => stream.try_write(self.bytes.filled()),
-            Some(parts) => stream.try_send(self.pieces(parts)),
-        }
-    }
-
     /// Returns the pieces of a frame with this payload in place.
     fn pieces<'f>(&'f self, parts: &'f Payload) -> impl Iterator<Item = Piece<'f>> {
         let (before, behind) = self.bytes.filled().split_at(self.start);
@@ -125,7 +115,10 @@ impl ConnectionShared {
         drop(sending);
         let mut room = [MaybeUninit::uninit(); MAX_COPIED];
         let frame = DirectFrame::new(&mut room, header, source, length, self.crc);
-        let outcome = self.report_sent(frame.send(&socket.stream));
+        let outcome = self.report_sent(match frame.in_place {
+            None => socket.stream.try_write(frame.bytes.filled()),
+            Some(parts) => socket.stream.try_send(frame.pieces(parts)),
+        });
         let mut sending = self.sending();
         if let Ok(sent) = outcome
             && sent == frame.length()
