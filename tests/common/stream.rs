@@ -1,6 +1,7 @@
 //! Two ends of a byte stream.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rdma::{Adapter, RdmaListener, RdmaStream, StreamConfig};
@@ -42,7 +43,15 @@ pub async fn granted(reader: &mut (impl AsyncRead + Unpin), peer: &mut (impl Asy
     assert_eq!(within(reader.read_u8()).await.expect("read"), b'g');
 }
 
-/// Bytes of a stream from a place on, of which no two neighbours of any distance look alike.
+/// Bytes of a stream from a place on. They repeat after 1,757, which has no factor in common with the length of a buffer. They are
+/// copied from one period: some tests take megabytes of them, and tests are not optimized.
 pub fn pattern(from: usize, length: usize) -> Vec<u8> {
-    (from..from + length).map(|place| (place % 251 + place / 251 % 7) as u8).collect()
+    static PERIOD: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..251 * 7).map(|place| (place % 251 + place / 251) as u8).collect());
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let rest = &PERIOD[(from + bytes.len()) % PERIOD.len()..];
+        bytes.extend_from_slice(&rest[..rest.len().min(length - bytes.len())]);
+    }
+    bytes
 }
