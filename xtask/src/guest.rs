@@ -14,7 +14,7 @@ pub(crate) mod modules;
 pub(crate) mod project;
 mod suite;
 
-pub(crate) use suite::{Program, build, interop, rxe, simulated, siw, words};
+pub(crate) use suite::{Program, build, image, interop, rxe, simulated, siw, words};
 
 /// The command: its exit status is that of the command in the guest, or 1 if it could not be run or was ended.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {

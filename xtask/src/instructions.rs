@@ -105,7 +105,6 @@ fn run(options: &Options) -> Result<bool, String> {
 
 /// The step.
 pub(crate) fn step(settings: &Settings) -> Tally {
-    exec::lower_priority();
     packages::skipped(packages::VALGRIND, settings).unwrap_or_else(|| {
         let compared = committed().and_then(|committed| Ok(compare(&committed, &measure(None)?, true)));
         compared.unwrap_or_else(|sentence| Tally::check(Err(sentence)))

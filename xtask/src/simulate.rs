@@ -31,7 +31,6 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
 
 /// The step: the first 20,000 seeds.
 pub(crate) fn step(_settings: &Settings) -> Tally {
-    exec::lower_priority();
     let run = || exec::show(Command::new(PROGRAM), minutes(15));
     Tally::check(exec::show(build(), minutes(30)).and_then(|()| run()))
 }

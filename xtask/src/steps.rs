@@ -143,7 +143,6 @@ pub(crate) fn default_set(settings: &Settings) -> Tally {
 
 /// Loom's exploration of what the queues of completions do.
 pub(crate) fn model(settings: &Settings) -> Tally {
-    exec::lower_priority();
     cargo_test(settings, &["-p", "model", "--lib"], &["inflight::model"])
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check and every test, in order, with one closing line.
 
 use std::env;
+use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -10,7 +11,8 @@ use crate::Usage;
 use crate::failure::Failure;
 use crate::tally::Tally;
 use crate::{
-    bench, bindings, examples, fake, guest, headers, instructions, oldest, packages, pages, simulate, steps,
+    bench, bindings, examples, exec, fake, guest, headers, instructions, oldest, packages, pages, simulate,
+    steps,
 };
 
 /// One step.
@@ -22,16 +24,31 @@ pub(crate) struct Step {
     pub(crate) about: &'static str,
     /// The place where it does so: the end of a run has one line for each of these.
     pub(crate) place: &'static str,
-    /// The step that it runs beside, if both are chosen. That one stands before it, and no other group between them.
-    beside: Option<&'static str>,
+    /// When it runs.
+    turn: Turn,
     /// Runs it; returns how many tests or checks it was, and prints why any of them failed.
     pub(crate) run: fn(&Settings) -> Tally,
 }
 
+/// When a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// When those before it have ended, and before those behind it start.
+    Alone,
+    /// After the steps of this turn that are before it: those that test, and what builds in the same folder.
+    Test,
+    /// The same, beside the steps of the turn `Test` and with a lower priority: it has what processors they leave idle, which is half of
+    /// them while tests wait.
+    Idle,
+    /// Together with its neighbours of this turn.
+    Together,
+}
+
 impl Step {
-    /// Whether it runs beside the step before it.
+    /// Whether it does not wait for the end of the step before it.
     fn joins(&self, before: &Self) -> bool {
-        self.beside.is_some() && (self.beside == Some(before.name) || self.beside == before.beside)
+        use Turn::{Idle, Test, Together};
+        matches!((before.turn, self.turn), (Test | Idle, Test | Idle) | (Together, Together))
     }
 
     /// Whether it needs the guest machine.
@@ -46,34 +63,36 @@ pub(crate) const HOST: &str = "host";
 /// Every step, in order: the quick ones first. A new step is a new line.
 #[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "packages", place: HOST, beside: None, about: "system packages that some tests need; installs them when run as root", run: packages::step },
-    Step { name: "layers", place: HOST, beside: None, about: "every module uses only its own layer and those below", run: steps::layers },
-    Step { name: "rows", place: HOST, beside: None, about: "the feature table of docs/spec: every row that is required is cited by a test, and no id stands twice", run: steps::rows },
-    Step { name: "pages", place: HOST, beside: None, about: "links of the documentation, names in the porting tables, prose of the sources, and the book if mdbook is installed", run: pages::step },
-    Step { name: "fmt", place: HOST, beside: None, about: "formatting", run: steps::fmt },
-    Step { name: "clippy", place: HOST, beside: None, about: "lints, warnings denied", run: steps::clippy },
-    Step { name: "features", place: HOST, beside: None, about: "builds with other sets of features", run: steps::features },
-    Step { name: "oldest", place: HOST, beside: Some("features"), about: "builds with the oldest versions of all dependencies", run: oldest::step },
-    Step { name: "doc", place: HOST, beside: None, about: "documentation, warnings denied", run: steps::doc },
-    Step { name: "tests", place: HOST, beside: None, about: "unit and integration tests", run: steps::tests },
-    Step { name: "simulate", place: HOST, beside: Some("tests"), about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
-    Step { name: "fake", place: HOST, beside: None, about: "tests of the verbs provider over a device in the memory of the process", run: fake::step },
-    Step { name: "instructions", place: HOST, beside: Some("fake"), about: "no operation takes more instructions or system calls than are committed", run: instructions::step },
-    Step { name: "sim", place: "sim", beside: None, about: "tests of every device, over the simulated network", run: steps::sim },
-    Step { name: "headers", place: HOST, beside: None, about: "the bindings of the verbs libraries agree with the headers of each Debian release", run: headers::step },
-    Step { name: "bindings", place: HOST, beside: None, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },
-    Step { name: "default", place: HOST, beside: None, about: "unit tests with the default features alone", run: steps::default_set },
-    Step { name: "model", place: HOST, beside: Some("default"), about: "every interleaving of completions and those who wait for them", run: steps::model },
-    Step { name: "doctests", place: HOST, beside: None, about: "code in the documentation", run: steps::doctests },
-    Step { name: "examples", place: HOST, beside: None, about: "the package that is published: each example builds from it, and runs", run: examples::step },
-    Step { name: "async-rdma", place: HOST, beside: Some("examples"), about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
-    Step { name: "bench", place: HOST, beside: None, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
+    Step { name: "packages", place: HOST, turn: Turn::Alone, about: "system packages that some tests need; installs them when run as root", run: packages::step },
+    Step { name: "layers", place: HOST, turn: Turn::Alone, about: "every module uses only its own layer and those below", run: steps::layers },
+    Step { name: "rows", place: HOST, turn: Turn::Alone, about: "the feature table of docs/spec: every row that is required is cited by a test, and no id stands twice", run: steps::rows },
+    Step { name: "pages", place: HOST, turn: Turn::Alone, about: "links of the documentation, names in the porting tables, prose of the sources, and the book if mdbook is installed", run: pages::step },
+    Step { name: "fmt", place: HOST, turn: Turn::Alone, about: "formatting", run: steps::fmt },
+    Step { name: "clippy", place: HOST, turn: Turn::Test, about: "lints, warnings denied", run: steps::clippy },
+    Step { name: "features", place: HOST, turn: Turn::Test, about: "builds with other sets of features", run: steps::features },
+    Step { name: "doc", place: HOST, turn: Turn::Test, about: "documentation, warnings denied", run: steps::doc },
+    Step { name: "tests", place: HOST, turn: Turn::Test, about: "unit and integration tests", run: steps::tests },
+    Step { name: "fake", place: HOST, turn: Turn::Test, about: "tests of the verbs provider over a device in the memory of the process", run: fake::step },
+    Step { name: "sim", place: "sim", turn: Turn::Test, about: "tests of every device, over the simulated network", run: steps::sim },
+    Step { name: "headers", place: HOST, turn: Turn::Test, about: "the bindings of the verbs libraries agree with the headers of each Debian release", run: headers::step },
+    Step { name: "bindings", place: HOST, turn: Turn::Test, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },
+    Step { name: "default", place: HOST, turn: Turn::Test, about: "unit tests with the default features alone", run: steps::default_set },
+    Step { name: "doctests", place: HOST, turn: Turn::Test, about: "code in the documentation", run: steps::doctests },
+    Step { name: "async-rdma", place: HOST, turn: Turn::Test, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
+    // Beside those from `clippy` on.
+    Step { name: "oldest", place: HOST, turn: Turn::Idle, about: "builds with the oldest versions of all dependencies", run: oldest::step },
+    Step { name: "guest-image", place: "guest image", turn: Turn::Idle, about: "the guest machine can be made, if it is not there", run: guest::image },
+    Step { name: "simulate", place: HOST, turn: Turn::Idle, about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
+    Step { name: "instructions", place: HOST, turn: Turn::Idle, about: "no operation takes more instructions or system calls than are committed", run: instructions::step },
+    Step { name: "model", place: HOST, turn: Turn::Idle, about: "every interleaving of completions and those who wait for them", run: steps::model },
+    Step { name: "examples", place: HOST, turn: Turn::Idle, about: "the package that is published: each example builds from it, and runs", run: examples::step },
+    Step { name: "bench", place: HOST, turn: Turn::Idle, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
     // The longest first.
-    Step { name: "guest-interop", place: "guest interop", beside: None, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
-    Step { name: "guest-rxe", place: "guest rxe", beside: Some("guest-interop"), about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
-    Step { name: "guest-siw", place: "guest siw", beside: Some("guest-interop"), about: "the same, verbs over siw", run: guest::siw },
+    Step { name: "guest-interop", place: "guest interop", turn: Turn::Together, about: "tests with programs and drivers that are not ours, in the guest machine", run: guest::interop },
+    Step { name: "guest-rxe", place: "guest rxe", turn: Turn::Together, about: "tests of every provider, in the guest machine: verbs over rxe", run: guest::rxe },
+    Step { name: "guest-siw", place: "guest siw", turn: Turn::Together, about: "the same, verbs over siw", run: guest::siw },
     // By itself: it starts machines of its own.
-    Step { name: "rdma-guest", place: "guest project", beside: None, about: "tests of a project outside the workspace, run by `cargo rdma-guest` for both devices", run: guest::project::step },
+    Step { name: "rdma-guest", place: "guest project", turn: Turn::Alone, about: "tests of a project outside the workspace, run by `cargo rdma-guest` for both devices", run: guest::project::step },
 ];
 
 /// The settings that the steps may look at, and the place for what the end of the run says of them.
@@ -178,7 +197,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let mut places: Vec<(&str, Tally)> = Vec::new();
     let mut rows = Vec::new();
     for group in steps.chunk_by(|before, next| next.joins(before)) {
-        for (step, (tally, took)) in group.iter().zip(run(group, &settings)) {
+        for (step, (tally, took)) in run(group, &settings) {
             rows.push(row(step.name, tally, took));
             match places.iter_mut().find(|(place, _)| *place == step.place) {
                 Some((_, sum)) => *sum += tally,
@@ -205,21 +224,43 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs steps side by side; returns for each its counts and how long it took.
-fn run(steps: &[&Step], settings: &Settings) -> Vec<(Tally, Duration)> {
+/// Runs the steps that do not wait for each other; returns for each its counts and how long it took.
+fn run<'a>(steps: &[&'a Step], settings: &Settings) -> Vec<(&'a Step, (Tally, Duration))> {
     let run_one = |step: &Step| {
         println!("\n== {}: {}", step.name, step.about);
         let started = Instant::now();
-        let tally = (step.run)(settings);
+        let tally = panic::catch_unwind(AssertUnwindSafe(|| (step.run)(settings))).unwrap_or(Tally::FAILED);
         let took = started.elapsed();
         println!("{}", row(step.name, tally, took));
         (tally, took)
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = steps.iter().map(|step| scope.spawn(|| run_one(step))).collect();
-        let lost = |_| (Tally::FAILED, Duration::ZERO);
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+        let threads: Vec<_> = queues(steps)
+            .into_iter()
+            .map(|queue| {
+                scope.spawn(move || {
+                    if queue.iter().all(|step| step.turn == Turn::Idle) {
+                        exec::lower_priority();
+                    }
+                    queue.into_iter().map(|step| (step, run_one(step))).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a step's panic is caught")).collect()
     })
+}
+
+/// The same steps, in queues: the steps of one run one after the other.
+fn queues<'a>(steps: &[&'a Step]) -> Vec<Vec<&'a Step>> {
+    let mut queues: Vec<Vec<&Step>> = Vec::new();
+    for &step in steps {
+        let mut same = queues.iter_mut().filter(|queue| queue[0].turn == step.turn);
+        match same.next().filter(|_| step.turn != Turn::Together) {
+            Some(queue) => queue.push(step),
+            None => queues.push(vec![step]),
+        }
+    }
+    queues
 }
 
 /// One line on a step that has ended.
@@ -271,24 +312,29 @@ mod tests {
         assert_eq!(names("").len(), STEPS.len());
         assert_eq!(names("--filter=doc"), ["doc"]);
         assert_eq!(names("--filter test"), ["tests", "doctests"]);
-        assert_eq!(names("--filter guest"), ["guest-interop", "guest-rxe", "guest-siw", "rdma-guest"]);
+        assert_eq!(
+            names("--filter guest"),
+            ["guest-image", "guest-interop", "guest-rxe", "guest-siw", "rdma-guest"]
+        );
         assert_eq!(names("--filter siw,doc,test"), ["doc", "tests", "doctests", "guest-siw"]);
         assert!(parse("--filter doc,nonsense").and_then(|settings| settings.chosen()).is_err());
     }
 
     #[test]
-    fn steps_run_beside_those_they_name() {
-        let groups = |line: &str| -> Vec<Vec<&str>> {
+    fn steps_run_beside_each_other() {
+        let groups = |line: &str| -> Vec<Vec<Vec<&str>>> {
             let steps = parse(line).and_then(|settings| settings.chosen()).expect("a good command line");
+            let names = |queue: Vec<&Step>| queue.iter().map(|step| step.name).collect();
             let groups = steps.chunk_by(|before, next| next.joins(before));
-            groups.map(|group| group.iter().map(|step| step.name).collect()).collect()
+            groups.map(|group| queues(group).into_iter().map(names).collect()).collect()
         };
-        assert_eq!(groups("--filter packages,instructions"), [["packages"], ["instructions"]]);
-        assert_eq!(groups("--filter rxe,siw"), [["guest-rxe", "guest-siw"]]);
-        for step in STEPS {
-            let Some(name) = step.beside else { continue };
-            assert!(groups("").iter().any(|group| group[0] == name && group.contains(&step.name)), "{name}");
-        }
+        assert_eq!(groups("--filter packages,fmt"), [[["packages"]], [["fmt"]]]);
+        assert_eq!(
+            groups("--filter instructions,doc,oldest,tests,rdma-guest"),
+            [vec![vec!["doc", "tests"], vec!["oldest", "instructions"]], vec![vec!["rdma-guest"]]]
+        );
+        assert_eq!(groups("--filter rxe,siw"), [[["guest-rxe"], ["guest-siw"]]]);
+        assert_eq!(groups("").len(), 8);
     }
 
     #[test]

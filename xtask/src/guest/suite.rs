@@ -70,14 +70,19 @@ pub(crate) fn siw(settings: &Settings) -> Tally {
     step(&SUITES[1], settings)
 }
 
+/// The step for the machine itself, which is made once.
+pub(crate) fn image(settings: &Settings) -> Tally {
+    packages::skipped(&packages::guest(), settings)
+        .unwrap_or_else(|| Tally::check(image::prepare(&super::places().cache).map(drop)))
+}
+
 /// The step for programs and drivers that are not ours.
 pub(crate) fn interop(settings: &Settings) -> Tally {
     unless_lacking(settings, |permit| {
         // Tests of this suite run their programs, and are skipped if there are none.
         let built = steps::build_async_rdma().and_then(|()| bindings::build());
         let built = built.map_or_else(failed, |()| Tally::default());
-        // Programs that are not ours meet here what happens at the same time.
-        let mut tally = SUITES[2].run(settings, permit, |_| Processors::Two).unwrap_or_else(failed);
+        let mut tally = SUITES[2].run(settings, permit).unwrap_or_else(failed);
         tally += built;
         tally
     })
@@ -85,7 +90,7 @@ pub(crate) fn interop(settings: &Settings) -> Tally {
 
 /// One step.
 fn step(suite: &Suite, settings: &Settings) -> Tally {
-    unless_lacking(settings, |permit| suite.run(settings, permit, Permit::processors).unwrap_or_else(failed))
+    unless_lacking(settings, |permit| suite.run(settings, permit).unwrap_or_else(failed))
 }
 
 /// Does something with a machine of its own; it is skipped where packages are missing.
@@ -131,13 +136,8 @@ impl Prepared {
 }
 
 impl Suite {
-    /// Runs the modules, whose first machine has `permit`. `processors` is how many each machine has.
-    fn run(
-        &self,
-        settings: &Settings,
-        permit: Permit,
-        processors: fn(&Permit) -> Processors,
-    ) -> Result<Tally, String> {
+    /// Runs the modules, whose first machine has `permit`.
+    fn run(&self, settings: &Settings, permit: Permit) -> Result<Tally, String> {
         let Prepared { image, modules, programs } = Prepared::get(settings.sanitizer)?;
         let mut units = Vec::new();
         for program in programs {
@@ -151,7 +151,7 @@ impl Suite {
         let permitted = skips::permitted(self.place);
         // Each machine returns its permit when it ends, so that one permit is enough for all of them.
         let run = |units: &[suite::Unit], permit: Permit| {
-            self.run_units(settings, (image, units), processors(&permit), &permitted)
+            self.run_units(settings, (image, units), permit.processors(), &permitted)
         };
         Ok(thread::scope(|scope| {
             let mut parts = dealt(units, self.machines).into_iter();
