@@ -95,9 +95,13 @@ pub fn refused(line: &str) -> io::Error {
     fake_control::tell(line).expect_err("refused")
 }
 
-/// Has an adapter make the completion queues that it keeps: for each of up to four threads of the runtime.
-pub fn make_completion_queues(adapter: &Adapter) {
-    let _queue_pairs: Vec<_> = (0..4).map(|_| queue_pair(adapter)).collect();
+/// Has an adapter make the completion queues that it keeps: for each of up to four threads of the runtime. Returns when it has no
+/// other: a machine with one processor has one queue for all threads, and several queue pairs at a time need another one.
+pub async fn make_completion_queues(adapter: &Adapter) {
+    for _ in 0..4 {
+        drop(queue_pair(adapter));
+        eventually("the queue pair is gone", || !resources().iter().any(|line| line.starts_with("qp"))).await;
+    }
 }
 
 /// Runs `program` with these arguments, one by one between the spaces.

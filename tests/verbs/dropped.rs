@@ -156,7 +156,7 @@ async fn connections_that_are_dropped_anywhere_leave_nothing() {
     let count = amount("TOKIO_RDMA_TEST_CONNECTIONS", 1_000);
     let seed = Dice::seed();
     let adapter = adapter();
-    make_completion_queues(&adapter);
+    make_completion_queues(&adapter).await;
     let idle = held();
     let next = Arc::new(AtomicUsize::new(0));
     let workers: Vec<_> = (0..AT_A_TIME)

@@ -76,7 +76,7 @@ async fn come_and_go(adapter: &Adapter, address: SocketAddr, most: usize) {
 fn queue_pairs_share_completion_queues() {
     leaves_nothing(async |adapter| {
         let queues = || resources().iter().filter(|line| line.starts_with("cq")).count();
-        make_completion_queues(&adapter);
+        make_completion_queues(&adapter).await;
         let before = queues();
         let mut pairs = join_all((0..20).map(|_| connected(&adapter))).await;
         let now = queues();
