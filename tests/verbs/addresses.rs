@@ -303,7 +303,8 @@ async fn listeners_follow_an_address_that_moves() {
     for _ in 0..3 {
         fake(&format!("move {}", v4()));
         // That of the adapter stays: it is there for the removal of the device.
-        eventually("new ids take the places of the old ones", || fake("moved") == Some(1)).await;
+        let replaced = || fake("moved") == Some(1) && fake("listening") == Some(1);
+        eventually("new ids take the places of the old ones", replaced).await;
         message_to(&adapter, &listener, address).await;
     }
     assert_eq!((listener.local_addr(), connector.local_addr()), (Ok(address), Ok(local)));

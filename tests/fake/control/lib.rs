@@ -63,6 +63,7 @@
 //! | `place IP%SCOPE PORT KEY` | the same of a link-local address, at the interface with this number |
 //! | `move IP` | the address has moved to another port, as that of a bond does: ids that are bound to it are told, and nobody reaches them; connections go on |
 //! | `moved` | the number of ids that are bound to such an address from before, or listen there |
+//! | `listening` | the number of ids that listen, but for those |
 //! | `displace IP` | the address is of no device |
 //! | `rival NAME ERRNO` | every connection of this device fails with this error |
 //! | `reset` | calls behave, and everything arrives; the times of `pace` stay |

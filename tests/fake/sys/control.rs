@@ -408,6 +408,7 @@ impl World {
                 Ok(gaps.max().unwrap_or_default().as_micros() as i64)
             }
             ["moved"] => Ok(cm::moved(self) as i64),
+            ["listening"] => Ok(cm::listening(self) as i64),
             ["move", ip] => {
                 cm::address_moved(self, parse(ip)?);
                 Ok(0)

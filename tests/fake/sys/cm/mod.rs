@@ -383,6 +383,12 @@ pub(super) fn moved(world: &World) -> usize {
     world.cm.ids.values().filter(waits).count()
 }
 
+/// The number of ids that listen, but for those at an address that has moved.
+pub(super) fn listening(world: &World) -> usize {
+    let listens = |id: &&Id| !id.moved && matches!(id.phase, Phase::Listening);
+    world.cm.ids.values().filter(listens).count()
+}
+
 /// # Safety
 /// As its manual page says.
 #[unsafe(no_mangle)]
