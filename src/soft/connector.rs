@@ -234,11 +234,10 @@ impl Connector {
     fn closed(&self, answered: bool) {
         let connection = self.step(AfterStep::run, |state, after| {
             state.lease = None;
-            if let Some(queue_pair) = state.queue_pair.take() {
-                queue_pair.dissociate(&mut after.requests);
-                if !queue_pair.is_free() {
-                    queue_pair.end(&mut after.requests);
-                }
+            if let Some(queue_pair) = state.queue_pair.take()
+                && !queue_pair.dissociate(&mut after.requests)
+            {
+                queue_pair.end(&mut after.requests);
             }
             let connection = state.connection.take();
             // A peer that ended the connection itself, in order or not, sends nothing more.

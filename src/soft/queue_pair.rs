@@ -123,7 +123,7 @@ impl QueuePair {
         (state.phase, state.user.as_ref().and_then(Weak::upgrade))
     }
 
-    pub(crate) fn is_free(&self) -> bool {
+    fn is_free(&self) -> bool {
         self.lock().phase == QueuePairState::Unconnected
     }
 
@@ -140,12 +140,14 @@ impl QueuePair {
 
     /// Frees the queue pair after a failed attempt. If the device or the last handle is gone, also completes
     /// the posted receives. The caller wakes `wakes` without its locks.
-    pub(crate) fn dissociate(&self, wakes: &mut WakeList) {
-        self.change(QueuePairState::dissociate, wakes);
+    ///
+    /// Returns false if the queue pair was connected. Its state does not tell: once it is free, another connector may use it.
+    pub(crate) fn dissociate(&self, wakes: &mut WakeList) -> bool {
+        let is_free = self.change(QueuePairState::dissociate, wakes) == QueuePairState::Unconnected;
         let released = {
             let mut state = self.lock();
             if state.phase != QueuePairState::Unconnected {
-                return;
+                return is_free;
             }
             state.user = None;
             state.released
@@ -155,6 +157,7 @@ impl QueuePair {
         } else if released {
             self.close(Status::CANCELED, wakes);
         }
+        is_free
     }
 
     /// Records that the attempt has ended, and that its driver frees the queue pair once it has released the
@@ -213,20 +216,22 @@ impl QueuePair {
     }
 
     /// Changes the phase, and notifies waiters for the queue pair. It is free then, or will not be: its peer
-    /// may have been faster than a refusal, or it has ended.
-    fn change(&self, change: fn(&mut QueuePairState), wakes: &mut WakeList) {
+    /// may have been faster than a refusal, or it has ended. Returns the new phase.
+    fn change(&self, change: fn(&mut QueuePairState), wakes: &mut WakeList) -> QueuePairState {
         let mut state = self.lock();
         change(&mut state.phase);
-        self.connected.store(state.phase == QueuePairState::Connected, Ordering::Release);
+        let phase = state.phase;
+        self.connected.store(phase == QueuePairState::Connected, Ordering::Release);
         if std::mem::take(&mut state.is_returning)
             && let Some(returned) = state.returned.clone()
         {
             wakes.run(move || returned.notify_waiters());
         }
-        let connected = state.phase == QueuePairState::Connected;
+        let connected = phase == QueuePairState::Connected;
         let left = if connected { SmallVec::new() } else { std::mem::take(&mut state.memberships) };
         drop(state);
         drop(left);
+        phase
     }
 
     /// Posts a receive.
