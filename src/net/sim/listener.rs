@@ -176,8 +176,10 @@ impl Host {
                 .ok_or_else(|| BindError::SharingViolation(SocketAddr::new(ip, port)));
         }
         // A port that is named need not be one of those that are left.
-        let tries = if self.namespace.held() < self.ports.limit() { range.count() } else { 0 };
-        for _ in 0..tries {
+        let limit = self.ports.limit();
+        // Counted only if there is a limit, which is seldom set: the ports of all hosts are in one table.
+        let are_left = limit > usize::from(u16::MAX) || self.namespace.held() < limit;
+        for _ in 0..if are_left { range.count() } else { 0 } {
             let place = self.world.with(|state| {
                 let next_port = &mut state.places[self.number].next_port;
                 *next_port += 1;
