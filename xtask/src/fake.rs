@@ -6,9 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::exec::{self, minutes};
 use crate::guest::{self, Program, modules};
-use crate::steps::{self, EVERYTHING};
+use crate::steps;
 use crate::tally::Tally;
 use crate::test::Settings;
 
@@ -110,8 +109,7 @@ fn command(program: &Program, dress: &Dress) -> Command {
 /// # Errors
 /// A sentence, if one of that fails.
 pub(crate) fn lay_out() -> Result<(), String> {
-    let command = exec::cargo(&[&["build", "--lib"], &EVERYTHING[..]].concat());
-    exec::show(command, minutes(30))?;
+    steps::build_programs()?;
     link_names(FOLDER, "debug")
 }
 

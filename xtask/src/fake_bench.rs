@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use crate::{Usage, exec, fake, packages, steps};
+use crate::{Usage, exec, fake, packages};
 
 /// The program that measures; see `benches/fake/README.md`.
 const PROGRAM: &str = "fake-bench";
@@ -84,7 +84,6 @@ fn storm(profile: &str, device: &str, arguments: &[impl AsRef<OsStr>]) -> Comman
 /// # Errors
 /// A sentence, if one of them could not be built or has failed.
 pub(crate) fn smoke() -> Result<(), String> {
-    steps::build_programs()?;
     fake::lay_out()?;
     let mut lines = program("debug", fake::FOLDER);
     lines.arg("smoke");
