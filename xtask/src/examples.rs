@@ -1,5 +1,5 @@
-//! The `examples` step: builds the examples from the package that would be published, as a user would, runs the commands of
-//! their READMEs, and compares the output with the documented one.
+//! The `examples` step: builds the examples from the package that would be published, as a user would but without optimization, runs
+//! the commands of their READMEs, and compares the output with the documented one.
 
 mod transcript;
 
@@ -22,7 +22,7 @@ const FRAMEWORKS: &str = "examples/frameworks/README.md";
 /// A stand-in for cargo that runs what is built, instead of building it again for each command: an example of the package, or,
 /// if it needs features or is of another package, that of the workspace.
 const CARGO: &str = r#"#!/bin/sh
-folder=target/release/examples
+folder=target/xtask/examples/debug/examples
 while [ $# -gt 0 ]; do
     case $1 in
         --example) name=$2; shift 2 ;;
@@ -33,6 +33,9 @@ while [ $# -gt 0 ]; do
 done
 exec "$folder/$name" "$@"
 "#;
+
+/// The folder for the examples of the package: those of the workspace, which tests run meanwhile, have the same names.
+const BUILT: &str = "target/xtask/examples";
 
 /// The folder of the stand-in, which precedes the others of `PATH`.
 const SHIM: &str = "target/xtask/bin";
@@ -146,11 +149,11 @@ fn unpack() -> Result<PathBuf, String> {
     Ok(package.with_extension(""))
 }
 
-/// Builds its examples, where those of the repository would be built: the crates that both need are built once.
+/// Builds its examples. What is on the way to them is where that of the workspace is: the crates that both need are built once.
 fn build(package: &Path) -> Result<(), String> {
-    let mut command =
-        exec::cargo(&["build", "--release", "--examples", "--target-dir", "target", "--manifest-path"]);
-    command.arg(package.join("Cargo.toml"));
+    let mut command = exec::cargo(&["build", "--examples", "--target-dir", BUILT, "--manifest-path"]);
+    // A cargo before 1.91 does not know the variable, and builds all of them.
+    command.arg(package.join("Cargo.toml")).env("CARGO_BUILD_BUILD_DIR", crate::root().join("target"));
     exec::show(command, minutes(30))
 }
 
