@@ -15,7 +15,7 @@ use tokio_rdma::{Access, Adapter, Op, QueuePair, Region, RegionSlice};
 /// The most that an end of an idle connection may keep.
 const LIMIT: usize = 16 << 10;
 /// Connections, if there are descriptors for them. More take minutes without optimisation, and show the same.
-const CONNECTIONS: usize = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+const CONNECTIONS: usize = if cfg!(debug_assertions) { 300 } else { 10_000 };
 /// As many are made at a time.
 const AT_ONCE: usize = 50;
 /// A message with frames of every length.

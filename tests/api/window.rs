@@ -86,11 +86,13 @@ async fn a_peer_reaches_the_part_that_is_bound() {
     }
 }
 
-/// Returns content that no two words have in common, so that a piece in a wrong place is found.
+/// Returns content in which a piece in a wrong place is found: its pages are numbered, and the words of each page.
 fn numbered(length: usize) -> Vec<u8> {
-    let mut content = vec![0; length];
-    for (number, word) in content.chunks_exact_mut(4).enumerate() {
-        word.copy_from_slice(&(number as u32).wrapping_mul(2_654_435_761).to_be_bytes());
+    let mut page: Vec<u8> = (0..1024_u32).flat_map(u32::to_be_bytes).collect();
+    let mut content = Vec::with_capacity(length);
+    for number in 0..length.div_ceil(page.len()) as u32 {
+        page[..4].copy_from_slice(&number.to_be_bytes());
+        content.extend_from_slice(&page[..page.len().min(length - content.len())]);
     }
     content
 }
