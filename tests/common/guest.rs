@@ -1,12 +1,13 @@
 //! The guest machine of `cargo xtask guest`: two hosts with a cable between them, one of which has siw.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -312,17 +313,20 @@ pub fn start(program: impl Into<PathBuf>, arguments: &str, port: Option<u16>) ->
     program
 }
 
-/// Compiles a program of `tests/c`, one of its own for each call: another test may be running its own. What comes of it stays in
-/// the memory of the machine.
+/// Compiles a program of `tests/c`, if this process has not done so. What comes of it stays in the memory of the machine.
 pub fn c_program(name: &str, libraries: &str) -> PathBuf {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let source = format!("{}/../c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
-    let program = PathBuf::from(scratch).join(format!("{name}-{}-{number}", std::process::id()));
-    let arguments = format!("-Wall -o {} {source} {libraries}", program.display());
-    Program::start("cc", &arguments).finish().expect_success();
-    program
+    static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let compile = || {
+        let source = format!("{}/../c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let scratch = std::env::var_os("TOKIO_RDMA_SCRATCH").expect("a place for files");
+        let program = PathBuf::from(scratch).join(format!("{name}-{}", std::process::id()));
+        let arguments = format!("-Wall -o {} {source} {libraries}", program.display());
+        Program::start("cc", &arguments).finish().expect_success();
+        program
+    };
+    // Another test waits meanwhile: the machine would not compile faster if both did.
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    compiled.entry(name.to_owned()).or_insert_with(compile).clone()
 }
 
 /// Loads a build of siw, and makes a device of this interface.

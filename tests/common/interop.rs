@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How long a program may take, on an emulated machine that is busy.
 const LONGEST: Duration = Duration::from_secs(120);
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A program that runs beside the test; killed when this is dropped.
 pub struct Program {

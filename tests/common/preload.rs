@@ -9,6 +9,7 @@ use tokio_rdma::{RdmaStream, StreamConfig};
 use super::guest::{Stage, c_program, port, start};
 use super::interop::Program;
 use super::rsocket::{begin_accepting, call, expect_end, of_one_that_reads_last, scratch};
+use super::stream::repeated;
 
 /// The path of the library in Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so.1";
@@ -24,12 +25,12 @@ const LENGTH: usize = 300_000;
 
 /// Text, so that what a program prints is what it has read.
 fn text() -> Vec<u8> {
-    (0..LENGTH).map(|number| b'a' + (number % 23 + number / 23) as u8 % 26).collect()
+    repeated((0..23 * 26).map(|number| b'a' + (number % 23 + number / 23) as u8 % 26).collect(), LENGTH)
 }
 
 /// Byte number i of the program with plain sockets.
 fn counting() -> Vec<u8> {
-    (0..LENGTH).map(|number| (number % 251 + number / 251) as u8).collect()
+    repeated((0..251 * 256).map(|number| (number % 251 + number / 251) as u8).collect(), LENGTH)
 }
 
 /// Sends back what it reads, to the end of file and its own.

@@ -11,6 +11,7 @@ use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
 use super::guest::{Running, Stage, port, start};
 use super::interop::{Program, end_when_said};
+use super::stream::repeated;
 
 /// The scratch folder of the machine: what programs write and are to read.
 pub fn scratch(name: &str) -> PathBuf {
@@ -145,7 +146,7 @@ struct Counting {
 }
 
 fn counting(from: usize, length: usize) -> Vec<u8> {
-    (from..from + length).map(|number| (number % 256) as u8).collect()
+    repeated((from..from + 256).map(|number| (number % 256) as u8).collect(), length)
 }
 
 impl Counting {
@@ -292,7 +293,7 @@ impl Head {
 
 /// A file of which no two stretches are alike.
 fn contents(length: usize) -> Vec<u8> {
-    (0..length).map(|number| (number % 251 + number / 251 * 7 % 256) as u8).collect()
+    repeated((0..251 * 256).map(|number| (number % 251 + number / 251 * 7 % 256) as u8).collect(), length)
 }
 
 /// How long the file is: more than both rings.

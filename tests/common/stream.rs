@@ -55,3 +55,10 @@ pub fn pattern(from: usize, length: usize) -> Vec<u8> {
     }
     bytes
 }
+
+/// Returns as many bytes, of which each period is this one.
+pub fn repeated(period: Vec<u8>, length: usize) -> Vec<u8> {
+    let mut bytes = period.repeat(length.div_ceil(period.len()));
+    bytes.truncate(length);
+    bytes
+}
