@@ -25,7 +25,7 @@ const LENGTH: usize = 300_000;
 
 /// Text, so that what a program prints is what it has read.
 fn text() -> Vec<u8> {
-    repeated((0..23 * 26).map(|number| b'a' + (number % 23 + number / 23) as u8 % 26).collect(), LENGTH)
+    repeated((0..23 * 256).map(|number| b'a' + (number % 23 + number / 23) as u8 % 26).collect(), LENGTH)
 }
 
 /// Byte number i of the program with plain sockets.

@@ -72,7 +72,7 @@ pub(crate) fn doc(_settings: &Settings) -> Tally {
         command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
         exec::show(command, minutes(BUILD_MINUTES))
     };
-    let mut tally = Tally::check(doc(&[&LIBRARIES[..], &EVERYTHING[..]].concat()));
+    let mut tally = Tally::check(doc(&EVERYTHING));
     // As docs.rs has it.
     tally += Tally::check(doc(&["--features", &[&["verbs"], OPTIONAL].concat().join(",")]));
     tally
