@@ -111,6 +111,20 @@ pub(crate) fn step(settings: &Settings) -> Tally {
     })
 }
 
+/// The step that builds what [`step`] needs while others run. Most of it is one thread of the linker.
+pub(crate) fn build_step(settings: &Settings) -> Tally {
+    packages::skipped(packages::VALGRIND, settings).unwrap_or_else(|| Tally::check(build()))
+}
+
+/// Builds the program and the device.
+///
+/// # Errors
+/// A sentence, if that fails.
+fn build() -> Result<(), String> {
+    let build = ["build", "--profile", "whole", "-p", "instructions", "-p", "fake"];
+    exec::quietly(exec::cargo(&build), BUILD_LIMIT)
+}
+
 /// Reads the committed figures.
 ///
 /// # Errors
@@ -172,8 +186,7 @@ fn compare(committed: &Figures, measured: &Figures, whole: bool) -> Tally {
 /// # Errors
 /// A sentence that says what could not be built, or did not run.
 fn measure(only: Option<&str>) -> Result<Figures, String> {
-    let build = ["build", "--profile", "whole", "-p", "instructions", "-p", "fake"];
-    exec::quietly(exec::cargo(&build), BUILD_LIMIT)?;
+    build()?;
     fake::link_names(fake::WHOLE_FOLDER, "whole")?;
     let mut lines = lines()?;
     lines.retain(|line| only.is_none_or(|word| line.name.contains(word)));

@@ -84,6 +84,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "oldest", place: HOST, turn: Turn::Idle, about: "builds with the oldest versions of all dependencies", run: oldest::step },
     Step { name: "guest-image", place: "guest image", turn: Turn::Idle, about: "the guest machine can be made, if it is not there", run: guest::image },
     Step { name: "simulate", place: HOST, turn: Turn::Idle, about: "20,000 seeds of the mixed workload over the simulated network", run: simulate::step },
+    Step { name: "counted", place: HOST, turn: Turn::Idle, about: "the program whose instructions are counted can be built", run: instructions::build_step },
     Step { name: "model", place: HOST, turn: Turn::Idle, about: "every interleaving of completions and those who wait for them", run: steps::model },
     Step { name: "examples", place: HOST, turn: Turn::Idle, about: "the package that is published: each example builds from it, and runs", run: examples::step },
     Step { name: "bench", place: HOST, turn: Turn::Idle, about: "every line of the benchmark, once: whether it runs, not how fast", run: bench::step },
