@@ -649,14 +649,6 @@ impl QueuePair {
         }, ());
     }
 
-    /// Calls `act` with the end of the last Write to the ring if the peer of a stream is writing nothing. Nothing is placed meanwhile.
-    /// With a device, whose the memory is, it does not call.
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
-        only_soft!(self, queue_pair => if let Some(connection) = queue_pair.connection() {
-            connection.if_quiet(act);
-        }, ());
-    }
-
     /// Returns the progress of the connection. `None` if it has ended, and with a device.
     pub(crate) fn progress(&self) -> Option<Progress> {
         only_soft!(self, queue_pair => queue_pair.connection()?.progress(), None)

@@ -12,6 +12,11 @@ mod model;
 mod op;
 #[cfg_attr(
     not(feature = "soft"),
+    allow(dead_code, reason = "only the soft provider delivers bytes to streams by itself")
+)]
+mod stream_bytes;
+#[cfg_attr(
+    not(feature = "soft"),
     allow(dead_code, reason = "only the soft provider delivers Sends to streams by itself")
 )]
 mod stream_inbox;
@@ -24,7 +29,8 @@ pub(crate) use completion_sink::{CompletionSink, ReceiveCounter, Watch};
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};
-pub(crate) use stream_inbox::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD};
+pub(crate) use stream_bytes::{LIST, RING};
+pub(crate) use stream_inbox::{STREAM_KEY, StreamInbox, StreamNews, StreamSend, StreamSink, WORD};
 pub(crate) use table::{Completed, CompletionInfo, Note, RequestMeta, Table, Ticket};
 pub(crate) use wake_list::WakeList;
 

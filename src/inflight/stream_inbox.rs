@@ -7,14 +7,22 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use tokio::io::ReadBuf;
+
 #[cfg(feature = "soft")]
 use super::WakeList;
+#[cfg(feature = "soft")]
+use super::stream_bytes::OutOfBounds;
+use super::stream_bytes::{LIST, StreamBytes};
 use crate::sync::Mutex;
 #[cfg(feature = "soft")]
 use crate::sync::MutexGuard;
 
 /// The length of the payload of a Send of a stream.
 pub(crate) const WORD: usize = 4;
+
+/// The key of the ring and the list of a stream, on its connection. It stands in no table of keys.
+pub(crate) const STREAM_KEY: u32 = 0x5374_7200;
 
 /// A Send of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +34,23 @@ pub(crate) enum StreamSend {
 
 /// The stream that an inbox belongs to. Its methods are called while the provider has its own locks.
 pub(crate) trait StreamSink: Send + Sync {
-    /// Takes a Send that has arrived, if no other thread uses the stream and the Send only announces data, and counts it in
-    /// `unprocessed`. Returns whether it did: if not, nothing has changed, and the Send waits in the inbox for a task of the
-    /// stream.
-    fn take(&self, word: [u8; WORD], unprocessed: &AtomicUsize) -> bool;
+    /// Takes a Send that has arrived, if no other thread uses the stream and the Send only announces data, of which so many bytes are
+    /// readable, and counts it in `unprocessed`. Returns whether it did: if not, nothing has changed, and the Send waits in the inbox
+    /// for a task of the stream.
+    fn take(&self, word: [u8; WORD], readable: usize, unprocessed: &AtomicUsize) -> bool;
 
     /// Collects the wakers of the tasks that wait for a Send or for the end.
     #[cfg(feature = "soft")]
     fn collect_wakers(&self, wakes: &mut WakeList);
 }
 
-/// The Sends of the peer of a stream: to the stream itself, or in order into a queue until the stream takes them.
+/// What comes from the peer of a stream: its bytes, and its Sends. These go to the stream itself, or in order into a queue until the
+/// stream takes them.
 #[derive(Debug)]
 pub(crate) struct StreamInbox {
+    bytes: Mutex<StreamBytes>,
+    /// The number of bytes that can be read. It changes with the lock of `bytes`.
+    readable: AtomicUsize,
     inbox: Mutex<Inbox>,
     /// There is news in the inbox.
     has_news: AtomicBool,
@@ -51,14 +63,11 @@ pub(crate) struct StreamInbox {
     expects_large: AtomicBool,
     sink: OnceLock<Weak<dyn StreamSink>>,
     depth: usize,
-    ring: u64,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
     sends: VecDeque<StreamSend>,
-    /// Nothing has come for a while.
-    idle: bool,
     end: End,
 }
 
@@ -76,17 +85,16 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamNews {
     Send(StreamSend),
-    /// Nothing has been written for the stream for a while: memory that it does not use can be given back.
-    Idle,
     /// Nothing more comes. Taken once.
     Ended,
 }
 
 impl StreamInbox {
-    /// Creates an inbox for at most `depth` Sends at a time. The ring that the peer writes is from the offset `ring`
-    /// on.
+    /// Creates an inbox for at most `depth` Sends and `ring` bytes at a time.
     pub(crate) fn new(depth: usize, ring: u64) -> Arc<Self> {
         Arc::new(Self {
+            bytes: Mutex::new(StreamBytes::new(ring)),
+            readable: AtomicUsize::new(0),
             inbox: Mutex::default(),
             has_news: AtomicBool::new(false),
             unprocessed: AtomicUsize::new(0),
@@ -94,8 +102,34 @@ impl StreamInbox {
             expects_large: AtomicBool::new(false),
             sink: OnceLock::new(),
             depth,
-            ring,
         })
+    }
+
+    /// Returns the number of bytes that can be read.
+    pub(crate) fn readable(&self) -> usize {
+        self.readable.load(Ordering::SeqCst)
+    }
+
+    /// Moves the first bytes to `into`, at most `most`, and returns their number.
+    pub(crate) fn read(&self, into: &mut ReadBuf<'_>, most: usize) -> usize {
+        self.with_bytes(|bytes| bytes.read(into, most))
+    }
+
+    /// Copies the first bytes to `into`, at most `most`.
+    pub(crate) fn peek(&self, into: &mut ReadBuf<'_>, most: usize) {
+        self.bytes.lock().peek(into, most);
+    }
+
+    /// Has `act` look at the list of targets.
+    pub(crate) fn with_list<R>(&self, act: impl FnOnce(&mut [u8; LIST]) -> R) -> R {
+        act(self.bytes.lock().list())
+    }
+
+    fn with_bytes<R>(&self, act: impl FnOnce(&mut StreamBytes) -> R) -> R {
+        let mut bytes = self.bytes.lock();
+        let result = act(&mut bytes);
+        self.readable.store(bytes.len(), Ordering::SeqCst);
+        result
     }
 
     /// Sets the stream, once.
@@ -111,7 +145,6 @@ impl StreamInbox {
         let mut inbox = self.inbox.lock();
         let news = match (inbox.sends.pop_front(), inbox.end) {
             (Some(send), _) => Some(StreamNews::Send(send)),
-            (None, _) if std::mem::take(&mut inbox.idle) => Some(StreamNews::Idle),
             (None, End::Reached) => {
                 inbox.end = End::Told;
                 Some(StreamNews::Ended)
@@ -137,15 +170,16 @@ impl StreamInbox {
         self.unprocessed.store(0, Ordering::Relaxed);
     }
 
-    /// Has the tasks that wait woken, once, when there is news. Returns `true` if there is already. The caller has locked the
-    /// stream, and found there nothing that the tasks wait for.
-    pub(crate) fn listen(&self) -> bool {
-        if !self.is_empty() {
+    /// Has the tasks that wait woken, once, when there is news, or bytes have come. Returns `true` if there is already, for one that
+    /// reads also if there are bytes. The caller has locked the stream, and found there nothing that the tasks wait for.
+    pub(crate) fn listen(&self, reads: bool) -> bool {
+        let is_due = || !self.is_empty() || reads && self.readable() > 0;
+        if is_due() {
             return true;
         }
         // Either this sees later news, or `notify` sees that tasks wait.
         self.listens.store(true, Ordering::SeqCst);
-        !self.is_empty()
+        is_due()
     }
 
     /// Returns whether the next frames are likely to be large.
@@ -156,9 +190,61 @@ impl StreamInbox {
 
 #[cfg(feature = "soft")]
 impl StreamInbox {
-    /// Returns the offset from where on the peer writes the ring.
-    pub(crate) fn ring(&self) -> u64 {
-        self.ring
+    /// Checks that the peer may write so many bytes, at least one, to this offset.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn check(&self, to: u64, length: usize) -> Result<(), OutOfBounds> {
+        self.bytes.lock().check(to, length)
+    }
+
+    /// Takes bytes that the peer writes to this offset, which was [checked](Self::check). [`came`](Self::came) follows.
+    ///
+    /// # Errors
+    /// The pieces that are ahead of the next byte are too many.
+    pub(crate) fn write(&self, to: u64, payload: &[u8]) -> Result<(), OutOfBounds> {
+        self.with_bytes(|bytes| bytes.write(to, payload))
+    }
+
+    /// Takes a whole Write of the peer.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check) and [`write`](Self::write).
+    pub(crate) fn take_write(&self, to: u64, payload: &[u8]) -> Result<(), OutOfBounds> {
+        self.with_bytes(|bytes| {
+            bytes.check(to, payload.len())?;
+            bytes.write(to, payload)
+        })
+    }
+
+    /// Takes bytes that the peer writes to this offset from `read`, which is given room for at most `length`, and returns their number and
+    /// a result. `None`, without a call, if they are not the next ones.
+    pub(crate) fn write_from<R>(
+        &self,
+        to: u64,
+        length: usize,
+        read: impl FnOnce(&mut [u8]) -> (usize, R),
+    ) -> Option<R> {
+        self.with_bytes(|bytes| {
+            if !bytes.is_next(to) {
+                return None;
+            }
+            let (filled, result) = read(bytes.spare_whole(length));
+            bytes.filled(filled);
+            Some(result)
+        })
+    }
+
+    /// Counts bytes that have gone to the room of a reader.
+    pub(crate) fn skip(&self, length: usize) {
+        self.with_bytes(|bytes| bytes.skip(length));
+    }
+
+    /// Collects the wakers of the tasks that wait for bytes.
+    pub(crate) fn came(&self, wakes: &mut WakeList) {
+        if self.listens.load(Ordering::SeqCst) {
+            self.notify(self.sink.get().and_then(Weak::upgrade).as_deref(), wakes);
+        }
     }
 
     /// Sets whether the next frames are likely to be large.
@@ -176,7 +262,9 @@ impl StreamInbox {
         // been applied.
         let is_next = self.is_empty() && unprocessed < self.depth;
         let taken = match (send, &sink) {
-            (StreamSend::Word(word), Some(sink)) if is_next => sink.take(word, &self.unprocessed),
+            (StreamSend::Word(word), Some(sink)) if is_next => {
+                sink.take(word, self.readable(), &self.unprocessed)
+            }
             _ => false,
         };
         if !taken {
@@ -208,13 +296,6 @@ impl StreamInbox {
         self.notify(self.sink.get().and_then(Weak::upgrade).as_deref(), wakes);
     }
 
-    /// Delivers the news that nothing has been written for a while.
-    pub(crate) fn rest(&self, wakes: &mut WakeList) {
-        let mut inbox = self.inbox.lock();
-        inbox.idle = true;
-        self.announce(inbox, wakes);
-    }
-
     /// Delivers the news that nothing more comes.
     pub(crate) fn end(&self, wakes: &mut WakeList) {
         let mut inbox = self.inbox.lock();
@@ -227,7 +308,7 @@ impl StreamInbox {
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.sends.is_empty() && !self.idle && self.end != End::Reached
+        self.sends.is_empty() && self.end != End::Reached
     }
 }
 
@@ -243,7 +324,7 @@ mod tests {
     }
 
     impl StreamSink for Sink {
-        fn take(&self, word: [u8; WORD], unprocessed: &AtomicUsize) -> bool {
+        fn take(&self, word: [u8; WORD], _readable: usize, unprocessed: &AtomicUsize) -> bool {
             let takes = !self.in_use.load(Ordering::SeqCst);
             unprocessed.fetch_add(usize::from(takes), Ordering::Relaxed);
             self.taken.lock().extend(takes.then_some(word));
@@ -264,7 +345,7 @@ mod tests {
 
     /// Creates an inbox for four Sends, and its stream.
     fn connected() -> (Arc<StreamInbox>, Arc<Sink>) {
-        let (inbox, sink) = (StreamInbox::new(4, 0), Arc::<Sink>::default());
+        let (inbox, sink) = (StreamInbox::new(4, 64), Arc::<Sink>::default());
         let stream: Weak<Sink> = Arc::downgrade(&sink);
         inbox.connect(stream);
         (inbox, sink)
@@ -294,10 +375,10 @@ mod tests {
         let (inbox, sink) = connected();
         for in_use in [false, true] {
             sink.in_use.store(in_use, Ordering::SeqCst);
-            assert!(!inbox.listen());
+            assert!(!inbox.listen(false));
             assert_eq!([1, 2].map(|content| deliver(&inbox, content)), [(true, true), (true, false)]);
         }
-        assert!(inbox.listen(), "two Sends are queued");
+        assert!(inbox.listen(false), "two Sends are queued");
     }
 
     // The limit counts the Sends that the stream has taken but whose credits it has not returned (IO-04).

@@ -25,8 +25,12 @@ const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
 /// The default buffers over TCP. There is none to send from: the first is the longest message. The other is granted by
 /// halves, so a half should take the longest message, and has to last until this end has woken up and granted the other half.
-/// Bytes that wait in a longer ring leave the caches, and all of it may stay in memory.
+/// Bytes that wait in a longer ring leave the caches.
 const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 21];
+
+/// The default number of messages in each direction (`rqsize_default`), and of those to receive over TCP, where none needs a receive.
+const DEPTH: usize = 384;
+const SOFT_RECEIVES: usize = 16 << 10;
 
 /// The time that a connect waits for the peer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +43,7 @@ pub struct StreamConfig {
     send_buffer: Option<usize>,
     receive_buffer: Option<usize>,
     pub(super) send_depth: usize,
-    pub(super) receive_depth: usize,
+    receive_depth: Option<usize>,
     pub(super) inline: usize,
     pub(super) spin: Duration,
     pub(super) acceptor: AcceptorConfig,
@@ -49,15 +53,14 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// Returns buffers of 128 KiB in each direction, or on the soft provider 2 MiB to receive and messages of up to
-    /// 1 MiB; 384 messages in each direction; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds
-    /// to close.
+    /// Returns buffers of 128 KiB and 384 messages in each direction, or on the soft provider 2 MiB and 16,384 messages to receive, and
+    /// messages of up to 1 MiB; 64 bytes inline; no spinning; 10 seconds to connect or for a handshake, and 30 seconds to close.
     fn default() -> Self {
         Self {
             send_buffer: None,
             receive_buffer: None,
-            send_depth: 384,
-            receive_depth: 384,
+            send_depth: DEPTH,
+            receive_depth: None,
             inline: 64,
             spin: Duration::ZERO,
             acceptor: AcceptorConfig::default(),
@@ -100,10 +103,10 @@ impl StreamConfig {
     /// Sets how many receives are posted for messages of the peer (`rqsize_default`, `RDMA_RQSIZE`), 16 to 65534.
     ///
     /// The value is reduced to the adapter's maximum. Up to 16 of the receives are reserved for messages about the
-    /// stream itself.
+    /// stream itself. The soft provider posts none: there this limits how many messages the peer can send before they are read.
     #[must_use]
     pub fn receive_depth(mut self, depth: usize) -> Self {
-        self.receive_depth = depth;
+        self.receive_depth = Some(depth);
         self
     }
 
@@ -153,6 +156,12 @@ impl StreamConfig {
         [self.send_buffer.unwrap_or(usual[0]), self.receive_buffer.unwrap_or(usual[1])]
     }
 
+    /// Returns the number of messages that the peer can send before they are read, within the limits of the adapter.
+    pub(super) fn receives(&self, info: &AdapterInfo) -> usize {
+        let usual = if info.provider == ProviderKind::Soft { SOFT_RECEIVES } else { DEPTH };
+        self.receive_depth.unwrap_or(usual).min(info.max_queue_depth)
+    }
+
     /// Checks the settings and reduces them to the limits of the adapter.
     pub(super) fn on(mut self, info: &AdapterInfo) -> Result<Self, StreamError> {
         let [send_buffer, receive_buffer] = self.buffers(info);
@@ -160,7 +169,7 @@ impl StreamConfig {
             ("the send buffer", send_buffer, MIN_BUFFER, MAX_BUFFER),
             ("the receive buffer", receive_buffer, MIN_BUFFER, MAX_BUFFER),
             ("the send depth", self.send_depth, MIN_DEPTH, MAX_DEPTH),
-            ("the receive depth", self.receive_depth, MIN_DEPTH, MAX_DEPTH),
+            ("the receive depth", self.receive_depth.unwrap_or(DEPTH), MIN_DEPTH, MAX_DEPTH),
         ] {
             if value < least || value > most {
                 return Err(StreamError::OutOfRange { what, value, least, most });
@@ -171,7 +180,6 @@ impl StreamConfig {
             return Err(StreamError::OutOfRange { what, value, least: MIN_DEPTH, most: MAX_DEPTH });
         }
         self.send_depth = self.send_depth.min(info.max_queue_depth);
-        self.receive_depth = self.receive_depth.min(info.max_queue_depth);
         self.inline = self.inline.min(info.max_inline);
         Ok(self)
     }

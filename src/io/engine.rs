@@ -17,12 +17,12 @@ use tokio::sync::futures::Notified;
 use tokio::task::coop;
 
 use super::config::StreamConfig;
-use super::resources::{Incoming, Memory, Queues, RING, StreamResources};
+use super::resources::{Incoming, Memory, Queues, StreamResources};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::inflight::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD, WakeList};
 use crate::metrics::Traffic;
-use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
+use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message, Span};
 use crate::provider::runtime;
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
@@ -48,7 +48,7 @@ pub(super) struct StreamEngine {
     pub(super) connection: Connection,
     queue_pair: QueuePair,
     queues: Queues,
-    memory: Memory,
+    memory: Option<Memory>,
     carrier: Carrier,
     pub(super) config: StreamConfig,
     inline: usize,
@@ -73,13 +73,15 @@ struct Inner {
 }
 
 impl StreamSink for Inner {
-    fn take(&self, word: [u8; WORD], unprocessed: &AtomicUsize) -> bool {
+    fn take(&self, word: [u8; WORD], readable: usize, unprocessed: &AtomicUsize) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
         let State { machine, ended, .. } = &mut *state;
         // A message that violates the protocol changes nothing. It goes the way of the others, whose consequences take
         // locks of the provider.
         let applied = match Message::from_bytes(word, machine.peer_is_big_endian()) {
-            Ok(data @ Message::Data(_)) if ended.is_none() => machine.apply(data).is_ok(),
+            Ok(data @ Message::Data(bytes)) if ended.is_none() && machine.unread_with(bytes) <= readable => {
+                machine.apply(data).is_ok()
+            }
             _ => false,
         };
         unprocessed.fetch_add(usize::from(applied), Ordering::Relaxed);
@@ -251,6 +253,10 @@ impl StreamEngine {
     /// Resolves when this end may send, or when the connection has ended.
     pub(super) fn poll_may_send(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_for(cx, Side::Reader, |state, _| {
+            if self.has_unread(state) {
+                // Their message is on its way.
+                state.machine.allow_sending();
+            }
             (state.machine.may_send() || state.ended.is_some()).then_some(())
         })
     }
@@ -272,8 +278,9 @@ impl StreamEngine {
     ) -> Poll<T> {
         let budget = ready!(coop::poll_proceed(cx));
         // The value is often available without polling the queues, or with the message that has woken the task. A read
-        // over soft finds none if there was no message since the last one.
-        if side == Side::Writer || !self.frames || !self.queues.incoming.is_empty() {
+        // over soft finds none if nothing has come since the last one.
+        let Queues { incoming, .. } = &self.queues;
+        if side == Side::Writer || !self.frames || incoming.has_bytes() || !incoming.is_empty() {
             let mut state = self.lock();
             let mut done = attempt(&mut state, false);
             if done.is_none() && !self.queues.incoming.is_empty() {
@@ -376,7 +383,7 @@ impl StreamEngine {
             Incoming::Receives(queue) => {
                 self.arm_queue(state, queue, |state| &mut state.receives, &self.received)
             }
-            Incoming::Inbox(inbox) => inbox.listen(),
+            Incoming::Inbox(inbox) => inbox.listen(side == Side::Reader),
         };
         if side == Side::Writer || state.machine.is_control_blocked() {
             is_due |= self.arm_initiator(state);
@@ -435,24 +442,10 @@ impl StreamEngine {
             any = true;
             match news {
                 StreamNews::Send(send) => self.handle_send(state, send),
-                StreamNews::Idle => self.discard_empty_ring(state, inbox),
                 StreamNews::Ended => self.handle_failure(state),
             }
         }
         any
-    }
-
-    /// Returns the pages of the ring to the system if there is nothing in them.
-    fn discard_empty_ring(&self, state: &State, inbox: &StreamInbox) {
-        if state.machine.unread().is_empty() {
-            self.queue_pair.provider().if_quiet(&mut |written| {
-                // A message in the inbox may announce data in these pages, and the message for data that has been
-                // written may be yet to come: not every Send announces data.
-                if inbox.is_empty() && written.is_none_or(|end| state.machine.is_announced(end)) {
-                    self.memory.exposed.discard(RING..self.memory.exposed.len());
-                }
-            });
-        }
     }
 
     fn collect_from(&self, state: &mut State, queue: &CompletionQueue) -> bool {
@@ -480,8 +473,10 @@ impl StreamEngine {
                 // The number of a receive is that of its slot.
                 let slot = usize::try_from(result.context).unwrap_or_default();
                 let message = self.decode_message(state, slot, &result);
-                // If it cannot be posted, the other receives complete soon, with the reason.
-                let _ = self.memory.post_receive(&self.queue_pair, self.carrier, slot);
+                if let Some(memory) = &self.memory {
+                    // If it cannot be posted, the other receives complete soon, with the reason.
+                    let _ = memory.post_receive(&self.queue_pair, self.carrier, slot);
+                }
                 self.handle_message(state, message);
             }
             (Status::SUCCESS, _) => {
@@ -503,10 +498,10 @@ impl StreamEngine {
         slot: usize,
         result: &WorkCompletion,
     ) -> Result<Message, ProtocolError> {
-        match (self.carrier, result.immediate) {
-            (Carrier::Immediate, Some(word)) => Message::decode(word),
-            (Carrier::Send, None) if result.bytes == Message::LEN => {
-                let bytes = self.memory.read_message(slot);
+        match (self.carrier, result.immediate, &self.memory) {
+            (Carrier::Immediate, Some(word), _) => Message::decode(word),
+            (Carrier::Send, None, Some(memory)) if result.bytes == Message::LEN => {
+                let bytes = memory.read_message(slot);
                 Message::from_bytes(bytes, state.machine.peer_is_big_endian())
             }
             _ => Err(ProtocolError::Length(result.bytes)),
@@ -535,10 +530,24 @@ impl StreamEngine {
     }
 
     fn process(&self, state: &mut State, message: Message) -> Result<(), ProtocolError> {
+        if let (Incoming::Inbox(inbox), Message::Data(bytes)) = (&self.queues.incoming, message)
+            && state.machine.unread_with(bytes) > inbox.readable()
+        {
+            // The Writes of a message come before it.
+            return Err(ProtocolError::Overrun("bytes"));
+        }
         if state.machine.apply(message)? == Event::Targets {
             let index = state.machine.next_target();
-            if state.machine.apply_target(self.memory.read_target(index))? {
-                self.memory.clear_target(index);
+            let target = match (&self.queues.incoming, &self.memory) {
+                (Incoming::Inbox(inbox), _) => read_list(inbox, index),
+                (_, Some(memory)) => memory.read_target(index),
+                (_, None) => return Ok(()),
+            };
+            if state.machine.apply_target(target)? {
+                match (&self.queues.incoming, &self.memory) {
+                    (Incoming::Inbox(inbox), _) => clear_list(inbox, index),
+                    (_, memory) => memory.iter().for_each(|memory| memory.clear_target(index)),
+                }
             }
         }
         Ok(())
@@ -599,6 +608,16 @@ impl StreamEngine {
             state.has_unreported_end = true;
         }
     }
+}
+
+/// Returns an entry of the list of targets that the provider keeps.
+fn read_list(inbox: &StreamInbox, index: usize) -> Span {
+    let entry = inbox.with_list(|list| list.as_chunks().0.get(index).copied());
+    entry.map_or_else(Span::default, Span::from_native)
+}
+
+fn clear_list(inbox: &StreamInbox, index: usize) {
+    inbox.with_list(|list| list.as_chunks_mut().0[index] = [0; Span::LEN]);
 }
 
 /// One of the two directions.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::config::StreamConfig;
 use crate::cm::{Adapter, ProviderKind};
 use crate::error::{PostErrorKind, StreamError};
-use crate::inflight::StreamInbox;
+use crate::inflight::{self, LIST, STREAM_KEY, StreamInbox};
 use crate::mr::{Region, RemoteRegion};
 use crate::proto::rsocket::{Carrier, Hello, Message, Settings, Span, TARGETS};
 use crate::qp::{CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig};
 use crate::types::Access;
 
 /// The offset of the ring in the exposed memory, the start of a cache line. The list of targets is before it.
-pub(super) const RING: usize = 64;
+pub(super) const RING: usize = inflight::RING as usize;
 
 /// The number of entries for the peer's list that can be in flight: that of control messages.
 pub(super) const ENTRIES: usize = 4;
@@ -21,12 +21,13 @@ pub(super) const ENTRIES: usize = 4;
 pub(super) struct StreamResources {
     pub(super) settings: Settings,
     pub(super) config: StreamConfig,
-    pub(super) memory: Memory,
+    /// None if the provider keeps what has come.
+    pub(super) memory: Option<Memory>,
     pub(super) queues: Queues,
     pub(super) queue_pair: QueuePair,
     /// The length up to which writes are inline.
     pub(super) inline: usize,
-    /// The provider frames messages itself: there is no ring to send from.
+    /// The provider frames messages itself, and keeps what has come: nothing is registered, and no ring is sent from.
     pub(super) frames: bool,
 }
 
@@ -63,10 +64,10 @@ impl StreamResources {
         let info = adapter.properties();
         let config = config.on(info)?;
         let carrier = if info.iwarp { Carrier::Send } else { Carrier::Immediate };
-        let (sends, receives) = (config.send_depth, config.receive_depth);
+        let (sends, receives) = (config.send_depth, config.receives(info));
         let frames = info.provider == ProviderKind::Soft;
-        // The soft provider copies what is short in any case: inline it would be copied once more.
-        let inline = if frames { 0 } else { config.inline };
+        // The soft provider frames data itself: only control messages are posted.
+        let inline = if frames { Span::LEN } else { config.inline };
         let queue_pair = QueuePairConfig::default()
             .send_depth(sends)
             .receive_depth(receives)
@@ -74,8 +75,10 @@ impl StreamResources {
             .receive_entries(1)
             .inline(inline)
             .credited();
+        let [send_buffer, receive_buffer] = config.buffers(info);
+        let half = u64::from(u32::try_from(receive_buffer / 2).unwrap_or(u32::MAX));
         let (queue_pair, incoming, initiator) = if frames {
-            let inbox = StreamInbox::new(receives, RING as u64);
+            let inbox = StreamInbox::new(receives, 2 * half);
             let sent = adapter.completion_queue(CompletionQueueConfig::default().depth(sends))?;
             (queue_pair.inbox(&inbox), Incoming::Inbox(inbox), sent)
         } else {
@@ -87,40 +90,36 @@ impl StreamResources {
         let queue_pair = adapter.queue_pair(queue_pair)?;
         let queues = Queues { incoming, initiator };
 
-        let [send_buffer, receive_buffer] = config.buffers(info);
-        let ring = if frames { 0 } else { send_buffer };
-        let outgoing = ring.next_multiple_of(Span::LEN);
-        let entries = outgoing + sends * Message::LEN;
-        let entries = entries.next_multiple_of(Span::LEN);
-        let incoming = entries + ENTRIES * Span::LEN;
-        let length = match carrier {
-            Carrier::Send if !frames => incoming + receives * Message::LEN,
-            Carrier::Send | Carrier::Immediate => incoming,
-        };
-        let exposed = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let exposed = adapter.register(RING + receive_buffer, exposed).await?;
-        let own = adapter.register(length, Access::LOCAL_WRITE).await?;
-
-        // The lengths are checked: they fit.
-        let span = |region: RemoteRegion| Span {
-            address: region.address(),
-            key: region.key().0,
-            length: region.len(),
-        };
-        let part = |range| exposed.remote_part(range).map_or_else(|_| Span::default(), span);
-        let settings = Settings {
+        let mut settings = Settings {
             carrier,
-            ring: part(RING..exposed.len()),
-            targets: Span { length: TARGETS as u32, ..part(0..TARGETS * Span::LEN) },
+            ring: Span {
+                address: inflight::RING,
+                key: STREAM_KEY,
+                length: u32::try_from(2 * half).unwrap_or(u32::MAX),
+            },
+            targets: Span { address: 0, key: STREAM_KEY, length: TARGETS as u32 },
             receives: u16::try_from(receives).unwrap_or(u16::MAX),
             send_ring: send_buffer,
             send_entries: sends,
             // On devices a write completes when the peer's device has received it, or siw may give a wrong answer.
             confirms: frames,
         };
-        let memory = Memory { exposed, own, outgoing, entries, incoming };
-        for slot in 0..if frames { 0 } else { receives } {
-            memory.post_receive(&queue_pair, carrier, slot)?;
+        let mut memory = None;
+        if !frames {
+            let registered = Memory::register(adapter, &settings, receive_buffer).await?;
+            let span = |region: RemoteRegion| Span {
+                address: region.address(),
+                key: region.key().0,
+                length: region.len(),
+            };
+            let exposed = &registered.exposed;
+            let part = |range| exposed.remote_part(range).map_or_else(|_| Span::default(), span);
+            settings.ring = part(RING..exposed.len());
+            settings.targets = Span { length: TARGETS as u32, ..part(0..LIST) };
+            for slot in 0..receives {
+                registered.post_receive(&queue_pair, carrier, slot)?;
+            }
+            memory = Some(registered);
         }
         Ok(Self { settings, config, memory, queues, queue_pair, inline, frames })
     }
@@ -135,6 +134,26 @@ pub(super) const NO_PLACE: PostErrorKind =
     PostErrorKind::InsufficientResources("the memory of the stream has no place for the message");
 
 impl Memory {
+    /// Registers the memory of a stream on a device.
+    async fn register(
+        adapter: &Adapter,
+        settings: &Settings,
+        receive_buffer: usize,
+    ) -> Result<Self, StreamError> {
+        let Settings { carrier, send_ring, send_entries, receives, .. } = *settings;
+        let outgoing = send_ring.next_multiple_of(Span::LEN);
+        let entries = (outgoing + send_entries * Message::LEN).next_multiple_of(Span::LEN);
+        let incoming = entries + ENTRIES * Span::LEN;
+        let length = match carrier {
+            Carrier::Send => incoming + usize::from(receives) * Message::LEN,
+            Carrier::Immediate => incoming,
+        };
+        let exposed = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let exposed = adapter.register(RING + receive_buffer, exposed).await?;
+        let own = adapter.register(length, Access::LOCAL_WRITE).await?;
+        Ok(Self { exposed, own, outgoing, entries, incoming })
+    }
+
     pub(super) fn post_receive(
         &self,
         queue_pair: &QueuePair,
@@ -179,12 +198,17 @@ impl Memory {
 }
 
 impl Incoming {
-    /// Returns whether nothing has come.
+    /// Returns whether no message has come.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Receives(queue) => queue.is_empty(),
             Self::Inbox(inbox) => inbox.is_empty() && !inbox.has_unprocessed(),
         }
+    }
+
+    /// Returns whether the provider has bytes that can be read.
+    pub(super) fn has_bytes(&self) -> bool {
+        matches!(self, Self::Inbox(inbox) if inbox.readable() > 0)
     }
 
     /// Notes that what follows from the messages has been processed.

@@ -91,27 +91,6 @@ impl Block {
         }
     }
 
-    /// Returns the pages that lie in the range to the system: their bytes are 0 from then on. A block without pages of
-    /// its own keeps its bytes.
-    ///
-    /// # Safety
-    /// There is no reference to these bytes.
-    pub(super) unsafe fn discard(&self, range: Range<usize>) {
-        if !matches!(self.origin, Origin::Pages) {
-            return;
-        }
-        let page = pages::size();
-        // The block starts with a page.
-        let (first, end) = (range.start.next_multiple_of(page), range.end.min(self.length) / page * page);
-        if first < end {
-            // SAFETY: the range is within the block.
-            let start = unsafe { self.start.add(first) };
-            // SAFETY: these are whole pages of a private mapping, to whose bytes no reference exists, by the caller's
-            // promise.
-            unsafe { pages::discard(start, end - first) };
-        }
-    }
-
     /// Returns the layout of the allocation of a block of the heap. The alignment of a word lets calloc(3) allocate it,
     /// which need not clear memory that is new.
     fn layout(length: usize) -> Option<Layout> {
@@ -185,23 +164,6 @@ pub(super) mod pages {
         // It cannot fail: a mapping that is removed as a whole needs no further one.
         // SAFETY: the caller's.
         unsafe { libc::munmap(start.as_ptr().cast(), length) };
-    }
-
-    pub(in crate::memory) fn size() -> usize {
-        // SAFETY: the call has no preconditions.
-        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        // It cannot fail.
-        usize::try_from(size).unwrap_or(1 << 16)
-    }
-
-    /// Replaces pages by ones that are 0, and that are there once they are used (`MADV_DONTNEED`).
-    ///
-    /// # Safety
-    /// The range is whole pages of a mapping of [`map`], to whose bytes there is no reference.
-    pub(in crate::memory) unsafe fn discard(start: NonNull<u8>, length: usize) {
-        // If it fails, since the program has locked its memory, the bytes stay as they are.
-        // SAFETY: the caller's.
-        unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
     }
 
     /// Gives child processes zeroes in place of these pages (`MADV_WIPEONFORK`). The pages stay in place there, so that the

@@ -285,16 +285,6 @@ impl Shared {
         self.0.length
     }
 
-    /// Returns the pages that lie in the range to the system. Their bytes may be 0 from then on.
-    pub(crate) fn discard(&self, range: std::ops::Range<usize>) {
-        if self.0.is_frozen() {
-            return;
-        }
-        // SAFETY: the bytes of shared memory are only copied in and out, by atomic accesses and by system calls: there is no
-        // reference to them unless it is frozen. A copy may find zeroes as it may find the bytes of any other writer.
-        unsafe { self.0.memory.block.discard(range) }
-    }
-
     /// Converts into an exclusive handle, if no other handle is left.
     pub(crate) fn try_own(mut self) -> Result<Owned, Self> {
         // `get_mut` synchronises with the drop of the other handles, so their writes are visible.

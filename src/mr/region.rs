@@ -15,7 +15,6 @@ use super::{check_length, maybe_blocking};
 use crate::backend::{Adapter, Registration};
 use crate::error::{RegisterError, RegisterFromError, WordError};
 use crate::memory::{Owned, OwnedMemory, Returned, Shared, Slice};
-use crate::provider::info::ProviderKind;
 use crate::sync::RwLock;
 use crate::types::{Access, RemoteKey, TooShort};
 
@@ -321,14 +320,6 @@ impl Region {
     /// Returns `true` if the memory can be accessed by its key.
     pub fn is_registered(&self) -> bool {
         self.inner.current.read().is_valid()
-    }
-
-    /// Returns the pages that lie in the range to the system, if no device uses the memory. Their bytes may be 0 from
-    /// then on.
-    pub(crate) fn discard(&self, range: Range<usize>) {
-        if self.inner.adapter.info().provider == ProviderKind::Soft {
-            self.inner.memory.discard(range);
-        }
     }
 
     /// Returns whether the region belongs to the adapter with this domain.

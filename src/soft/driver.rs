@@ -360,11 +360,9 @@ impl<O: Observer> Driver<O> {
             self.is_starved = false;
             self.path_timeout.received_before(reads);
         }
-        let mut wakes = WakeList::default();
-        receiver.shrink(&mut wakes);
+        receiver.shrink();
         let has_heard = receiver.heard;
         drop(receiver);
-        wakes.wake_all();
         match (tick, self.connection.role) {
             (Tick::Rest, _) => {}
             (Tick::Nudge, _) if has_heard => {}

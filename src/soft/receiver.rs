@@ -23,7 +23,7 @@ use tracing::trace;
 use super::connection::{ConnectionShared, Socket};
 use super::memory::{Binding, Intent};
 use super::receive_queue::{Interrupted, Receive};
-use crate::inflight::{self, Completed, Note, Payload, Ticket, WORD, WakeList};
+use crate::inflight::{self, Completed, Note, Payload, STREAM_KEY, Ticket, WORD, WakeList};
 use crate::memory::Target;
 use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
@@ -36,7 +36,9 @@ use crate::wire::rdmap::{Opcode, Terminate};
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
 use message::StreamSide;
-use placement::{Announced, Content, Control, Destination, OnComplete, Place, offset, place_in};
+use placement::{
+    Announced, Content, Control, Destination, OnComplete, Place, offset, place_in, stream_place,
+};
 use reader::Reads;
 use turn::{Stop, Turn, TurnOutcome, cost_of, reject};
 
@@ -240,8 +242,9 @@ impl Receiver {
                 Ok(read)
             })
         };
-        if let Some(stream) = &self.stream {
+        if let Some(stream) = &mut self.stream {
             stream.expect_large(self.ahead.expects_large());
+            stream.came(turn.wakes);
         }
         match outcome {
             Ok(read) => Some(TurnOutcome {
@@ -273,17 +276,9 @@ impl Receiver {
         self.frame.park();
     }
 
-    /// Releases memory of an unfinished frame, and of a byte stream without Writes. Called at each tick.
-    pub(crate) fn shrink(&mut self, wakes: &mut WakeList) {
+    /// Releases memory of an unfinished frame. Called at each tick.
+    pub(crate) fn shrink(&mut self) {
         self.frame.shrink();
-        if let Some(stream) = &mut self.stream {
-            stream.tick(wakes);
-        }
-    }
-
-    /// Returns the end of the last Write to the ring of a byte stream.
-    pub(super) fn ring_end(&self) -> Option<u64> {
-        self.stream.as_ref()?.ring_end
     }
 
     /// Returns the size of the memory that is kept for a part of a frame, and for bytes that were read ahead.
@@ -379,15 +374,27 @@ impl Receiver {
                 end.unwrap_or(self.ahead.headers(true))
             }
         };
+        let mut is_staged = false;
+        if let State::Payload { destination: Destination::Stream(to), left: left @ 1.., .. } = self.state
+            && room.as_ref().is_none_or(|room| room.takes(stream_place(to), left) == 0)
+        {
+            if let Some(length) = self.read_to_stream(socket, to, left, most)? {
+                return Ok(length);
+            }
+            // Bytes that are not the next ones of the stream are copied to their place.
+            is_staged = true;
+        }
         let staging = self.staging.room(most);
         let length = match &self.state {
-            State::Payload { destination, left: left @ 1.., .. } => {
+            State::Payload { destination, left: left @ 1.., .. } if !is_staged => {
                 let mut asked = *left + staging.len();
                 let direct = destination.direct(room.as_deref(), *left);
                 let valid;
                 let remote;
+                let nothing = Payload::new();
                 let behind = match destination {
                     Destination::Local(parts) => parts,
+                    Destination::Stream(_) => &nothing,
                     // Checked again at every read: the memory may have been deregistered within the frame.
                     Destination::Remote { access, place } => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
@@ -401,8 +408,8 @@ impl Receiver {
                     targets.push(room.target(direct));
                 }
                 if direct > 0 && direct < *left {
-                    // The reader comes back for the rest, which would be copied if it were placed in the
-                    // ring.
+                    // The reader comes back for the rest, which would be copied once more if it were placed in
+                    // a chunk.
                     asked = direct;
                 } else {
                     targets.extend(behind.iter().map(Target::Memory));
@@ -422,16 +429,51 @@ impl Receiver {
         };
         self.account_for_bytes(length);
         let direct = match self.state {
-            State::Payload { .. } => self.placed(length, room, StreamRoom::fill),
+            State::Payload { .. } if !is_staged => self.placed(length, room, StreamRoom::fill),
             State::Gather => {
                 let direct = length.min(self.frame.missing().len());
                 self.frame.filled(direct);
                 direct
             }
-            State::Header | State::Control { .. } => 0,
+            State::Header | State::Control { .. } | State::Payload { .. } => 0,
         };
         self.staging.filled(length - direct);
         Ok(length)
+    }
+
+    /// Reads the rest of the current payload, which is for a stream, and what is behind it. `None` if its bytes are not the next ones of
+    /// the stream.
+    fn read_to_stream(
+        &mut self,
+        socket: &Socket,
+        to: u64,
+        left: usize,
+        most: usize,
+    ) -> Result<Option<usize>, Stop> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        let staging = self.staging.room(most);
+        let read = stream.write_from(to, left, |spare| {
+            let room = spare.len();
+            let mut targets: smallvec::SmallVec<[Target<'_>; 2]> = smallvec::SmallVec::new();
+            targets.push(Target::Bytes(spare));
+            let mut asked = room;
+            if room == left {
+                asked += staging.len();
+                targets.push(Target::Bytes(staging));
+            }
+            let outcome = socket.read(&mut targets, asked);
+            (*outcome.as_ref().unwrap_or(&0).min(&room), outcome)
+        });
+        let Some(outcome) = read else { return Ok(None) };
+        let length = outcome?;
+        self.account_for_bytes(length);
+        let placed = length.min(left);
+        if let State::Payload { destination, left, .. } = &mut self.state {
+            *left -= placed;
+            destination.shrink(placed);
+        }
+        self.staging.filled(length - placed);
+        Ok(Some(length))
     }
 
     /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
@@ -530,7 +572,7 @@ impl Receiver {
     /// Copies the payload of a frame, whose header has `consumed` bytes, to its place.
     #[inline]
     fn place(
-        &self,
+        &mut self,
         place: Place,
         payload: &[u8],
         consumed: usize,
@@ -538,7 +580,7 @@ impl Receiver {
     ) -> Result<(), Terminate> {
         match place {
             Place::Receive(offset) => self.place_in_receive(offset, payload),
-            Place::Memory(destination) => place_in(&destination, payload, room)
+            Place::Memory(destination) => place_in(&destination, payload, room, &mut self.stream)
                 .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
         }
         Ok(())
@@ -563,7 +605,8 @@ impl Receiver {
         };
         let taken = self.staging.unread().len().min(*left);
         if taken > 0 {
-            let placed = place_in(destination, &self.staging.unread()[..taken], &mut turn.room);
+            let unread = &self.staging.unread()[..taken];
+            let placed = place_in(destination, unread, &mut turn.room, &mut self.stream);
             placed.map_err(|terminate| terminate.with_header(&self.header))?;
             destination.shrink(taken);
             *left -= taken;
@@ -692,12 +735,14 @@ impl Receiver {
             Segment::Write { .. } if length == 0 => {
                 (Place::Memory(Destination::Local(Payload::new())), OnComplete::Nothing)
             }
+            Segment::Write { stag: STREAM_KEY, to } if self.stream.is_some() => {
+                let begun = self.stream.as_mut().map_or(Ok(()), |stream| stream.begin_write(to, length));
+                begun.map_err(named)?;
+                (Place::Memory(Destination::Stream(to)), OnComplete::Nothing)
+            }
             Segment::Write { stag, to } => {
                 let ConnectionShared { keys, number, .. } = &*self.connection;
                 let grant = keys.resolve((stag, to), length, Intent::Write, *number).map_err(named)?;
-                if let Some(stream) = &mut self.stream {
-                    stream.begin_write(to, length);
-                }
                 let place = RemoteAddress { key: stag, address: to };
                 (Place::Memory(Destination::Remote { access: grant.access, place }), OnComplete::Nothing)
             }

@@ -137,16 +137,6 @@ impl ConnectionShared {
         }
     }
 
-    /// Calls `act` with the end of the last Write to the ring if the peer is writing nothing. No payload is
-    /// placed during the call.
-    pub(crate) fn if_quiet(&self, act: &mut dyn FnMut(Option<u64>)) {
-        let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
-        let receiver = reader.receiver();
-        if receiver.at_boundary() {
-            act(receiver.ring_end());
-        }
-    }
-
     /// Returns the progress of the connection. `None` if it has ended.
     pub(crate) fn progress(&self) -> Option<Progress> {
         let received = self.reader.get().and_then(Weak::upgrade)?.receiver().received;

@@ -11,8 +11,12 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::{RdmaStream, StreamConfig};
 
+use crate::stream::soft::hello;
+
 /// The length of a frame that is large.
 const LARGE: usize = 20_000;
+/// A message that says nothing.
+const KEEPALIVE: u32 = 7 << 29 | 1;
 /// The peer sends no more.
 const SHUTDOWN: u32 = 7 << 29 | 2;
 
@@ -29,17 +33,12 @@ impl Ends {
     async fn new() -> Self {
         let listener = listening(&adapter(), &StreamConfig::default());
         let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
-        let mut hello = vec![0; 40];
-        hello[0] = 1;
-        hello[2..4].copy_from_slice(&100_u16.to_be_bytes());
-        hello[23] = 2;
-        hello[39] = 64;
-        raw.say(&Start::peer_to_peer(16, 16).data(&hello).encode(REQUEST_KEY)).await;
+        raw.say(&Start::peer_to_peer(16, 16).data(&hello()).encode(REQUEST_KEY)).await;
         let Start { data, .. } = raw.start_frame(REPLY_KEY).await;
         let address = u64::from_be_bytes(data[24..32].try_into().expect("8 bytes"));
         let key = u32::from_be_bytes(data[32..36].try_into().expect("4 bytes"));
         // An empty message: a keepalive.
-        raw.post(&send(1, &(7_u32 << 29 | 1).to_le_bytes())).await;
+        raw.post(&send(1, &KEEPALIVE.to_le_bytes())).await;
         let (stream, _) = within(listener.accept()).await.expect("accepted");
         let mut ends = Self { raw, stream, ring: (key, address), sends: 1 };
         ends.write(0, &[1; LARGE]).await;
@@ -100,6 +99,76 @@ async fn bytes_for_another_place_wait() {
     let mut bytes = vec![0; LARGE + 100];
     within(ends.stream.read_exact(&mut bytes)).await.expect("read");
     assert!(bytes[..100] == [2; 100] && bytes[100..] == [3; LARGE]);
+}
+
+// What arrived before a loss is delivered before the error, also of a message that never ends, and of a frame (IO-02).
+#[tokio::test]
+async fn unfinished_message_is_delivered_before_the_loss() {
+    for waits in [false, true] {
+        let mut ends = Ends::new().await;
+        ends.write(LARGE, &pattern(0, LARGE)).await;
+        ends.write(2 * LARGE, &pattern(LARGE, 100)).await;
+        ends.handled().await;
+        let (key, address) = ends.ring;
+        let frame =
+            fpdu(&write(key, address + (2 * LARGE + 100) as u64, &pattern(LARGE + 100, LARGE)), false);
+        let Ends { mut raw, mut stream, .. } = ends;
+        let mut bytes = vec![0; 2 * LARGE];
+        if waits {
+            within(stream.read_exact(&mut bytes[..LARGE + 100])).await.expect("arrived");
+        }
+        raw.say(&frame[..10_000]).await;
+        if waits {
+            within(stream.read_exact(&mut bytes[LARGE + 100..LARGE + 5000])).await.expect("arrived");
+        }
+        raw.reset();
+        let mut all = if waits { bytes[..LARGE + 5000].to_vec() } else { Vec::new() };
+        within(stream.read_to_end(&mut all)).await.expect_err("lost");
+        assert!(all.len() >= LARGE + 100 && all == pattern(0, all.len()), "{} bytes", all.len());
+    }
+}
+
+// A reader is woken for the part of a frame that has come.
+#[tokio::test]
+async fn a_frame_is_read_as_it_comes() {
+    let Ends { mut raw, mut stream, ring: (key, address), .. } = Ends::new().await;
+    let frame = fpdu(&write(key, address + LARGE as u64, &pattern(0, LARGE)), false);
+    for (part, read) in [(&frame[..8000], 0..5000), (&frame[8000..12_000], 5000..10_000)] {
+        let mut bytes = vec![0; 5000];
+        let mut reading = Box::pin(stream.read_exact(&mut bytes));
+        assert!(poll_once(&mut reading).is_pending(), "not there yet");
+        raw.say(part).await;
+        within(reading).await.expect("read");
+        assert!(bytes == pattern(read.start, 5000));
+    }
+}
+
+// A message tells of bytes that were written before it.
+#[tokio::test]
+async fn message_without_its_bytes_ends_the_stream() {
+    let mut ends = Ends::new().await;
+    ends.write(LARGE, &[2; 10]).await;
+    ends.announce(11).await;
+    let mut bytes = Vec::new();
+    let error = within(ends.stream.read_to_end(&mut bytes)).await.expect_err("a violation");
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+}
+
+// What is not free is refused: behind the ring, across its end, over bytes that are unread, and with gaps without end.
+#[tokio::test]
+async fn writes_beyond_the_grant_end_the_connection() {
+    let ring = 2 << 20;
+    for place in [ring - 1, ring, LARGE + 1] {
+        let mut ends = Ends::new().await;
+        ends.write(LARGE, &[2; 2]).await;
+        ends.write(place, &[2; 2]).await;
+        assert_eq!(ends.raw.last_words().await, Some((1, 1, 1)), "at {place}");
+    }
+    let mut ends = Ends::new().await;
+    for gap in 0..200 {
+        ends.write(LARGE + 1 + 2 * gap, &[2]).await;
+    }
+    assert_eq!(ends.raw.last_words().await, Some((1, 1, 1)), "gaps");
 }
 
 // The reader goes first, and is not waited for when it does not come.

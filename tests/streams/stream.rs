@@ -4,7 +4,7 @@
 
 mod memory;
 mod sends;
-mod soft;
+pub(crate) mod soft;
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
@@ -247,7 +247,7 @@ async fn loss_error_with_reason_follows_arrived_data() {
 // IO-06: a writer that nobody reads waits, and goes on when somebody does.
 #[tokio::test]
 async fn a_writer_waits_for_the_reader() {
-    // The peer grants this much before anybody looks at it: half of its ring.
+    // The peer grants this much before anybody looks at it: half of its ring on a device.
     for (config, granted) in [(StreamConfig::default(), 1 << 16), (small(), 1024)] {
         let (mut left, mut right) = streams_with(&adapter(), &config, &config).await;
         let mut written = 0;
@@ -266,7 +266,7 @@ async fn a_writer_waits_for_the_reader() {
             }
             let Poll::Ready(count) = count else { break };
             written += count.expect("written");
-            assert!(written < 1 << 20, "somebody takes it all");
+            assert!(written < 4 << 20, "somebody takes it all");
         }
         assert!(written >= granted, "{written} bytes");
         let mut read = vec![0; written];

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, Source, State, StreamEngine};
 use crate::error::PostErrorKind;
-use crate::io::resources::{ENTRIES, NO_PLACE};
+use crate::io::resources::{ENTRIES, Memory, NO_PLACE};
 use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Message, Span, Transfer};
 use crate::provider::stream::{StreamMessage, Streamed};
@@ -52,7 +52,7 @@ impl StreamEngine {
             let mut place = at;
             for part in parts {
                 // The place is in bounds: `Machine::room` has returned at least this length.
-                let _ = self.memory.own.write(place, part);
+                let _ = self.memory()?.own.write(place, part);
                 place += part.len();
             }
         }
@@ -67,15 +67,28 @@ impl StreamEngine {
     }
 
     pub(super) fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {
-        let target = control.target.map(|(entry, place)| {
-            let start = self.memory.entries + state.entries * Span::LEN;
-            state.entries = (state.entries + 1) % ENTRIES;
-            // The places are in bounds.
-            let _ = self.memory.own.write(start, &entry);
-            (Source::Own(start..start + Span::LEN), place)
-        });
         let options = signaled_options(state, CONTROL);
-        self.post(state, target, control.message, options)
+        let Some((entry, place)) = control.target else {
+            return self.post(state, None, control.message, options);
+        };
+        if self.inline >= Span::LEN {
+            return self.post(state, Some((Source::Inline(&[&entry]), place)), control.message, options);
+        }
+        let memory = self.memory()?;
+        let start = memory.entries + state.entries * Span::LEN;
+        state.entries = (state.entries + 1) % ENTRIES;
+        // The places are in bounds.
+        let _ = memory.own.write(start, &entry);
+        let source = Source::Own(start..start + Span::LEN);
+        self.post(state, Some((source, place)), control.message, options)
+    }
+
+    /// Returns the registered memory.
+    ///
+    /// # Errors
+    /// There is none: the provider frames messages itself.
+    fn memory(&self) -> Result<&Memory, PostErrorKind> {
+        self.memory.as_ref().ok_or(NO_PLACE)
     }
 
     /// Posts a write of nothing, whose completion covers the unsignaled transfers before it.
@@ -117,7 +130,7 @@ impl StreamEngine {
         let to = RemoteRegion::new(to.address, RemoteKey(to.key), to.length);
         match source {
             Source::Own(range) => {
-                let slice = self.memory.own.slice(range).map_err(|_| NO_PLACE)?;
+                let slice = self.memory()?.own.slice(range).map_err(|_| NO_PLACE)?;
                 queue_pair.write_with(slice, &to, options).map(drop).map_err(|error| error.kind)
             }
             Source::Inline([]) => {
@@ -138,11 +151,12 @@ impl StreamEngine {
         if self.inline >= Message::LEN {
             return queue_pair.send_inline(&[&message.to_bytes()], options).map(drop);
         }
-        let start = self.memory.outgoing + state.messages * Message::LEN;
+        let memory = self.memory()?;
+        let start = memory.outgoing + state.messages * Message::LEN;
         state.messages = (state.messages + 1) % self.config.send_depth;
         // The places are in bounds.
-        let _ = self.memory.own.write(start, &message.to_bytes());
-        let slice = self.memory.own.slice(start..start + Message::LEN);
+        let _ = memory.own.write(start, &message.to_bytes());
+        let slice = memory.own.slice(start..start + Message::LEN);
         let slice = slice.map_err(|_| NO_PLACE)?;
         queue_pair.send_with(slice, options).map(drop).map_err(|error| error.kind)
     }

@@ -8,7 +8,8 @@ use tokio::io::{Interest, ReadBuf, Ready};
 
 use super::{Confirmation, Side, State, StreamEngine};
 use crate::error::StreamBroken;
-use crate::io::resources::RING;
+use crate::inflight::StreamInbox;
+use crate::io::resources::{Incoming, RING};
 use crate::proto::rsocket::Span;
 use crate::provider::stream::{Progress, StreamRoom};
 use crate::provider::work::RemoteAddress;
@@ -107,7 +108,7 @@ impl StreamEngine {
     /// whether there were any.
     fn read_now(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
         let Some(Span { address, key, length }) = state.machine.next_place() else { return false };
-        if state.ended.is_some() {
+        if state.ended.is_some() || self.queues.incoming.has_bytes() {
             return false;
         }
         let most = usize::try_from(length).unwrap_or(usize::MAX);
@@ -115,7 +116,7 @@ impl StreamEngine {
         let spins = state.spins[Side::Reader as usize].is_spinning();
         self.queue_pair.provider().read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
         let filled = room.filled();
-        state.machine.read_early(filled);
+        state.machine.read(filled);
         filled > 0
     }
 
@@ -126,25 +127,55 @@ impl StreamEngine {
         collected: bool,
     ) -> Option<io::Result<()>> {
         let before = into.remaining();
-        for part in state.machine.unread_parts() {
-            let length = part.len().min(into.remaining());
-            // The ring is in bounds.
-            let _ = self.memory.exposed.read_to(RING + part.start, length, into);
+        match (&self.queues.incoming, &self.memory) {
+            (Incoming::Inbox(inbox), _) => inbox.peek(into, unread_of(state, inbox)),
+            (_, memory) => {
+                for part in state.machine.unread_parts() {
+                    let length = part.len().min(into.remaining());
+                    // The ring is in bounds.
+                    memory.iter().for_each(|memory| {
+                        let _ = memory.exposed.read_to(RING + part.start, length, into);
+                    });
+                }
+            }
         }
-        let has_data = into.remaining() < before || before == 0 && !state.machine.unread().is_empty();
+        let has_data = into.remaining() < before || before == 0 && self.has_unread(state);
         if has_data { Some(Ok(())) } else { end_of_read(state, collected) }
     }
 
-    /// Copies unread bytes to `into`. Returns whether there were any.
+    /// Returns whether bytes can be read.
+    pub(super) fn has_unread(&self, state: &State) -> bool {
+        match &self.queues.incoming {
+            Incoming::Inbox(inbox) => unread_of(state, inbox) > 0,
+            Incoming::Receives(_) => !state.machine.unread().is_empty(),
+        }
+    }
+
+    /// Moves unread bytes to `into`. Returns whether there were any.
     fn copy_out(&self, state: &mut State, into: &mut ReadBuf<'_>) -> bool {
         let before = into.remaining();
-        while into.remaining() > 0 {
-            let unread = state.machine.unread();
-            let length = unread.len().min(into.remaining());
-            if length == 0 || self.memory.exposed.read_to(RING + unread.start, length, into).is_err() {
-                break;
+        match (&self.queues.incoming, &self.memory) {
+            (Incoming::Inbox(inbox), _) => {
+                // A reader that always finds bytes takes the messages behind them, too.
+                if !inbox.is_empty() {
+                    self.collect(state, Side::Reader);
+                }
+                let unread = unread_of(state, inbox);
+                if unread > 0 {
+                    state.machine.read(inbox.read(into, unread));
+                }
             }
-            state.machine.consume(length);
+            (_, None) => {}
+            (_, Some(memory)) => {
+                while into.remaining() > 0 {
+                    let unread = state.machine.unread();
+                    let length = unread.len().min(into.remaining());
+                    if length == 0 || memory.exposed.read_to(RING + unread.start, length, into).is_err() {
+                        break;
+                    }
+                    state.machine.read(length);
+                }
+            }
         }
         let read = into.remaining() < before;
         if read {
@@ -208,7 +239,7 @@ impl StreamEngine {
     pub(super) fn is_ready(&self, state: &State, side: Side, collected: bool) -> Option<()> {
         let machine = &state.machine;
         let (now, ended) = match side {
-            Side::Reader => (!machine.unread().is_empty(), machine.is_peer_done()),
+            Side::Reader => (self.has_unread(state), machine.is_peer_done()),
             Side::Writer => {
                 let takes = || !self.frames || self.queue_pair.provider().takes_messages(&self.completed);
                 let has_room = machine.room(usize::MAX) > 0 && takes();
@@ -329,6 +360,17 @@ impl StreamEngine {
 /// Returns the error of a write that cannot succeed any longer.
 fn broken_pipe(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, why)
+}
+
+/// Returns the number of bytes in the inbox that can be read: all that have come. While messages wait, only those that a message
+/// has announced, so that the credits of a reader keep pace with it; and nothing behind the end of file.
+fn unread_of(state: &State, inbox: &StreamInbox) -> usize {
+    let readable = inbox.readable();
+    if inbox.is_empty() && !state.machine.is_peer_done() {
+        readable
+    } else {
+        readable.min(state.machine.unread_with(0))
+    }
 }
 
 /// Returns the outcome of a read if there is nothing to be read; `None` if data may still come.

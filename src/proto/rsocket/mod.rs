@@ -289,19 +289,19 @@ impl Machine {
         (unread == 0).then(|| Span { address, length: end.saturating_sub(early), ..ring })
     }
 
-    /// Returns whether messages have announced all bytes of the ring that are before this address.
-    pub(crate) fn is_announced(&self, end: u64) -> bool {
-        let Receiving { at, unread, .. } = self.receiving;
-        let ring = 2 * u64::from(self.settings.half());
-        let offset = end.wrapping_sub(self.settings.ring.address);
-        u64::from(at + unread) % ring == offset % ring
+    /// Returns the number of bytes that are announced and unread when the peer has announced so many more.
+    pub(crate) fn unread_with(&self, more: u32) -> usize {
+        let Receiving { unread, early, .. } = self.receiving;
+        (unread as usize + more as usize).saturating_sub(early as usize)
     }
 
-    /// Notes that `length` bytes at [`next_place`](Self::next_place) have been read. They are free when a message has
-    /// announced them.
-    pub(crate) fn read_early(&mut self, length: usize) {
+    /// Notes that the next `length` bytes have been read. Those that no message has announced yet are free when one has.
+    pub(crate) fn read(&mut self, length: usize) {
         // There were no more than were granted.
-        self.receiving.early += u32::try_from(length).unwrap_or(u32::MAX);
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let announced = length.min(self.receiving.unread);
+        self.free(announced);
+        self.receiving.early = self.receiving.early.saturating_add(length - announced);
         self.settle_early();
     }
 
@@ -552,12 +552,6 @@ impl Machine {
         let length = 2 * self.settings.half();
         let end = (at + unread).min(length);
         [at as usize..end as usize, 0..(unread - (end - at)) as usize]
-    }
-
-    /// Frees the first `length` bytes of [`unread`](Self::unread), which have been read.
-    pub(crate) fn consume(&mut self, length: usize) {
-        debug_assert!(length <= self.unread().len());
-        self.free(u32::try_from(length).unwrap_or(u32::MAX).min(self.receiving.unread));
     }
 
     fn free(&mut self, length: u32) {

@@ -145,7 +145,7 @@ impl Side {
             assert_eq!(self.ring[place], byte(self.read), "byte {}", self.read);
             self.read += 1;
         }
-        self.machine.consume(part.len());
+        self.machine.read(part.len());
         part.len()
     }
 }
@@ -550,29 +550,22 @@ fn bytes_can_be_read_before_their_message() {
     let [Side { mut machine, .. }, _] = sides(own, own);
     let next = machine.next_place().expect("nothing is unread");
     assert_eq!((next.address, next.length), (0x1000, 100), "the half that is granted");
-    assert!(
-        machine.is_announced(0x1000)
-            && machine.is_announced(0x1000 + 200)
-            && !machine.is_announced(0x1000 + 30)
-    );
-    machine.read_early(30);
-    assert!(!machine.is_announced(0x1000 + 30), "no message has come");
+    machine.read(30);
     let next = machine.next_place().expect("no message has come");
     assert_eq!((next.address, next.length), (0x1000 + 30, 70));
     machine.apply(Message::Data(20)).expect("granted");
     assert!(machine.unread().is_empty(), "all of it has been read");
     machine.apply(Message::Data(50)).expect("granted");
-    assert_eq!(machine.unread(), 30..70);
-    assert!(machine.is_announced(0x1000 + 70) && !machine.is_announced(0x1000 + 71));
+    assert_eq!((machine.unread(), machine.unread_with(10)), (30..70, 50));
     assert_eq!(machine.next_place(), None, "these come first");
-    machine.consume(40);
+    machine.read(40);
     assert_eq!(machine.next_place().map(|next| (next.address, next.length)), Some((0x1000 + 70, 30)));
-    machine.read_early(30);
+    machine.read(30);
     assert_eq!(machine.next_place().map(|next| next.length), Some(0), "no more is granted yet");
     machine.apply(Message::Data(30)).expect("granted");
     machine.control().expect("it grants the other half");
     machine.control().expect("it grants the first half again");
-    machine.read_early(100);
+    machine.read(100);
     let next = machine.next_place().expect("no message has come");
     assert_eq!(
         (next.address, next.length),

@@ -11,9 +11,6 @@ use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Terminate;
 
-/// The number of ticks of the path timeout without a Write, at least, after which a byte stream returns
-/// memory.
-const TICKS_TO_REST: u8 = 2;
 /// The longest end of a message that is read with its last large frame: it is copied.
 const LONGEST_TAIL: usize = 4096;
 /// The size of the frame of the Send that ends a message.
@@ -24,27 +21,70 @@ pub(super) struct StreamSide {
     inbox: Arc<StreamInbox>,
     /// The Send that is arriving.
     word: [u8; WORD],
-    /// The end of the last Write to the ring.
-    pub(super) ring_end: Option<u64>,
     /// The frames of the messages.
     pub(super) shape: Shape,
-    /// The number of ticks until a stream without Writes returns memory; 0 if it has.
-    ticks_to_rest: u8,
+    /// Bytes have come that no task was woken for.
+    came: bool,
 }
 
 impl StreamSide {
     pub(super) fn new(inbox: Arc<StreamInbox>) -> Self {
-        Self { inbox, word: [0; WORD], ring_end: None, shape: Shape::default(), ticks_to_rest: 0 }
+        Self { inbox, word: [0; WORD], shape: Shape::default(), came: false }
     }
 
-    /// Records the begin of a Write of `length` bytes to the offset `to`.
+    /// Begins a Write of `length` bytes, at least one, to the offset `to`.
+    ///
+    /// # Errors
+    /// The Terminate for a peer to which that place was not granted.
     #[inline]
-    pub(super) fn begin_write(&mut self, to: u64, length: usize) {
-        if to >= self.inbox.ring() {
-            self.ring_end = Some(to.wrapping_add(length as u64));
-        }
+    pub(super) fn begin_write(&mut self, to: u64, length: usize) -> Result<(), Terminate> {
+        self.inbox.check(to, length).map_err(|_| Terminate::BOUNDS_TAGGED)?;
         self.shape.begin(length);
-        self.ticks_to_rest = TICKS_TO_REST;
+        Ok(())
+    }
+
+    /// Takes payload of a Write that has [begun](Self::begin_write).
+    ///
+    /// # Errors
+    /// The Terminate for a peer that leaves too many gaps.
+    pub(super) fn write(&mut self, to: u64, payload: &[u8]) -> Result<(), Terminate> {
+        self.came = true;
+        self.inbox.write(to, payload).map_err(|_| Terminate::BOUNDS_TAGGED)
+    }
+
+    /// Takes a whole Write.
+    ///
+    /// # Errors
+    /// As [`begin_write`](Self::begin_write) and [`write`](Self::write).
+    #[inline]
+    pub(super) fn take_write(&mut self, to: u64, payload: &[u8]) -> Result<(), Terminate> {
+        self.came = true;
+        self.shape.begin(payload.len());
+        self.inbox.take_write(to, payload).map_err(|_| Terminate::BOUNDS_TAGGED)
+    }
+
+    /// Takes payload of a Write that has [begun](Self::begin_write) from `read`: [`StreamInbox::write_from`].
+    pub(super) fn write_from<R>(
+        &mut self,
+        to: u64,
+        length: usize,
+        read: impl FnOnce(&mut [u8]) -> (usize, R),
+    ) -> Option<R> {
+        self.came = true;
+        self.inbox.write_from(to, length, read)
+    }
+
+    /// Counts bytes that have gone to the room of the reader.
+    pub(super) fn skip(&self, length: usize) {
+        self.inbox.skip(length);
+    }
+
+    /// Collects the wakers of the tasks that wait for bytes, if any have come.
+    #[inline]
+    pub(super) fn came(&mut self, wakes: &mut WakeList) {
+        if std::mem::take(&mut self.came) {
+            self.inbox.came(wakes);
+        }
     }
 
     /// Notes whether the next frames are likely to be large, for the reader of the stream.
@@ -74,16 +114,6 @@ impl StreamSide {
     pub(super) fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Terminate> {
         self.shape.end();
         if self.inbox.deliver(send, wakes) { Ok(()) } else { Err(Terminate::NO_BUFFER) }
-    }
-
-    /// Counts a tick. A stream without Writes returns memory.
-    pub(super) fn tick(&mut self, wakes: &mut WakeList) {
-        if self.ticks_to_rest > 0 {
-            self.ticks_to_rest -= 1;
-            if self.ticks_to_rest == 0 {
-                self.inbox.rest(wakes);
-            }
-        }
     }
 }
 

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::buffer::{BETWEEN, Staging};
+use super::message::StreamSide;
 use super::turn::Stop;
 use super::{Receiver, State};
-use crate::inflight::{self, Payload};
+use crate::inflight::{self, Payload, STREAM_KEY};
 use crate::memory::{Slice, Target};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
@@ -42,6 +43,13 @@ pub(super) enum Destination {
     /// Memory that the peer addressed: checked at every single transfer, and not touched if the access has
     /// ended. The place is that of the first byte, which was checked with all that follow.
     Remote { access: RemoteAccess, place: RemoteAddress },
+    /// The bytes of a stream from this offset on.
+    Stream(u64),
+}
+
+/// Returns the place of a byte of a stream.
+pub(super) fn stream_place(address: u64) -> RemoteAddress {
+    RemoteAddress { key: STREAM_KEY, address }
 }
 
 impl Destination {
@@ -49,13 +57,14 @@ impl Destination {
         match self {
             Self::Local(parts) => *parts = inflight::range(parts, by, usize::MAX),
             Self::Remote { place, .. } => place.address = place.address.wrapping_add(by as u64),
+            Self::Stream(address) => *address = address.wrapping_add(by as u64),
         }
     }
 
     /// Returns how many of the first of `length` bytes of payload go to a reader's room.
     pub(super) fn direct(&self, room: Option<&StreamRoom<'_>>, length: usize) -> usize {
         match (self, room) {
-            (Self::Remote { place, .. }, Some(room)) => room.takes(*place, length),
+            (Self::Stream(address), Some(room)) => room.takes(stream_place(*address), length),
             _ => 0,
         }
     }
@@ -107,19 +116,25 @@ pub(super) fn place_in(
     destination: &Destination,
     bytes: &[u8],
     room: &mut Option<&mut StreamRoom<'_>>,
+    stream: &mut Option<StreamSide>,
 ) -> Result<(), Terminate> {
     let parts = match destination {
         Destination::Local(parts) => parts,
         Destination::Remote { access, place } => {
             let valid = access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?;
-            let (direct, rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
-            if let Some(room) = room {
-                room.copy(direct);
-            }
-            if let Some(memory) = valid.memory().filter(|_| !rest.is_empty()) {
-                memory.write(offset(*place) + direct.len(), rest);
+            if let Some(memory) = valid.memory() {
+                memory.write(offset(*place), bytes);
             }
             return Ok(());
+        }
+        Destination::Stream(to) => {
+            let Some(stream) = stream else { return Ok(()) };
+            let (direct, rest) = bytes.split_at(destination.direct(room.as_deref(), bytes.len()));
+            if let Some(room) = room.as_deref_mut().filter(|_| !direct.is_empty()) {
+                room.copy(direct);
+                stream.skip(direct.len());
+            }
+            return if rest.is_empty() { Ok(()) } else { stream.write(to + direct.len() as u64, rest) };
         }
     };
     let mut rest = bytes;
@@ -342,7 +357,8 @@ impl Receiver {
             return None;
         };
         match (destination, room) {
-            (Destination::Remote { place, .. }, Some(room)) => self.plan_message(*place, *left, room),
+            (Destination::Stream(to), Some(room)) => self.plan_message(stream_place(*to), *left, room),
+            (Destination::Stream(_), None) => None,
             // The first segment of a message may be padded, which moves all behind it.
             _ if *trailer != mpa::CRC_SIZE => None,
             _ => self.plan_announced(destination, on_complete),
@@ -397,7 +413,7 @@ impl Receiver {
         if count == 0 {
             return None;
         }
-        // Payload of the next message would go to the ring, because the room of this reader may not suffice
+        // Payload of the next message would go to a chunk, because the room of this reader may not suffice
         // for it.
         let behind = shape.tail(count).unwrap_or(self.ahead.headers(true));
         let to = place.address.wrapping_add(left as u64);
@@ -421,19 +437,19 @@ impl Receiver {
         // Checked again at every read: the memory may have been deregistered within the frame.
         let access = match destination {
             Destination::Remote { access, .. } => Some(access.clone()),
-            Destination::Local(_) => None,
+            Destination::Local(_) | Destination::Stream(_) => None,
         };
         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
         let valid = access.as_ref().map(|access| access.guard().ok_or_else(named)).transpose()?;
         let (current, memory, in_room) = match (destination, &valid, room.as_deref_mut()) {
-            (Destination::Remote { place, .. }, Some(valid), None) => {
+            (Destination::Remote { place, .. }, Some(valid), _) => {
                 let from = offset(*place);
                 let memory = valid.memory().map(|memory| memory.part(from + left, plan.length()));
                 (valid.part(from, left), memory, &mut [][..])
             }
-            (Destination::Remote { .. }, _, Some(room)) => (Payload::new(), None, room.rest()),
+            (Destination::Stream(_), _, Some(room)) => (Payload::new(), None, room.rest()),
             (Destination::Local(parts), ..) => (parts.clone(), plan.sink.clone(), &mut [][..]),
-            (Destination::Remote { .. }, None, None) => return Ok(None),
+            (Destination::Remote { .. } | Destination::Stream(_), ..) => return Ok(None),
         };
         let (direct, next) = in_room.split_at_mut(left.min(in_room.len()));
         let (parts, mut gaps) = (plan.parts(memory), [[0; LONGEST_GAP]; MOST]);
@@ -479,8 +495,9 @@ impl Receiver {
         let State::Payload { destination, left, .. } = &mut self.state else { return 0 };
         let placed = came.min(*left);
         let direct = destination.direct(room.as_deref(), placed);
-        if let Some(room) = room {
+        if let (Some(room), Some(stream)) = (room.as_deref_mut().filter(|_| direct > 0), &self.stream) {
             fill(room, direct);
+            stream.skip(direct);
         }
         *left -= placed;
         destination.shrink(placed);

@@ -4,7 +4,7 @@
 //! Small frames are read where the runtime reports that the socket is readable: the waker that the socket has
 //! takes a short turn, and no task has to run. All else is left to the task. When large frames come while the
 //! reader of a stream waits, the reader has a turn before the task: it places payload in its own memory, and
-//! the ring of the stream is not touched. For small frames that would not pay. The task does not wait for a
+//! it is not copied to a chunk. For small frames that would not pay. The task does not wait for a
 //! reader whose future was dropped: it has the next turn.
 
 use std::cell::Cell;

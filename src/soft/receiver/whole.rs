@@ -11,7 +11,7 @@ use super::buffer::{MANY, put_room, take_room};
 use super::placement::OnComplete;
 use super::turn::{Stop, Turn};
 use super::{Receiver, State};
-use crate::inflight::{Completed, WakeList};
+use crate::inflight::{Completed, STREAM_KEY, WakeList};
 use crate::proto::rdmap::Segment;
 use crate::soft::connection::{ConnectionShared, Socket};
 use crate::soft::memory::Intent;
@@ -100,7 +100,7 @@ impl Receiver {
             self.header = *start;
             let payload = &rest[consumed..][..length];
             let is_taken = match (&header, &self.stream) {
-                // Bytes for the reader of a stream go to its room, past the ring.
+                // Bytes for the reader of a stream go to its room, past the chunks.
                 (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
                 (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
                 (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
@@ -127,10 +127,10 @@ impl Receiver {
         let ConnectionShared { id, keys, number, .. } = &*self.connection;
         trace!(connection = %id, opcode = ?Opcode::Write, length = payload.len(), "frame received");
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header[..HEADER]));
-        let grant = keys.resolve((stag, to), payload.len(), Intent::Write, *number).map_err(named)?;
-        if let Some(stream) = &mut self.stream {
-            stream.begin_write(to, payload.len());
+        if let Some(stream) = self.stream.as_mut().filter(|_| stag == STREAM_KEY) {
+            return stream.take_write(to, payload).map(|()| true).map_err(named);
         }
+        let grant = keys.resolve((stag, to), payload.len(), Intent::Write, *number).map_err(named)?;
         let valid = grant.access.guard().ok_or_else(|| named(Terminate::INVALID_STAG_TAGGED))?;
         if let Some(memory) = valid.memory() {
             memory.write(grant.part.start, payload);

@@ -12,7 +12,7 @@ use tokio_rdma::soft::SoftConfig;
 use tokio_rdma::{DisconnectReason, StreamConfig};
 
 /// The private data of a peer with memory that it does not have.
-pub(super) fn hello() -> Vec<u8> {
+pub(crate) fn hello() -> Vec<u8> {
     let mut bytes = vec![0; 40];
     bytes[0] = 1;
     bytes[2..4].copy_from_slice(&100_u16.to_be_bytes());

@@ -8,7 +8,7 @@ use tokio::io::ReadBuf;
 use tokio::net::TcpSocket;
 
 use super::*;
-use crate::inflight::StreamInbox;
+use crate::inflight::{RING, STREAM_KEY, StreamInbox};
 use crate::provider::stream::StreamRoom;
 use crate::soft::receive_queue::SharedReceives;
 use crate::soft::receive_queue::tests::{Count, post, shared_receives};
@@ -69,10 +69,9 @@ async fn a_reset_that_a_reader_takes_is_reported() {
     const ROUNDS: usize = 200;
     const LENGTH: usize = 20_000;
     for round in 0..ROUNDS {
-        let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, 0), sink)).await;
-        let memory = Owned::zeroed(2 * LENGTH).expect("memory").share();
-        let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
-        let write = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to: 0 };
+        let inbox = StreamInbox::new(4, 2 * LENGTH as u64);
+        let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(inbox, sink)).await;
+        let write = Tagged { last: true, opcode: Opcode::Write, stag: STREAM_KEY, to: RING };
         let write = [&write.encode(LENGTH)[..], &[7; LENGTH], &[0; 4]].concat();
         feed(&mut end, &mut driver, &[&rtr_frame(Rtr::Write, false)[..], &write].concat()).await;
         assert!(driver.reader.receiver().expects_large());
@@ -86,7 +85,7 @@ async fn a_reset_that_a_reader_takes_is_reported() {
             move || {
                 let mut bytes = [0; 64];
                 let mut into = ReadBuf::new(&mut bytes);
-                let place = RemoteAddress { key: region.key(), address: LENGTH as u64 };
+                let place = RemoteAddress { key: STREAM_KEY, address: RING + LENGTH as u64 };
                 let (mut room, mut wakes) = (StreamRoom::new(&mut into, 64, place), WakeList::default());
                 start.wait();
                 if reader.read(Some(&mut room), Waker::noop(), false, &mut wakes) {
@@ -177,28 +176,6 @@ async fn a_restored_receive_wakes_without_a_lock() {
     assert!(shared.poll_ready(u64::MAX, &mut Context::from_waker(&waker)).is_pending());
     driver.restore_receive();
     assert_eq!(end.log.take(2).await, ["established", "free"]);
-}
-
-// Not every Send announces data. So the stream is given the end of the last Write to its ring, and keeps the
-// ring until messages have announced all of it (IO-04).
-#[tokio::test]
-async fn send_does_not_hide_an_earlier_write() {
-    const RING: u64 = 64;
-    let (mut end, mut driver) = with(|sink| ReceiveQueue::to_stream(StreamInbox::new(4, RING), sink)).await;
-    let memory = Owned::zeroed(128).expect("memory").share();
-    let region = end.connection.keys.register(memory, Access::REMOTE_WRITE).expect("registered");
-    let write = |to| {
-        let header = Tagged { last: true, opcode: Opcode::Write, stag: region.key(), to };
-        [&header.encode(8)[..], &[7; 8], &[0; 4]].concat()
-    };
-    feed(&mut end, &mut driver, &rtr_frame(Rtr::Write, false)).await;
-    let steps = [(Vec::new(), None), (write(RING + 8), Some(RING + 16)), (message(), Some(RING + 16))];
-    for (frame, expected) in steps.into_iter().chain([(write(16), Some(RING + 16))]) {
-        feed(&mut end, &mut driver, &frame).await;
-        let mut written = None;
-        end.connection.if_quiet(&mut |end| written = Some(end));
-        assert_eq!(written, Some(expected));
-    }
 }
 
 /// Creates an established end whose task was polled once more, and does not run again by itself. Also returns
