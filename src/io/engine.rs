@@ -239,7 +239,7 @@ impl StreamEngine {
             reading: wakers.waker(Cause::Reading),
             inner,
         };
-        // The peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
+        // Unless it knows, the peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
         end.advance(&mut end.lock());
         end
     }

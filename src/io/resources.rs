@@ -103,6 +103,8 @@ impl StreamResources {
             send_entries: sends,
             // On devices a write completes when the peer's device has received it, or siw may give a wrong answer.
             confirms: frames,
+            // Over iWARP on a device the active end has to speak first.
+            grants_ring: frames,
         };
         let mut memory = None;
         if !frames {

@@ -17,6 +17,8 @@ use crate::stream::soft::hello;
 const LARGE: usize = 20_000;
 /// A message that says nothing.
 const KEEPALIVE: u32 = 7 << 29 | 1;
+/// The flag of a hello that grants the whole ring.
+const GRANTS_RING: u8 = 4;
 /// The peer sends no more.
 const SHUTDOWN: u32 = 7 << 29 | 2;
 
@@ -152,6 +154,31 @@ async fn message_without_its_bytes_ends_the_stream() {
     let mut bytes = Vec::new();
     let error = within(ends.stream.read_to_end(&mut bytes)).await.expect_err("a violation");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+}
+
+// Between ends that both say so, the hello grants the whole ring, and no message has to.
+#[tokio::test]
+async fn hello_may_grant_the_whole_ring() {
+    for grants_ring in [false, true] {
+        let listener = listening(&adapter(), &StreamConfig::default());
+        let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
+        let mut hello = hello();
+        hello[4] = if grants_ring { GRANTS_RING } else { 0 };
+        raw.say(&Start::peer_to_peer(16, 16).data(&hello).encode(REQUEST_KEY)).await;
+        let Start { data, .. } = raw.start_frame(REPLY_KEY).await;
+        assert!(data[4] & GRANTS_RING > 0, "it says so to everyone");
+        raw.post(&send(1, &KEEPALIVE.to_le_bytes())).await;
+        let (mut stream, _) = within(listener.accept()).await.expect("accepted");
+        let mut writing = Box::pin(stream.write_all(&[7; 129]));
+        assert!(poll_once(&mut writing).is_pending(), "no ring has room for this");
+        let mut written = Vec::new();
+        while written.len() < 2 {
+            let frame = raw.message().await.expect("a frame");
+            written.extend(frame.is_tagged().then(|| (frame.long(6), frame.payload().len())));
+        }
+        // Otherwise an entry of the list of targets comes first.
+        assert_eq!(written, if grants_ring { [(0, 64), (64, 64)] } else { [(16, 16), (0, 64)] });
+    }
 }
 
 // What is not free is refused: behind the ring, across its end, over bytes that are unread, and with gaps without end.

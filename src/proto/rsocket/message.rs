@@ -13,6 +13,7 @@ const FLAG_BIG_ENDIAN: u8 = 1;
 /// Flags of this crate in the first reserved byte, which librdmacm sends as zero and ignores.
 const CONFIRMS: u8 = 1;
 const SAYS_ITS_END: u8 = 2;
+const GRANTS_RING: u8 = 4;
 
 /// Whether this host is big-endian.
 pub(super) const BIG_ENDIAN: bool = cfg!(target_endian = "big");
@@ -80,6 +81,8 @@ pub(crate) struct Hello {
     /// It always sends a message of its end, so that a connection that ends without one is lost. A program in C may
     /// exit without such a message.
     pub(crate) says_its_end: bool,
+    /// It has granted as much memory again behind the first: the other half of its ring.
+    pub(crate) grants_ring: bool,
 }
 
 impl Hello {
@@ -91,8 +94,9 @@ impl Hello {
         // No memory for direct transfers (`RS_CONN_FLAG_IOMAP`) is offered.
         bytes[1] = if self.big_endian { FLAG_BIG_ENDIAN } else { 0 };
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
-        bytes[4] =
-            if self.confirms { CONFIRMS } else { 0 } | if self.says_its_end { SAYS_ITS_END } else { 0 };
+        let own =
+            [(self.confirms, CONFIRMS), (self.says_its_end, SAYS_ITS_END), (self.grants_ring, GRANTS_RING)];
+        bytes[4] = own.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).sum();
         bytes[8..24].copy_from_slice(&self.targets.to_bytes(true));
         bytes[24..].copy_from_slice(&self.data.to_bytes(true));
         bytes
@@ -114,6 +118,7 @@ impl Hello {
             data: Span::from_bytes(span(data), true),
             confirms: own & CONFIRMS != 0,
             says_its_end: own & SAYS_ITS_END != 0,
+            grants_ring: own & GRANTS_RING != 0,
         };
         // The first update goes to the second entry.
         if hello.targets.length < 2 {
@@ -202,7 +207,8 @@ mod tests {
 
     fn hello() -> [u8; Hello::LEN] {
         let (targets, data) = (TARGETS, BUFFER);
-        Hello { big_endian: false, credits: 384, targets, data, confirms: false, says_its_end: false }
+        let [confirms, says_its_end, grants_ring] = [false; 3];
+        Hello { big_endian: false, credits: 384, targets, data, confirms, says_its_end, grants_ring }
             .to_bytes()
     }
 

@@ -1,7 +1,8 @@
 //! The machine of rsocket, the byte stream of librdmacm over RDMA Writes.
 //!
 //! Each end owns a ring that the other writes. The ring is granted half by half: the memory of the first half is in the
-//! private data, later ones are written into the peer's list of targets and announced by a credit message. Data goes to
+//! private data, or both halves between two ends of this crate that say so, later ones are written into the peer's list of targets and
+//! announced by a credit message. Data goes to
 //! the current target until that is full. Every data message takes a credit, which stands for a receive of the peer's, and
 //! control messages have send-queue entries of their own, so that credits can be given when nothing else can be sent.
 //!
@@ -73,6 +74,8 @@ pub(crate) struct Settings {
     pub(crate) send_entries: usize,
     /// This end's transport answers empty reads.
     pub(crate) confirms: bool,
+    /// The peer may fill the whole ring at once, if it has said the same of its own.
+    pub(crate) grants_ring: bool,
 }
 
 impl Settings {
@@ -94,6 +97,7 @@ impl Settings {
             data: Span { length: self.half(), ..self.ring },
             confirms: self.confirms,
             says_its_end: true,
+            grants_ring: self.grants_ring,
         }
     }
 }
@@ -190,24 +194,39 @@ impl Machine {
     /// Creates an end of a stream. `may_send` is whether it may send before the peer has.
     pub(crate) fn new(settings: Settings, peer: Hello, may_send: bool) -> Self {
         let half = settings.half();
+        let mut sending = Sending {
+            targets: VecDeque::from([peer.data]),
+            next_target: 1,
+            limit: peer.credits,
+            ..Sending::default()
+        };
+        let mut receiving = Receiving {
+            granted: [half, 0],
+            free: half,
+            next_half: half,
+            entry: 1,
+            limit: settings.credits(),
+            ..Receiving::default()
+        };
+        if settings.grants_ring && peer.grants_ring {
+            // As if each had taken a credit message of the other.
+            let Span { address, length, .. } = peer.data;
+            sending.targets.push_back(Span { address: address.wrapping_add(length.into()), ..peer.data });
+            sending.next_target = 0;
+            receiving = Receiving {
+                granted: [half; 2],
+                free: 0,
+                next_half: 0,
+                entry: 2 % peer.targets.length,
+                ..receiving
+            };
+        }
         Self {
             settings,
             peer,
             may_send,
-            sending: Sending {
-                targets: VecDeque::from([peer.data]),
-                next_target: 1,
-                limit: peer.credits,
-                ..Sending::default()
-            },
-            receiving: Receiving {
-                granted: [half, 0],
-                free: half,
-                next_half: half,
-                entry: 1,
-                limit: settings.credits(),
-                ..Receiving::default()
-            },
+            sending,
+            receiving,
             controls: 0,
             closes: None,
             closed: None,

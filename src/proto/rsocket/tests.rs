@@ -44,6 +44,7 @@ fn settings(carrier: Carrier, ring: u32, send_ring: usize, depth: u16) -> Settin
         send_ring,
         send_entries: depth.into(),
         confirms: false,
+        grants_ring: false,
     }
 }
 
@@ -209,10 +210,13 @@ proptest! {
         carrier in prop_oneof![Just(Carrier::Immediate), Just(Carrier::Send)],
         own in end(),
         other in end(),
+        grants_ring in any::<[bool; 2]>(),
         steps in prop::collection::vec(step(), 0..400),
     ) {
-        let make = |(ring, send_ring, depth)| settings(carrier, ring, send_ring, depth);
-        let mut sides = sides(make(own), make(other));
+        let make = |(ring, send_ring, depth), grants_ring| {
+            Settings { grants_ring, ..settings(carrier, ring, send_ring, depth) }
+        };
+        let mut sides = sides(make(own, grants_ring[0]), make(other, grants_ring[1]));
         for (who, step) in steps {
             match step {
                 Step::Write(length) => {
@@ -261,26 +265,35 @@ fn pair(carrier: Carrier) -> [Side; 2] {
 
 #[test]
 fn full_ring_blocks_writer_until_half_free() {
-    let mut sides = pair(Carrier::Immediate);
-    drain(&mut sides);
-    let [writer, reader] = &mut sides;
-    let mut written = 0;
-    while let Some(arrival) = writer.write(usize::MAX) {
-        written += arrival.write.as_ref().map_or(0, |(_, bytes)| bytes.len());
-        reader.inbox.push_back(arrival);
-        writer.complete();
-        reader.arrive().expect("granted");
+    let own = settings(Carrier::Immediate, 4096, 8192, 32);
+    // Ends that both grant their ring in the hello need no message for it.
+    for grants in [[false; 2], [true, false], [false, true], [true; 2]] {
+        let [one, other] = grants.map(|grants_ring| Settings { grants_ring, ..own });
+        let mut sides = sides(one, other);
+        if grants == [true; 2] {
+            assert!(sides.iter_mut().all(|side| side.control().is_none()));
+        } else {
+            drain(&mut sides);
+        }
+        let [writer, reader] = &mut sides;
+        let mut written = 0;
+        while let Some(arrival) = writer.write(usize::MAX) {
+            written += arrival.write.as_ref().map_or(0, |(_, bytes)| bytes.len());
+            reader.inbox.push_back(arrival);
+            writer.complete();
+            reader.arrive().expect("granted");
+        }
+        assert_eq!(written, 4096);
+        assert!(reader.control().is_none(), "nothing is free");
+        assert_eq!(reader.read(2047), 2047);
+        assert!(reader.control().is_none(), "not yet a half");
+        assert_eq!(reader.read(1), 1);
+        let grant = reader.control().expect("half is free");
+        assert!(grant.write.is_some());
+        writer.inbox.push_back(grant);
+        writer.arrive().expect("honest");
+        assert_eq!(writer.machine.room(usize::MAX), 2048);
     }
-    assert_eq!(written, 4096);
-    assert!(reader.control().is_none(), "nothing is free");
-    assert_eq!(reader.read(2047), 2047);
-    assert!(reader.control().is_none(), "not yet a half");
-    assert_eq!(reader.read(1), 1);
-    let grant = reader.control().expect("half is free");
-    assert!(grant.write.is_some());
-    writer.inbox.push_back(grant);
-    writer.arrive().expect("honest");
-    assert_eq!(writer.machine.room(usize::MAX), 2048);
 }
 
 #[test]
