@@ -235,9 +235,13 @@ impl StreamInbox {
         })
     }
 
-    /// Counts bytes that have gone to the room of a reader.
-    pub(crate) fn skip(&self, length: usize) {
-        self.with_bytes(|bytes| bytes.skip(length));
+    /// Counts bytes that have gone to the room of a reader. Returns whether others, which were behind them, can be read now.
+    pub(crate) fn skip(&self, length: usize) -> bool {
+        self.with_bytes(|bytes| {
+            let before = bytes.len();
+            bytes.skip(length);
+            bytes.len() > before
+        })
     }
 
     /// Collects the wakers of the tasks that wait for bytes.

@@ -524,9 +524,20 @@ impl StreamEngine {
     /// Handles a message of the peer. One that violates the protocol ends the stream.
     fn handle_message(&self, state: &mut State, message: Result<Message, ProtocolError>) {
         if let Err(error) = message.and_then(|message| self.process(state, message)) {
-            self.end_with(state, StreamBroken::Protocol(error));
-            self.queue_pair.flush();
+            self.end_violated(state, error);
         }
+    }
+
+    /// Counts bytes that have been read. A peer that writes more than was granted ends the stream.
+    fn count_read(&self, state: &mut State, length: usize) {
+        if let Err(error) = state.machine.read(length) {
+            self.end_violated(state, error);
+        }
+    }
+
+    fn end_violated(&self, state: &mut State, error: ProtocolError) {
+        self.end_with(state, StreamBroken::Protocol(error));
+        self.queue_pair.flush();
     }
 
     fn process(&self, state: &mut State, message: Message) -> Result<(), ProtocolError> {

@@ -501,11 +501,13 @@ impl Receiver {
                 Step::AwaitReceive => break Next::AwaitReceive,
             }
         };
-        // Bytes are staged only if no payload of the current frame is missing. So a read may place the next bytes
-        // of the stream in a payload that is incomplete: no staged byte comes before them.
+        // A read follows only if no payload of the current frame is missing while bytes are staged. So it may place the next bytes of the
+        // stream in a payload that is incomplete: no staged byte comes before them.
         debug_assert!(
-            self.staging.is_empty() || !matches!(self.state, State::Payload { left: 1.., .. }),
-            "bytes are staged only if no payload is missing",
+            self.staging.is_empty()
+                || matches!(next, Next::Resume)
+                || !matches!(self.state, State::Payload { left: 1.., .. }),
+            "no read follows while staged bytes are missing in a payload",
         );
         Ok(next)
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use common::life::{poll_once, poll_with};
+use common::life::{Log, poll_once, poll_with};
 use common::raw::{READ_RESPONSE, REPLY_KEY, REQUEST_KEY, Raw, Start, fpdu, read_request, send, write};
 use common::stream::{listening, pattern, streams, streams_with};
 use common::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio_rdma::{RdmaStream, StreamConfig};
 
 use crate::stream::soft::hello;
@@ -179,6 +179,45 @@ async fn hello_may_grant_the_whole_ring() {
         // Otherwise an entry of the list of targets comes first.
         assert_eq!(written, if grants_ring { [(0, 64), (64, 64)] } else { [(16, 16), (0, 64)] });
     }
+}
+
+// A peer that announces nothing is held to what it was granted all the same.
+#[tokio::test]
+async fn bytes_without_messages_end_the_stream() {
+    const RING: usize = 2 << 20;
+    let mut ends = Ends::new().await;
+    let (mut place, mut bytes) = (LARGE, vec![0; LARGE]);
+    let mut total = 0;
+    let error = loop {
+        let length = LARGE.min(RING - place);
+        ends.write(place, &bytes[..length]).await;
+        if let Err(error) = within(ends.stream.read_exact(&mut bytes[..length])).await {
+            break error;
+        }
+        (place, total) = ((place + length) % RING, total + length);
+        assert!(total <= RING + LARGE, "more than the ring");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+    let mut rest = Vec::new();
+    within(ends.stream.read_to_end(&mut rest)).await.expect_err("it has ended");
+    assert!(rest.is_empty(), "nothing behind a violation");
+}
+
+// A wait for an error alone is not woken by bytes that are unread.
+#[tokio::test]
+async fn a_wait_for_an_error_leaves_bytes_unread() {
+    let mut ends = Ends::new().await;
+    ends.write(LARGE, &[5]).await;
+    ends.announce(1).await;
+    within(ends.stream.readable()).await.expect("a byte");
+    {
+        let (woken, mut waiting) = (Log::default(), Box::pin(ends.stream.ready(Interest::ERROR)));
+        assert!(poll_with(&mut waiting, &woken.waker(())).is_pending());
+        assert!(woken.lines().is_empty(), "nothing has come");
+        ends.raw.reset();
+        assert!(within(waiting).await.expect("ready").is_error());
+    }
+    assert_eq!(within(ends.stream.read_u8()).await.expect("it is there"), 5);
 }
 
 // What is not free is refused: behind the ring, across its end, over bytes that are unread, and with gaps without end.

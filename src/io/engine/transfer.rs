@@ -116,7 +116,7 @@ impl StreamEngine {
         let spins = state.spins[Side::Reader as usize].is_spinning();
         self.queue_pair.provider().read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
         let filled = room.filled();
-        state.machine.read(filled);
+        self.count_read(state, filled);
         filled > 0
     }
 
@@ -162,7 +162,7 @@ impl StreamEngine {
                 }
                 let unread = unread_of(state, inbox);
                 if unread > 0 {
-                    state.machine.read(inbox.read(into, unread));
+                    self.count_read(state, inbox.read(into, unread));
                 }
             }
             (_, None) => {}
@@ -173,7 +173,7 @@ impl StreamEngine {
                     if length == 0 || memory.exposed.read_to(RING + unread.start, length, into).is_err() {
                         break;
                     }
-                    state.machine.read(length);
+                    self.count_read(state, length);
                 }
             }
         }
@@ -264,12 +264,12 @@ impl StreamEngine {
             };
             self.wait_for(side, attempt).await
         };
-        // The end of the stream wakes both directions.
-        let reads = interest.is_readable() || !interest.is_writable();
+        // The end of the stream wakes both directions. One that waits for nothing else is not woken by bytes that it would not take.
+        let writes = interest.is_writable() || !interest.is_readable();
         tokio::select! {
             biased;
-            ready = wait(Side::Reader, reads) => ready,
-            ready = wait(Side::Writer, interest.is_writable()) => ready,
+            ready = wait(Side::Reader, interest.is_readable()) => ready,
+            ready = wait(Side::Writer, writes) => ready,
         }
     }
 
@@ -363,10 +363,11 @@ fn broken_pipe(why: &'static str) -> io::Error {
 }
 
 /// Returns the number of bytes in the inbox that can be read: all that have come. While messages wait, only those that a message
-/// has announced, so that the credits of a reader keep pace with it; and nothing behind the end of file.
+/// has announced, so that the credits of a reader keep pace with it; and nothing behind the end of file, or a violation of the protocol.
 fn unread_of(state: &State, inbox: &StreamInbox) -> usize {
     let readable = inbox.readable();
-    if inbox.is_empty() && !state.machine.is_peer_done() {
+    let has_violated = matches!(state.ended, Some(StreamBroken::Protocol(_)));
+    if inbox.is_empty() && !state.machine.is_peer_done() && !has_violated {
         readable
     } else {
         readable.min(state.machine.unread_with(0))

@@ -315,13 +315,21 @@ impl Machine {
     }
 
     /// Notes that the next `length` bytes have been read. Those that no message has announced yet are free when one has.
-    pub(crate) fn read(&mut self, length: usize) {
-        // There were no more than were granted.
+    ///
+    /// # Errors
+    /// The peer has written more than it was granted.
+    pub(crate) fn read(&mut self, length: usize) -> Result<(), ProtocolError> {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         let announced = length.min(self.receiving.unread);
         self.free(announced);
-        self.receiving.early = self.receiving.early.saturating_add(length - announced);
+        let Receiving { early, granted: [current, next], .. } = self.receiving;
+        let early = early.saturating_add(length - announced);
+        if early > current + next {
+            return Err(ProtocolError::Overrun("bytes"));
+        }
+        self.receiving.early = early;
         self.settle_early();
+        Ok(())
     }
 
     /// Frees the bytes that were read early and that messages have announced since.

@@ -146,7 +146,7 @@ impl Side {
             assert_eq!(self.ring[place], byte(self.read), "byte {}", self.read);
             self.read += 1;
         }
-        self.machine.read(part.len());
+        self.machine.read(part.len()).expect("granted");
         part.len()
     }
 }
@@ -563,7 +563,7 @@ fn bytes_can_be_read_before_their_message() {
     let [Side { mut machine, .. }, _] = sides(own, own);
     let next = machine.next_place().expect("nothing is unread");
     assert_eq!((next.address, next.length), (0x1000, 100), "the half that is granted");
-    machine.read(30);
+    machine.read(30).expect("granted");
     let next = machine.next_place().expect("no message has come");
     assert_eq!((next.address, next.length), (0x1000 + 30, 70));
     machine.apply(Message::Data(20)).expect("granted");
@@ -571,14 +571,14 @@ fn bytes_can_be_read_before_their_message() {
     machine.apply(Message::Data(50)).expect("granted");
     assert_eq!((machine.unread(), machine.unread_with(10)), (30..70, 50));
     assert_eq!(machine.next_place(), None, "these come first");
-    machine.read(40);
+    machine.read(40).expect("granted");
     assert_eq!(machine.next_place().map(|next| (next.address, next.length)), Some((0x1000 + 70, 30)));
-    machine.read(30);
+    machine.read(30).expect("granted");
     assert_eq!(machine.next_place().map(|next| next.length), Some(0), "no more is granted yet");
     machine.apply(Message::Data(30)).expect("granted");
     machine.control().expect("it grants the other half");
     machine.control().expect("it grants the first half again");
-    machine.read(100);
+    machine.read(100).expect("granted");
     let next = machine.next_place().expect("no message has come");
     assert_eq!(
         (next.address, next.length),

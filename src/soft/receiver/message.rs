@@ -75,8 +75,8 @@ impl StreamSide {
     }
 
     /// Counts bytes that have gone to the room of the reader.
-    pub(super) fn skip(&self, length: usize) {
-        self.inbox.skip(length);
+    pub(super) fn skip(&mut self, length: usize) {
+        self.came |= self.inbox.skip(length);
     }
 
     /// Collects the wakers of the tasks that wait for bytes, if any have come.

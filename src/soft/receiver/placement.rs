@@ -495,7 +495,7 @@ impl Receiver {
         let State::Payload { destination, left, .. } = &mut self.state else { return 0 };
         let placed = came.min(*left);
         let direct = destination.direct(room.as_deref(), placed);
-        if let (Some(room), Some(stream)) = (room.as_deref_mut().filter(|_| direct > 0), &self.stream) {
+        if let (Some(room), Some(stream)) = (room.as_deref_mut().filter(|_| direct > 0), &mut self.stream) {
             fill(room, direct);
             stream.skip(direct);
         }
