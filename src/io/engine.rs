@@ -5,7 +5,7 @@ mod transfer;
 
 use std::future::poll_fn;
 use std::io;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,9 +20,9 @@ use super::config::StreamConfig;
 use super::resources::{Incoming, Memory, Queues, StreamResources};
 use crate::cm::Connection;
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
-use crate::inflight::{StreamInbox, StreamNews, StreamSend, StreamSink, WORD, WakeList};
+use crate::inflight::{StreamNews, StreamSend, StreamSink, WORD, WakeList};
 use crate::metrics::Traffic;
-use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message, Span};
+use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
@@ -179,14 +179,6 @@ impl Drop for StateGuard<'_> {
             tracing::debug!(connection = %end.connection.id(), %broken, "stream broken");
         }
     }
-}
-
-/// The source of the bytes of a write.
-enum Source<'a> {
-    /// A range of the memory of this end.
-    Own(Range<usize>),
-    /// Bytes that the posting call copies.
-    Inline(&'a [&'a [u8]]),
 }
 
 impl StreamEngine {
@@ -528,13 +520,7 @@ impl StreamEngine {
         }
     }
 
-    /// Counts bytes that have been read. A peer that writes more than was granted ends the stream.
-    fn count_read(&self, state: &mut State, length: usize) {
-        if let Err(error) = state.machine.read(length) {
-            self.end_violated(state, error);
-        }
-    }
-
+    /// Ends the stream, because the peer violates the protocol.
     fn end_violated(&self, state: &mut State, error: ProtocolError) {
         self.end_with(state, StreamBroken::Protocol(error));
         self.queue_pair.flush();
@@ -547,21 +533,10 @@ impl StreamEngine {
             // The Writes of a message come before it.
             return Err(ProtocolError::Overrun("bytes"));
         }
-        if state.machine.apply(message)? == Event::Targets {
-            let index = state.machine.next_target();
-            let target = match (&self.queues.incoming, &self.memory) {
-                (Incoming::Inbox(inbox), _) => read_list(inbox, index),
-                (_, Some(memory)) => memory.read_target(index),
-                (_, None) => return Ok(()),
-            };
-            if state.machine.apply_target(target)? {
-                match (&self.queues.incoming, &self.memory) {
-                    (Incoming::Inbox(inbox), _) => clear_list(inbox, index),
-                    (_, memory) => memory.iter().for_each(|memory| memory.clear_target(index)),
-                }
-            }
+        match state.machine.apply(message)? {
+            Event::Changed => Ok(()),
+            Event::Targets => self.take_target(state),
         }
-        Ok(())
     }
 
     /// Posts the control messages that are due, and what else has to be sent for the end of the stream.
@@ -619,16 +594,6 @@ impl StreamEngine {
             state.has_unreported_end = true;
         }
     }
-}
-
-/// Returns an entry of the list of targets that the provider keeps.
-fn read_list(inbox: &StreamInbox, index: usize) -> Span {
-    let entry = inbox.with_list(|list| list.as_chunks().0.get(index).copied());
-    entry.map_or_else(Span::default, Span::from_native)
-}
-
-fn clear_list(inbox: &StreamInbox, index: usize) {
-    inbox.with_list(|list| list.as_chunks_mut().0[index] = [0; Span::LEN]);
 }
 
 /// One of the two directions.

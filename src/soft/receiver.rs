@@ -441,41 +441,6 @@ impl Receiver {
         Ok(length)
     }
 
-    /// Reads the rest of the current payload, which is for a stream, and what is behind it. `None` if its bytes are not the next ones of
-    /// the stream.
-    fn read_to_stream(
-        &mut self,
-        socket: &Socket,
-        to: u64,
-        left: usize,
-        most: usize,
-    ) -> Result<Option<usize>, Stop> {
-        let Some(stream) = &mut self.stream else { return Ok(None) };
-        let staging = self.staging.room(most);
-        let read = stream.write_from(to, left, |spare| {
-            let room = spare.len();
-            let mut targets: smallvec::SmallVec<[Target<'_>; 2]> = smallvec::SmallVec::new();
-            targets.push(Target::Bytes(spare));
-            let mut asked = room;
-            if room == left {
-                asked += staging.len();
-                targets.push(Target::Bytes(staging));
-            }
-            let outcome = socket.read(&mut targets, asked);
-            (*outcome.as_ref().unwrap_or(&0).min(&room), outcome)
-        });
-        let Some(outcome) = read else { return Ok(None) };
-        let length = outcome?;
-        self.account_for_bytes(length);
-        let placed = length.min(left);
-        if let State::Payload { destination, left, .. } = &mut self.state {
-            *left -= placed;
-            destination.shrink(placed);
-        }
-        self.staging.filled(length - placed);
-        Ok(Some(length))
-    }
-
     /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
     fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Stop> {
         let heard = self.heard;

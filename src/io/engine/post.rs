@@ -1,16 +1,26 @@
-//! Posting the messages of a stream.
+//! Posting the messages of a stream, and the targets that the peer writes for them.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
-use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, Source, State, StreamEngine};
-use crate::error::PostErrorKind;
-use crate::io::resources::{ENTRIES, Memory, NO_PLACE};
+use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, State, StreamEngine};
+use crate::error::{PostErrorKind, ProtocolError};
+use crate::inflight::StreamInbox;
+use crate::io::resources::{ENTRIES, Incoming, Memory, NO_PLACE};
 use crate::mr::RemoteRegion;
 use crate::proto::rsocket::{Carrier, Control, Message, Span, Transfer};
 use crate::provider::stream::{StreamMessage, Streamed};
 use crate::provider::work::RemoteAddress;
 use crate::qp::{QueuePair, WorkOptions};
 use crate::types::RemoteKey;
+
+/// The source of the bytes of a write.
+enum Source<'a> {
+    /// A range of the memory of this end.
+    Own(Range<usize>),
+    /// Bytes that the posting call copies.
+    Inline(&'a [&'a [u8]]),
+}
 
 impl StreamEngine {
     /// Has the provider send a message with some of the first `length` bytes. Returns how many these were; `None` if it takes
@@ -81,6 +91,26 @@ impl StreamEngine {
         let _ = memory.own.write(start, &entry);
         let source = Source::Own(start..start + Span::LEN);
         self.post(state, Some((source, place)), control.message, options)
+    }
+
+    /// Takes the target that a message of the peer announces, if there is one.
+    ///
+    /// # Errors
+    /// The peer has announced what it may not.
+    pub(super) fn take_target(&self, state: &mut State) -> Result<(), ProtocolError> {
+        let index = state.machine.next_target();
+        let target = match (&self.queues.incoming, &self.memory) {
+            (Incoming::Inbox(inbox), _) => read_list(inbox, index),
+            (_, Some(memory)) => memory.read_target(index),
+            (_, None) => return Ok(()),
+        };
+        if state.machine.apply_target(target)? {
+            match (&self.queues.incoming, &self.memory) {
+                (Incoming::Inbox(inbox), _) => clear_list(inbox, index),
+                (_, memory) => memory.iter().for_each(|memory| memory.clear_target(index)),
+            }
+        }
+        Ok(())
     }
 
     /// Returns the registered memory.
@@ -179,4 +209,14 @@ fn signaled_options(state: &mut State, kind: u64) -> WorkOptions {
 fn encode_length(length: usize) -> [u8; Message::LEN] {
     // A target is no longer than this.
     Message::Data(u32::try_from(length).unwrap_or(u32::MAX)).to_bytes()
+}
+
+/// Returns an entry of the list of targets that the provider keeps.
+fn read_list(inbox: &StreamInbox, index: usize) -> Span {
+    let entry = inbox.with_list(|list| list.as_chunks().0.get(index).copied());
+    entry.map_or_else(Span::default, Span::from_native)
+}
+
+fn clear_list(inbox: &StreamInbox, index: usize) {
+    inbox.with_list(|list| list.as_chunks_mut().0[index] = [0; Span::LEN]);
 }

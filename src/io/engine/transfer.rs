@@ -143,6 +143,13 @@ impl StreamEngine {
         if has_data { Some(Ok(())) } else { end_of_read(state, collected) }
     }
 
+    /// Counts bytes that have been read. A peer that writes more than was granted ends the stream.
+    fn count_read(&self, state: &mut State, length: usize) {
+        if let Err(error) = state.machine.read(length) {
+            self.end_violated(state, error);
+        }
+    }
+
     /// Returns whether bytes can be read.
     pub(super) fn has_unread(&self, state: &State) -> bool {
         match &self.queues.incoming {

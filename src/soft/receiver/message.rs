@@ -5,8 +5,14 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::buffer::LARGE;
+use super::turn::Stop;
+use super::{Receiver, State};
 use crate::inflight::{StreamInbox, StreamSend, WORD, WakeList};
+use crate::memory::Target;
+use crate::soft::connection::Socket;
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
 use crate::wire::rdmap::Terminate;
@@ -114,6 +120,43 @@ impl StreamSide {
     pub(super) fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Terminate> {
         self.shape.end();
         if self.inbox.deliver(send, wakes) { Ok(()) } else { Err(Terminate::NO_BUFFER) }
+    }
+}
+
+impl Receiver {
+    /// Reads the rest of the current payload, which is for a stream, and what is behind it. `None` if its bytes are not the next ones of
+    /// the stream.
+    pub(super) fn read_to_stream(
+        &mut self,
+        socket: &Socket,
+        to: u64,
+        left: usize,
+        most: usize,
+    ) -> Result<Option<usize>, Stop> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        let staging = self.staging.room(most);
+        let read = stream.write_from(to, left, |spare| {
+            let room = spare.len();
+            let mut targets = SmallVec::<[Target<'_>; 2]>::new();
+            targets.push(Target::Bytes(spare));
+            let mut asked = room;
+            if room == left {
+                asked += staging.len();
+                targets.push(Target::Bytes(staging));
+            }
+            let outcome = socket.read(&mut targets, asked);
+            (*outcome.as_ref().unwrap_or(&0).min(&room), outcome)
+        });
+        let Some(outcome) = read else { return Ok(None) };
+        let length = outcome?;
+        self.account_for_bytes(length);
+        let placed = length.min(left);
+        if let State::Payload { destination, left, .. } = &mut self.state {
+            *left -= placed;
+            destination.shrink(placed);
+        }
+        self.staging.filled(length - placed);
+        Ok(Some(length))
     }
 }
 
