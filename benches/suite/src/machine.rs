@@ -32,6 +32,7 @@ pub(crate) fn facts(network: &str) -> Vec<Fact> {
         ("network", network.to_owned()),
         ("load at the start", load.to_owned()),
         ("scheduling", scheduling()),
+        ("copies", "without `rep movsb`, whose speed depends on addresses".to_owned()),
         ("compiler", said(&["rustc", "--version"])),
         ("libfabric", said(&["pkg-config", "--modversion", "libfabric"])),
         ("UCX", said(&["pkg-config", "--modversion", "ucx"])),
