@@ -20,8 +20,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tonic::body::Body;
+use tonic::client::GrpcService;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::codegen::{BoxFuture, BoxStream, Service, http};
+use tonic::codegen::{Body as HttpBody, BoxFuture, BoxStream, Service, StdError, http};
 use tonic::transport::Channel;
 use tonic::{IntoRequest, IntoStreamingRequest, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -158,12 +159,18 @@ impl<T: Echo> Service<http::Request<Body>> for EchoServer<T> {
 
 /// The calls, over a channel.
 #[derive(Clone, Debug)]
-pub(crate) struct EchoClient {
-    inner: tonic::client::Grpc<Channel>,
+pub(crate) struct EchoClient<T = Channel> {
+    inner: tonic::client::Grpc<T>,
 }
 
-impl EchoClient {
-    pub(crate) fn new(channel: Channel) -> Self {
+impl<T> EchoClient<T>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    pub(crate) fn new(channel: T) -> Self {
         Self { inner: tonic::client::Grpc::new(channel) }
     }
 
@@ -178,7 +185,7 @@ impl EchoClient {
         self.inner
             .ready()
             .await
-            .map_err(|error| Status::unknown(format!("the service is not ready: {error}")))
+            .map_err(|error| Status::unknown(format!("the service is not ready: {}", error.into())))
     }
 
     /// See [`Echo::say`].
