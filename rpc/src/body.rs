@@ -1,0 +1,128 @@
+//! The body of an answer, at the client, or of a request, at the server.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use crate::error::Error;
+use crate::grpc;
+use crate::link::CallHandle;
+use crate::machine::Read;
+use crate::wire::Code;
+
+/// A body that comes from the peer.
+///
+/// Its bytes are those of the frames, without a copy. The peer can send no more than a window ahead of what was read
+/// here. Dropping it before its end cancels the call at the client; at the server the rest is discarded.
+pub struct Incoming {
+    content: Content,
+    /// The caller is told of errors by a status in the trailers.
+    is_grpc: bool,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+enum Content {
+    /// All of it has come.
+    Whole(Option<Bytes>, Option<HeaderMap>),
+    /// Of an answer.
+    Call(CallHandle),
+    /// Of a request, whose answer goes on when nobody reads it.
+    Request(CallHandle),
+}
+
+impl Incoming {
+    pub(crate) fn whole(bytes: Option<Bytes>, trailers: Option<HeaderMap>) -> Self {
+        Self { content: Content::Whole(bytes, trailers), is_grpc: false, deadline: None }
+    }
+
+    pub(crate) fn of_answer(call: CallHandle, is_grpc: bool, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+        Self { content: Content::Call(call), is_grpc, deadline }
+    }
+
+    pub(crate) fn of_request(call: CallHandle) -> Self {
+        Self { content: Content::Request(call), is_grpc: false, deadline: None }
+    }
+
+    /// Ends with this error, in the way that the caller understands.
+    fn fail(&mut self, error: Error) -> Option<Result<Frame<Bytes>, Error>> {
+        self.content = Content::Whole(None, None);
+        Some(if self.is_grpc {
+            Ok(Frame::trailers(grpc::status(error.grpc_status(), &error.line())))
+        } else {
+            Err(error)
+        })
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Content::Request(call) = &self.content {
+            call.stop_reading();
+        }
+    }
+}
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = &mut *self;
+        let call = match &mut this.content {
+            Content::Whole(bytes, trailers) => {
+                let data = bytes.take().map(Frame::data);
+                return Poll::Ready(data.or_else(|| trailers.take().map(Frame::trailers)).map(Ok));
+            }
+            Content::Call(call) | Content::Request(call) => call,
+        };
+        // It ends also a body of which there is always more.
+        let is_late = |deadline: &Pin<Box<Sleep>>| Instant::now() >= deadline.deadline();
+        let read =
+            if this.deadline.as_ref().is_some_and(is_late) { Poll::Pending } else { call.poll_read(cx) };
+        if let Poll::Ready(read) = read {
+            return Poll::Ready(match read {
+                Ok(Read::Data(bytes)) => Some(Ok(Frame::data(bytes))),
+                Ok(Read::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+                Ok(Read::End) => {
+                    self.content = Content::Whole(None, None);
+                    None
+                }
+                Err(error) => self.fail(error),
+            });
+        }
+        if let Some(deadline) = &mut self.deadline {
+            ready!(deadline.as_mut().poll(cx));
+            if let Content::Call(call) = &self.content {
+                call.reset(Code::Deadline);
+            }
+            return Poll::Ready(self.fail(Error::Deadline));
+        }
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.content, Content::Whole(None, None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Content::Call(_) | Content::Request(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("is_end", &self.is_end_stream()).finish_non_exhaustive()
+    }
+}

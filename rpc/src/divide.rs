@@ -1,0 +1,103 @@
+//! Two protocols behind one listener.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rdma::{RdmaListener, RdmaStream};
+
+use crate::wire::MAGIC;
+
+/// The most peers that have said nothing yet, and how long each has for its first byte.
+const SILENT: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause behind an accept that has failed.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Divides the connections of a listener by their first byte: those that speak in messages, for [`serve`](crate::serve), and all
+/// others, for tonic's own server, hyper or axum. So the clients of a service move one by one.
+///
+/// Nothing is read: each server sees its connections from their first byte on. A peer is dropped that says nothing for 10
+/// seconds, or whose server does not take it within that time. The task that divides ends when both results are dropped.
+///
+/// ```no_run
+/// # use tokio_rdma_rpc::Divided;
+/// # async fn serve_http2(_: tonic::service::Routes, _: Divided) -> std::io::Result<()> { Ok(()) }
+/// # async fn example(routes: tonic::service::Routes) -> std::io::Result<()> {
+/// let listener = tokio_rdma::RdmaListener::bind("0.0.0.0:50051").await?;
+/// let (in_messages, others) = tokio_rdma_rpc::divide(listener);
+/// // `serve_http2` is tonic's `serve_with_incoming`, as before.
+/// tokio::try_join!(tokio_rdma_rpc::serve(in_messages, routes.clone()), serve_http2(routes, others))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn divide(listener: RdmaListener) -> (Divided, Divided) {
+    let ((messages, in_messages), (others, in_others)) = (mpsc::channel(1), mpsc::channel(1));
+    tokio::spawn(run(listener, messages, others));
+    (Divided { streams: in_messages }, Divided { streams: in_others })
+}
+
+async fn run(
+    mut listener: RdmaListener,
+    messages: mpsc::Sender<RdmaStream>,
+    others: mpsc::Sender<RdmaStream>,
+) {
+    let mut silent = JoinSet::new();
+    let unused = async { tokio::join!(messages.closed(), others.closed()) };
+    let mut unused = std::pin::pin!(unused);
+    loop {
+        tokio::select! {
+            _ = &mut unused => return,
+            Some(_) = silent.join_next() => {}
+            accepted = listener.next(), if silent.len() < SILENT => match accepted {
+                None => break,
+                Some(Ok(stream)) => {
+                    silent.spawn(sort(stream, messages.clone(), others.clone()));
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "no connection accepted");
+                    sleep(PAUSE).await;
+                }
+            },
+        }
+    }
+    while silent.join_next().await.is_some() {}
+}
+
+/// Hands a stream to the server that its first byte is for.
+async fn sort(stream: RdmaStream, messages: mpsc::Sender<RdmaStream>, others: mpsc::Sender<RdmaStream>) {
+    let sorted = async {
+        let mut first = [0];
+        if let Ok(1) = stream.peek(&mut first).await {
+            // No method of HTTP begins with a small letter.
+            let server = if first[0] == MAGIC[0] { messages } else { others };
+            // It may have ended.
+            let _ = server.send(stream).await;
+        }
+    };
+    // Also for a server that takes no connections: it must not keep the other from its own.
+    let _ = timeout(PATIENCE, sorted).await;
+}
+
+/// The connections of one of the two servers behind a listener, from [`divide`].
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct Divided {
+    streams: mpsc::Receiver<RdmaStream>,
+}
+
+impl Stream for Divided {
+    type Item = io::Result<RdmaStream>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.streams.poll_recv(cx).map(|stream| stream.map(Ok))
+    }
+}

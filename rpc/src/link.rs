@@ -1,0 +1,664 @@
+//! A connection: its state behind a lock, the task that reads, and the writes of whoever has something to say.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Body;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{AbortHandle, coop};
+use tokio::time::timeout;
+
+use crate::error::{BoxError, Error};
+use crate::machine::{Answer, Arrived, End, Machine, Read, Sent};
+use crate::wire::{Code, HEADER, HELLO_START, Header, MOST_FIELDS, Origin, Settings, put_trailers};
+
+/// The room for the bytes of a read. A frame that is longer has room of its own.
+const ROOM: usize = 8 << 10;
+
+/// The bytes from which on what calls have to say is written without waiting for more: the peer works on the first of them while
+/// this end says the others.
+const GATHERED: usize = 2 << 10;
+
+/// A byte stream that is read.
+pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
+/// A byte stream that is written.
+pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// A connection.
+pub(crate) struct Link {
+    state: Mutex<State>,
+    /// The calls that the peer still takes.
+    pub(crate) permits: Arc<Semaphore>,
+}
+
+struct State {
+    machine: Machine,
+    writer: Writer,
+    /// The task that reads, and writes what others could not.
+    driver: Option<Waker>,
+    /// That task processes frames just now: it writes when it has done so.
+    is_driving: bool,
+    /// It was woken to write, and lets other tasks run first, which may have something to say, too.
+    gathers: bool,
+    lost: Option<Error>,
+}
+
+impl State {
+    /// Writes what there is to be written: at once if nothing will join it, or soon. Ends the connection if it has nothing
+    /// more to do.
+    fn write(&mut self) {
+        if self.is_driving {
+            return;
+        }
+        if !self.machine.output().is_empty() {
+            match self.driver.clone() {
+                Some(driver) if self.machine.is_alone() || self.machine.output().len() >= GATHERED => {
+                    self.write_now(&mut Context::from_waker(&driver));
+                }
+                driver => {
+                    self.gathers = true;
+                    self.machine.wake(driver);
+                }
+            }
+        }
+        if self.machine.is_finished() {
+            let driver = self.driver.clone();
+            self.machine.wake(driver);
+        }
+    }
+
+    /// Writes as much as there is room for. The task of the connection goes on when there is more.
+    fn write_now(&mut self, cx: &mut Context<'_>) {
+        if self.lost.is_some() {
+            return;
+        }
+        while !self.machine.output().is_empty() {
+            let writer = Pin::new(&mut self.writer);
+            match self.machine.output().with_slices(|slices| writer.poll_write_vectored(cx, slices)) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => {
+                    return self.fail(Error::Lost(Arc::new(io::ErrorKind::WriteZero.into())));
+                }
+                Poll::Ready(Ok(written)) => self.machine.output().advance(written),
+                Poll::Ready(Err(error)) => return self.fail(Error::Lost(Arc::new(error))),
+            }
+        }
+        if let Poll::Ready(Err(error)) = Pin::new(&mut self.writer).poll_flush(cx) {
+            return self.fail(Error::Lost(Arc::new(error)));
+        }
+        self.machine.unblock();
+    }
+
+    /// Ends all calls.
+    fn fail(&mut self, error: Error) {
+        self.lost.get_or_insert(error);
+        self.machine.fail();
+        let driver = self.driver.clone();
+        self.machine.wake(driver);
+    }
+}
+
+impl Link {
+    pub(crate) fn new(machine: Machine, writer: Writer, calls: u32) -> Arc<Self> {
+        let state = State { machine, writer, driver: None, is_driving: false, gathers: false, lost: None };
+        let most = usize::try_from(calls).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Arc::new(Self { state: Mutex::new(state), permits: Arc::new(Semaphore::new(most)) })
+    }
+
+    /// Has `act` use the state. What follows for other tasks is done without the lock.
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut state);
+        let after = state.machine.after();
+        let accepts = state.lost.is_none() && state.machine.accepts();
+        drop(state);
+        after.run();
+        if !accepts && !self.permits.is_closed() {
+            // Who waits for a place goes to another connection.
+            self.permits.close();
+        }
+        result
+    }
+
+    /// Returns whether calls can be begun.
+    pub(crate) fn accepts(&self) -> bool {
+        self.with(|state| state.lost.is_none() && state.machine.accepts())
+    }
+
+    /// Begins no more calls. The connection ends with the last one.
+    pub(crate) fn go_away(&self) {
+        self.with(|state| {
+            state.machine.go_away(Code::None);
+            let driver = state.driver.clone();
+            state.machine.wake(driver);
+        });
+    }
+
+    /// Ends all calls, and the connection.
+    pub(crate) fn fail(&self, error: Error) {
+        self.with(|state| state.fail(error));
+    }
+
+    /// Encodes a head with these fields by `put`, which has the origin of the connection.
+    ///
+    /// # Errors
+    /// `TooLarge`: the peer does not take it.
+    pub(crate) fn encode(
+        &self,
+        fields: &HeaderMap,
+        put: impl FnOnce(&Origin, &mut Vec<u8>),
+    ) -> Result<Vec<u8>, Unsent> {
+        let mut block = Vec::with_capacity(256);
+        let fits = self.with(|state| {
+            put(state.machine.origin(), &mut block);
+            state.machine.peer_takes_head(block.len())
+        });
+        if fits && fields.len() <= MOST_FIELDS { Ok(block) } else { Err(Unsent::TooLarge) }
+    }
+
+    /// Encodes trailers.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(crate) fn encode_trailers(&self, trailers: &HeaderMap) -> Result<Vec<u8>, Unsent> {
+        self.encode(trailers, |_, block| put_trailers(trailers, block))
+    }
+
+    /// Returns whether an answer to a call is still wanted.
+    pub(crate) fn is_wanted(&self, id: u32) -> bool {
+        self.with(|state| state.machine.is_wanted(id))
+    }
+
+    /// Sets the task that answers a call.
+    pub(crate) fn set_task(&self, id: u32, task: AbortHandle) {
+        self.with(|state| state.machine.set_task(id, task));
+    }
+
+    /// Ends a call.
+    pub(crate) fn reset(&self, id: u32, code: Code) {
+        self.with(|state| {
+            state.machine.reset(id, code);
+            state.write();
+        });
+    }
+
+    /// Returns the error of a call that has ended with this.
+    fn error(&self, code: Code) -> Error {
+        let lost = if code == Code::Internal { self.with(|state| state.lost.clone()) } else { None };
+        lost.unwrap_or(Error::Reset(code))
+    }
+
+    /// Ends the connection if it has nothing more to do, and writes what there is. The task is woken for both.
+    fn poll_driver(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.with(|state| {
+            if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
+                state.driver = Some(cx.waker().clone());
+            }
+            state.is_driving = false;
+            if std::mem::take(&mut state.gathers) {
+                // A task that wakes itself goes behind those that are ready.
+                cx.waker().wake_by_ref();
+            } else {
+                state.write_now(cx);
+            }
+            if state.lost.is_some() || state.machine.is_finished() { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+
+    /// Takes all frames that have come. The requests among them are added to `arrived`.
+    fn receive(&self, frames: &mut Frames, arrived: &mut Vec<Arrived>) -> Result<(), Error> {
+        self.with(|state| {
+            state.is_driving = true;
+            let outcome = loop {
+                match frames.next() {
+                    Ok(None) => break Ok(()),
+                    Ok(Some((header, payload))) => match state.machine.receive(header, payload) {
+                        Ok(request) => arrived.extend(request),
+                        Err(malformed) => break Err(malformed),
+                    },
+                    Err(malformed) => break Err(malformed),
+                }
+            };
+            outcome.map_err(|malformed| {
+                state.machine.go_away(Code::Protocol);
+                Error::Protocol(malformed.0)
+            })
+        })
+    }
+
+    /// Reads frames until the connection ends, and has `begin` begin each request: with `true` if it came alone.
+    ///
+    /// # Errors
+    /// The reason of the end, unless nothing was lost by it.
+    pub(crate) async fn drive(
+        &self,
+        frames: &mut Frames,
+        mut begin: impl FnMut(Arrived, bool),
+    ) -> Result<(), Error> {
+        let is_server = self.with(|state| !state.machine.is_client());
+        let mut arrived = Vec::new();
+        loop {
+            let filled = poll_fn(|cx| match self.poll_driver(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                // A peer that does not read gets no more answers.
+                Poll::Pending if is_server && self.with(|state| state.machine.is_full()) => Poll::Pending,
+                Poll::Pending => frames.poll_fill(cx).map(Some),
+            });
+            match filled.await {
+                None => return self.with(|state| state.lost.clone().map_or(Ok(()), Err)),
+                Some(Ok(0)) => return Err(Error::Lost(Arc::new(io::ErrorKind::UnexpectedEof.into()))),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(Error::Lost(Arc::new(error))),
+            }
+            let outcome = self.receive(frames, &mut arrived);
+            let is_alone = arrived.len() == 1;
+            arrived.drain(..).for_each(|request| begin(request, is_alone));
+            outcome?;
+        }
+    }
+
+    /// Ends the connection behind [`drive`](Self::drive): writes what is left as far as there is room, and ends this
+    /// direction, within the time.
+    pub(crate) async fn end(&self, frames: &mut Frames, outcome: Result<(), Error>, limit: Duration) {
+        let is_orderly = outcome.is_ok();
+        let closed = || Error::Lost(Arc::new(io::ErrorKind::ConnectionAborted.into()));
+        self.with(|state| {
+            state.is_driving = false;
+            state.write_now(&mut Context::from_waker(Waker::noop()));
+            state.fail(outcome.err().unwrap_or_else(closed));
+        });
+        let end = async {
+            // The lock is held for each poll only.
+            let shutdown = poll_fn(|cx| self.with(|state| Pin::new(&mut state.writer).poll_shutdown(cx)));
+            // With unread bytes a TCP socket would be reset, and what is on its way lost.
+            if shutdown.await.is_ok() && is_orderly {
+                while poll_fn(|cx| frames.poll_discard(cx)).await {}
+            }
+        };
+        // The peer may have gone.
+        let _ = timeout(limit, end).await;
+        // Owners of calls may live on.
+        let writer = self.with(|state| {
+            state.machine.output().clear();
+            std::mem::replace(&mut state.writer, Box::new(tokio::io::sink()))
+        });
+        drop(writer);
+    }
+}
+
+/// An owner of a call. The call is cancelled with the last one.
+pub(crate) struct CallHandle {
+    link: Arc<Link>,
+    id: u32,
+    /// At the client. The reset of a call goes before the next call that is there in its place.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Ends the calls of a connection when the task that drives it is dropped.
+pub(crate) struct LossGuard<'a>(pub(crate) &'a Link);
+
+impl Drop for LossGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fail(Error::Lost(Arc::new(io::ErrorKind::ConnectionAborted.into())));
+    }
+}
+
+impl Drop for CallHandle {
+    fn drop(&mut self) {
+        self.link.with(|state| {
+            let code = if state.machine.is_client() { Code::Cancel } else { Code::Internal };
+            state.machine.release(self.id, code);
+            // Written by the task of the connection: this may be no task at all.
+            if !state.machine.output().is_empty() || state.machine.is_finished() {
+                let driver = state.driver.clone();
+                state.machine.wake(driver);
+            }
+        });
+    }
+}
+
+impl CallHandle {
+    /// Returns an owner of a call that has begun.
+    pub(crate) fn of(link: &Arc<Link>, id: u32) -> Self {
+        Self { link: link.clone(), id, _permit: None }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Ends the call.
+    pub(crate) fn reset(&self, code: Code) {
+        self.link.reset(self.id, code);
+    }
+
+    /// Reads no more of the body.
+    pub(crate) fn stop_reading(&self) {
+        self.link.with(|state| {
+            state.machine.stop_reading(self.id);
+            state.write();
+        });
+    }
+
+    /// Waits for the head of the answer.
+    ///
+    /// # Errors
+    /// There will be none.
+    pub(crate) async fn answer(&self) -> Result<Answer, Error> {
+        let answer = poll_fn(|cx| {
+            self.link.with(|state| {
+                let answer = state.machine.answer(self.id, cx);
+                state.write();
+                answer.transpose().map_or(Poll::Pending, Poll::Ready)
+            })
+        });
+        answer.await.map_err(|code| self.link.error(code))
+    }
+
+    /// Reads the next part of the body.
+    ///
+    /// # Errors
+    /// It ends before its end.
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>) -> Poll<Result<Read, Error>> {
+        let coop = ready!(coop::poll_proceed(cx));
+        let read = self.link.with(|state| {
+            let read = state.machine.read(self.id, cx);
+            state.write();
+            read
+        });
+        match read.transpose() {
+            None => Poll::Pending,
+            Some(read) => {
+                coop.made_progress();
+                Poll::Ready(read.map_err(|code| self.link.error(code)))
+            }
+        }
+    }
+}
+
+/// Why a body was not sent to its end.
+pub(crate) enum Unsent {
+    Gone(Error),
+    Body(BoxError),
+    /// The head or the trailers.
+    TooLarge,
+}
+
+/// The next part of a body.
+pub(crate) enum Part {
+    /// Perhaps no bytes.
+    Data(Bytes),
+    End(Option<HeaderMap>),
+}
+
+/// Takes the next part of a body.
+pub(crate) fn poll_part<B>(mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Result<Part, BoxError>>
+where
+    B: Body<Error: Into<BoxError>>,
+{
+    if body.is_end_stream() {
+        return Poll::Ready(Ok(Part::End(None)));
+    }
+    let frame = match ready!(body.as_mut().poll_frame(cx)) {
+        None => return Poll::Ready(Ok(Part::End(None))),
+        Some(Err(error)) => return Poll::Ready(Err(error.into())),
+        Some(Ok(frame)) => frame,
+    };
+    Poll::Ready(Ok(match frame.into_data() {
+        Ok(mut data) => Part::Data(data.copy_to_bytes(data.remaining())),
+        Err(frame) => match frame.into_trailers() {
+            Ok(trailers) => Part::End(Some(trailers)),
+            Err(_) => Part::Data(Bytes::new()),
+        },
+    }))
+}
+
+/// What is there of a message: its head, unless that was sent, bytes of its body, and the part behind them.
+pub(crate) struct Message {
+    pub(crate) head: Option<Vec<u8>>,
+    pub(crate) held: Bytes,
+    pub(crate) next: Option<Part>,
+}
+
+impl Link {
+    /// Waits for room to begin a call.
+    pub(crate) async fn room(&self) {
+        let room = |cx: &mut Context<'_>| self.with(|state| state.machine.has_room(cx));
+        poll_fn(|cx| if room(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Begins a call with what is there of its request, which is taken from the message. `None` if the connection takes no
+    /// calls, with the message as it was. The result is whether all of it was sent.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        permit: OwnedSemaphorePermit,
+        message: &mut Message,
+    ) -> Result<Option<(CallHandle, bool)>, Unsent> {
+        let Message { head, held, next } = message;
+        let trailers = match next {
+            Some(Part::End(Some(trailers))) => Some(self.encode_trailers(trailers)?),
+            _ => None,
+        };
+        let end = matches!(next, Some(Part::End(_))).then_some(trailers.as_deref());
+        let begun = self.with(|state| {
+            if state.lost.is_some() || !state.machine.accepts() {
+                return None;
+            }
+            let id = state.machine.open();
+            let sent = state.machine.send(id, head, held, end, &mut Context::from_waker(Waker::noop()));
+            state.write();
+            Some((id, sent == Ok(Sent::All) && end.is_some()))
+        });
+        Ok(begun.map(|(id, whole)| (CallHandle { link: self.clone(), id, _permit: Some(permit) }, whole)))
+    }
+
+    /// Sends the rest of a message, in as few frames as it comes in.
+    ///
+    /// # Errors
+    /// The call has ended, or the body has failed.
+    pub(crate) async fn send_message<B>(
+        &self,
+        id: u32,
+        message: &mut Message,
+        mut body: Pin<&mut B>,
+    ) -> Result<(), Unsent>
+    where
+        B: Body<Error: Into<BoxError>>,
+    {
+        let Message { head, held, next } = message;
+        loop {
+            // A body that is always there must not keep others from running.
+            coop::consume_budget().await;
+            // The last bytes wait for what is behind them: perhaps the end.
+            let part = match next.take() {
+                Some(part) => Some(part),
+                None => {
+                    let part = poll_fn(|cx| match poll_part(body.as_mut(), cx) {
+                        Poll::Ready(part) => Poll::Ready(Ok(part.map(Some))),
+                        Poll::Pending if head.is_some() || !held.is_empty() => Poll::Ready(Ok(Ok(None))),
+                        Poll::Pending => match self.with(|state| state.machine.may_send(id, cx)) {
+                            Ok(()) => Poll::Pending,
+                            Err(code) => Poll::Ready(Err(code)),
+                        },
+                    });
+                    let part = part.await.map_err(|code| Unsent::Gone(self.error(code)))?;
+                    part.map_err(Unsent::Body)?
+                }
+            };
+            match part {
+                Some(Part::End(trailers)) => {
+                    let trailers = trailers.map(|trailers| self.encode_trailers(&trailers)).transpose()?;
+                    return self.send(id, head, std::mem::take(held), Some(trailers.as_deref())).await;
+                }
+                Some(Part::Data(data)) if data.is_empty() => {}
+                Some(Part::Data(data)) => {
+                    let before = std::mem::replace(held, data);
+                    if !before.is_empty() {
+                        self.send(id, head, before, None).await?;
+                    }
+                }
+                None => self.send(id, head, std::mem::take(held), None).await?,
+            }
+        }
+    }
+
+    /// Sends bytes and perhaps an end, waiting for room.
+    ///
+    /// # Errors
+    /// `Gone`: the call has ended.
+    pub(crate) async fn send(
+        &self,
+        id: u32,
+        head: &mut Option<Vec<u8>>,
+        mut body: Bytes,
+        end: End<'_>,
+    ) -> Result<(), Unsent> {
+        let sent = poll_fn(|cx| {
+            self.with(|state| {
+                let sent = state.machine.send(id, head, &mut body, end, cx);
+                state.write();
+                match sent {
+                    Ok(Sent::All) => Poll::Ready(Ok(())),
+                    Ok(Sent::Blocked) => Poll::Pending,
+                    Err(code) => Poll::Ready(Err(code)),
+                }
+            })
+        });
+        sent.await.map_err(|code| Unsent::Gone(self.error(code)))
+    }
+}
+
+/// The frames of the peer, cut out of a byte stream.
+pub(crate) struct Frames {
+    reader: Reader,
+    room: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// A frame that is longer than the room, with its payload as far as it has come.
+    long: Option<(Header, BytesMut)>,
+    /// The most bytes of a frame behind its header.
+    most: usize,
+}
+
+impl Frames {
+    pub(crate) fn new(reader: Reader, settings: &Settings) -> Self {
+        let room = vec![0; ROOM].into_boxed_slice();
+        Self { reader, room, start: 0, end: 0, long: None, most: settings.frame as usize }
+    }
+
+    /// Reads once. Returns the number of bytes, 0 at the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Some((header, payload)) = &mut self.long {
+            let missing = header.length as usize - payload.len();
+            let mut room = payload.limit(missing);
+            return pin!(self.reader.read_buf(&mut room)).poll(cx);
+        }
+        if self.start > 0 {
+            self.room.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let mut room = ReadBuf::new(&mut self.room[self.end..]);
+        ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room))?;
+        let filled = room.filled().len();
+        self.end += filled;
+        Poll::Ready(Ok(filled))
+    }
+
+    /// Reads bytes that nobody wants. Returns whether there may be more.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut room = ReadBuf::new(&mut self.room);
+        let outcome = ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room));
+        Poll::Ready(outcome.is_ok() && !room.filled().is_empty())
+    }
+
+    /// Returns the next whole frame, if it has come.
+    fn next(&mut self) -> Result<Option<(Header, Bytes)>, crate::wire::Malformed> {
+        if let Some((header, payload)) =
+            self.long.take_if(|(header, payload)| payload.len() >= header.length as usize)
+        {
+            return Ok(Some((header, payload.freeze())));
+        }
+        let unread = &self.room[self.start..self.end];
+        if self.long.is_some() {
+            return Ok(None);
+        }
+        let Some((header, rest)) = unread.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let header = Header::decode(header)?;
+        let length = header.length as usize;
+        if length > self.most {
+            return Err(crate::wire::Malformed("a frame is longer than this end takes"));
+        }
+        if let Some(payload) = rest.get(..length) {
+            let payload = Bytes::copy_from_slice(payload);
+            self.start += HEADER + length;
+            return Ok(Some((header, payload)));
+        }
+        if length > self.room.len() - HEADER {
+            let mut payload = BytesMut::with_capacity(length);
+            payload.extend_from_slice(rest);
+            self.long = Some((header, payload));
+            (self.start, self.end) = (0, 0);
+        }
+        Ok(None)
+    }
+}
+
+/// Exchanges the hellos, this end first, and returns the state of the connection and its frames.
+///
+/// # Errors
+/// `Lost`, or `Protocol` if the peer speaks something else.
+pub(crate) async fn connect(
+    reader: Reader,
+    mut writer: Writer,
+    settings: Settings,
+    origin: Origin,
+) -> Result<(Arc<Link>, Frames), Error> {
+    let lost = |error| Error::Lost(Arc::new(error));
+    writer.write_all(&settings.hello(Some(&origin))).await.map_err(lost)?;
+    writer.flush().await.map_err(lost)?;
+    let mut reader = reader;
+    let (peer, _) = read_hello(&mut reader).await?;
+    let machine = Machine::new(true, settings, peer, origin);
+    Ok((Link::new(machine, writer, peer.calls), Frames::new(reader, &settings)))
+}
+
+/// Exchanges the hellos, the peer first.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) async fn accept(
+    mut reader: Reader,
+    mut writer: Writer,
+    settings: Settings,
+) -> Result<(Arc<Link>, Frames), Error> {
+    let lost = |error| Error::Lost(Arc::new(error));
+    let (peer, origin) = read_hello(&mut reader).await?;
+    writer.write_all(&settings.hello(None)).await.map_err(lost)?;
+    writer.flush().await.map_err(lost)?;
+    let machine = Machine::new(false, settings, peer, origin);
+    Ok((Link::new(machine, writer, 0), Frames::new(reader, &settings)))
+}
+
+async fn read_hello(reader: &mut Reader) -> Result<(Settings, Origin), Error> {
+    let lost = |error| Error::Lost(Arc::new(error));
+    let mut start = [0; HELLO_START];
+    reader.read_exact(&mut start).await.map_err(lost)?;
+    let length = Settings::hello_length(&start).map_err(|malformed| Error::Protocol(malformed.0))?;
+    let mut rest = vec![0; length];
+    reader.read_exact(&mut rest).await.map_err(lost)?;
+    Settings::from_hello(&rest).map_err(|malformed| Error::Protocol(malformed.0))
+}
