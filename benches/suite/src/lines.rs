@@ -97,7 +97,7 @@ impl Contender {
 
     /// Whether it is this crate.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.make, Make::Own(["soft" | "stream" | "grpc" | "framed", ..]))
+        matches!(self.make, Make::Own(["soft" | "stream" | "grpc" | "grpc-messages" | "framed", ..]))
     }
 }
 
@@ -137,6 +137,7 @@ const UCX_BULK: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 const STREAM: Contender = Contender::new("byte stream over soft", Make::Own(&["stream"]));
 const GRPC: Contender = Contender::new("tonic over soft", Make::Own(&["grpc"]));
 const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-tcp"]));
+const MESSAGES: Contender = Contender::new("tonic in messages over soft", Make::Own(&["grpc-messages"]));
 const FRAMED: Contender = Contender::new("frames over a byte stream over soft", Make::Own(&["framed"]));
 const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["framed-tcp"]));
 const FRAMES: &[Contender] = &[FRAMED_TCP, FRAMED];
@@ -298,7 +299,31 @@ pub(crate) const LINES: &[Line] = &[
         order: PING,
         unit: Unit::Micros,
         cores: APART,
-        contenders: &[GRPC_TCP, GRPC.goal(Goal::AtMost(1.1))],
+        contenders: &[GRPC_TCP, GRPC.goal(Goal::AtMost(1.1)), MESSAGES.goal(Goal::AtMost(0.65))],
+    },
+    Line {
+        id: "grpc-unary-one-core",
+        title: "unary call of tonic, 64 B, one core (ratio to tonic over TCP)",
+        order: PING,
+        unit: Unit::Micros,
+        cores: TOGETHER,
+        contenders: &[GRPC_TCP, GRPC, MESSAGES.goal(Goal::AtMost(0.5))],
+    },
+    Line {
+        id: "grpc-unary-64k",
+        title: "unary call of tonic, 64 KiB there and back (ratio to tonic over TCP)",
+        order: Order::Ping { size: 64 << 10, count: 100 },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC, MESSAGES],
+    },
+    Line {
+        id: "grpc-unary-1m",
+        title: "unary call of tonic, 1 MiB there and back (ratio to tonic over TCP)",
+        order: Order::Ping { size: MIB, count: 20 },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC, MESSAGES],
     },
     Line {
         id: "grpc-calls",
@@ -306,7 +331,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Call { at_once: 64, count: 4096 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: &[GRPC_TCP, GRPC.goal(Goal::AtLeast(0.96))],
+        contenders: &[GRPC_TCP, GRPC.goal(Goal::AtLeast(0.96)), MESSAGES.goal(Goal::AtLeast(3.0))],
     },
     Line {
         id: "frame-64",

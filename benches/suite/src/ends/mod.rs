@@ -41,6 +41,8 @@ pub(crate) enum Carrier {
     Grpc,
     /// tonic over TCP.
     GrpcTcp,
+    /// tonic's services and clients in messages.
+    GrpcMessages,
 }
 
 /// One end.
@@ -173,6 +175,7 @@ impl End {
             Carrier::Quinn => drive(&runtime, several, quic::run(self, orders)),
             Carrier::Grpc => drive(&runtime, several, grpc::run(grpc::Over::Stream, self, orders)),
             Carrier::GrpcTcp => drive(&runtime, several, grpc::run(grpc::Over::Tcp, self, orders)),
+            Carrier::GrpcMessages => drive(&runtime, several, grpc::run(grpc::Over::Messages, self, orders)),
         };
         // The thread that reads orders may be waiting for another one.
         runtime.shutdown_background();
