@@ -81,7 +81,7 @@ impl Channel {
     /// `Connect` if there is no connection, `Protocol` if the peer speaks something else, such as HTTP/2.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the connect.
+    /// Dropping the future drops the channel. An attempt that has begun ends by itself, within the time for it.
     pub async fn connect(address: impl Into<String>) -> Result<Self, Error> {
         let channel = Self::connect_lazy(address);
         channel.shared.link().await?;

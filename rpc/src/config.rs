@@ -58,6 +58,8 @@ impl Config {
     #[must_use]
     pub fn max_head(mut self, bytes: u32) -> Self {
         self.settings.head = bytes.clamp(4 << 10, 64 << 10);
+        // A head and trailers go into one frame.
+        self.settings.frame = self.settings.frame.max(2 * (self.settings.head + 4));
         self
     }
 

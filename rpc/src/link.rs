@@ -47,6 +47,8 @@ struct State {
     is_driving: bool,
     /// It was woken to write, and lets other tasks run first, which may have something to say, too.
     gathers: bool,
+    /// It has let others run, and writes the next time, whatever they have said.
+    has_gathered: bool,
     lost: Option<Error>,
 }
 
@@ -69,6 +71,14 @@ impl State {
             }
         }
         if self.machine.is_finished() {
+            let driver = self.driver.clone();
+            self.machine.wake(driver);
+        }
+    }
+
+    /// Has the task of the connection write: the caller may be no task at all.
+    fn write_soon(&mut self) {
+        if !self.is_driving && (!self.machine.output().is_empty() || self.machine.is_finished()) {
             let driver = self.driver.clone();
             self.machine.wake(driver);
         }
@@ -107,7 +117,15 @@ impl State {
 
 impl Link {
     pub(crate) fn new(machine: Machine, writer: Writer, calls: u32) -> Arc<Self> {
-        let state = State { machine, writer, driver: None, is_driving: false, gathers: false, lost: None };
+        let state = State {
+            machine,
+            writer,
+            driver: None,
+            is_driving: false,
+            gathers: false,
+            has_gathered: false,
+            lost: None,
+        };
         let most = usize::try_from(calls).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Self { state: Mutex::new(state), permits: Arc::new(Semaphore::new(most)) })
     }
@@ -185,7 +203,7 @@ impl Link {
     pub(crate) fn reset(&self, id: u32, code: Code) {
         self.with(|state| {
             state.machine.reset(id, code);
-            state.write();
+            state.write_soon();
         });
     }
 
@@ -202,10 +220,12 @@ impl Link {
                 state.driver = Some(cx.waker().clone());
             }
             state.is_driving = false;
-            if std::mem::take(&mut state.gathers) {
+            let gathers = std::mem::take(&mut state.gathers);
+            if gathers && !std::mem::replace(&mut state.has_gathered, true) {
                 // A task that wakes itself goes behind those that are ready.
                 cx.waker().wake_by_ref();
             } else {
+                state.has_gathered = false;
                 state.write_now(cx);
             }
             if state.lost.is_some() || state.machine.is_finished() { Poll::Ready(()) } else { Poll::Pending }
@@ -284,7 +304,11 @@ impl Link {
         };
         // The peer may have gone.
         let _ = timeout(limit, end).await;
-        // Owners of calls may live on.
+        self.close();
+    }
+
+    /// Gives the stream up. Owners of calls may live on.
+    fn close(&self) {
         let writer = self.with(|state| {
             state.machine.output().clear();
             std::mem::replace(&mut state.writer, Box::new(tokio::io::sink()))
@@ -307,6 +331,7 @@ pub(crate) struct LossGuard<'a>(pub(crate) &'a Link);
 impl Drop for LossGuard<'_> {
     fn drop(&mut self) {
         self.0.fail(Error::Lost(Arc::new(io::ErrorKind::ConnectionAborted.into())));
+        self.0.close();
     }
 }
 
@@ -315,11 +340,7 @@ impl Drop for CallHandle {
         self.link.with(|state| {
             let code = if state.machine.is_client() { Code::Cancel } else { Code::Internal };
             state.machine.release(self.id, code);
-            // Written by the task of the connection: this may be no task at all.
-            if !state.machine.output().is_empty() || state.machine.is_finished() {
-                let driver = state.driver.clone();
-                state.machine.wake(driver);
-            }
+            state.write_soon();
         });
     }
 }
@@ -347,7 +368,7 @@ impl CallHandle {
     pub(crate) fn stop_reading(&self) {
         self.link.with(|state| {
             state.machine.stop_reading(self.id);
-            state.write();
+            state.write_soon();
         });
     }
 

@@ -20,6 +20,8 @@ use output::Output;
 const FRAME_COST: usize = 64;
 /// A request whose body is no longer than this, and there, needs no state beside its service.
 const WHOLE: u32 = 4 << 10;
+/// The most tasks in the list of those that wait for room to begin a call.
+const MOST_OPENING: usize = 256;
 /// The calls that have ended, but whose tasks have not, beside as many as may be open.
 const ENDING: usize = 1_000;
 /// The bytes to be written from which on bodies and new calls wait, and a server reads no more.
@@ -262,7 +264,14 @@ impl Machine {
     /// Returns whether there is room to begin a call. If not, the task is woken when there is.
     pub(crate) fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
         if self.is_full() && self.accepts() {
-            self.opening.push(cx.waker().clone());
+            let is_known = self.opening.iter().any(|waker| waker.will_wake(cx.waker()));
+            if !is_known {
+                // Those that have given up are woken for nothing, and leave room for others.
+                if self.opening.len() >= MOST_OPENING {
+                    self.after.wakers.append(&mut self.opening);
+                }
+                self.opening.push(cx.waker().clone());
+            }
             return false;
         }
         true

@@ -237,10 +237,14 @@ where
     let limit = grpc::timeout(request.headers()).and_then(|limit| Instant::now().checked_add(limit));
     let mut message = Message { head: None, held: Bytes::new(), next: None };
     let mut has_answer = false;
+    let _guard = PanicGuard(&call);
     let work = async {
         let failed = |error: S::Error| Unsent::Body(error.into());
         std::future::poll_fn(|cx| service.poll_ready(cx)).await.map_err(failed)?;
         let (head, body) = service.call(request).await.map_err(failed)?.into_parts();
+        if head.status.is_informational() {
+            return Err(Unsent::Body("an informational status is no answer".into()));
+        }
         message.head = Some(call.link().encode(&head.headers, |_, out| put_response(&head, out))?);
         has_answer = true;
         call.link().send_message(call.id(), &mut message, pin!(body)).await
@@ -265,6 +269,16 @@ where
         let _ = send_status(&call, grpc::status(status, &text), has_begun).await;
     }
     call.reset(code);
+}
+
+/// Ends the call of a service that panics, also if a task of that service still reads the request.
+struct PanicGuard<'a>(&'a CallHandle);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        // Does nothing behind the end of an answer.
+        self.0.reset(Code::Internal);
+    }
 }
 
 /// Ends an answer of gRPC with the fields of a status.

@@ -58,7 +58,12 @@ pub(crate) fn put_request(head: &request::Parts, origin: &Origin, out: &mut Vec<
         }
     }
     let path = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    put_bytes(path.as_bytes(), out);
+    if path.starts_with('/') || path == "*" {
+        put_bytes(path.as_bytes(), out);
+    } else {
+        // Of `http://host?query`.
+        put_bytes(format!("/{path}").as_bytes(), out);
+    }
     let own = head.uri.authority().filter(|authority| {
         origin.authority.as_ref() != Some(*authority) || head.uri.scheme() != Some(&origin.scheme())
     });

@@ -538,3 +538,33 @@ async fn callers_that_wait_for_room_go_to_another_connection() {
     assert_eq!(next(&mut other).await.2, 1);
     drop(calls);
 }
+
+// Each of these ended the connection, or never ended, in spite of honest ends.
+#[tokio::test]
+async fn unusual_calls_end_nothing_but_themselves() {
+    let service = async |request: Request<Incoming>| {
+        match request.uri().path_and_query().expect("a path").as_str() {
+            "/switch" => Ok(Response::builder().status(101).body(boxed(Empty::new())).expect("a response")),
+            "/panic" => {
+                // It reads on when the service has gone.
+                tokio::spawn(request.into_body().collect());
+                panic!("with a task that reads");
+            }
+            path => Ok::<_, BoxError>(Response::new(boxed(Full::new(Bytes::from(path.to_owned()))))),
+        }
+    };
+    let (server, count) = counting(Config::default().max_head(64 << 10), service).await;
+    let channel = server.channel().await;
+    let mut query = get("/");
+    *query.uri_mut() = "http://server?x=1".parse().expect("a URI");
+    assert_eq!(call(&channel, query).await.expect("answered").into_body(), "/?x=1");
+    let error = call(&channel, get("/switch")).await.expect_err("no answer");
+    assert!(matches!(error, Error::Reset(Code::Internal)), "{error:?}");
+    // The rest of the request never comes.
+    let body = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, BoxError>>());
+    let request = Request::post("/panic").body(body).expect("a request");
+    let error = call(&channel, request).await.expect_err("no answer");
+    assert!(matches!(error, Error::Reset(Code::Internal)), "{error:?}");
+    assert_eq!(call(&channel, get("/well")).await.expect("answered").into_body(), "/well");
+    assert_eq!(count.load(Ordering::Relaxed), 1, "the connection goes on");
+}
