@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -21,10 +22,16 @@ use crate::wire::{Code, HEADER, HELLO_START, Header, MOST_FIELDS, Origin, Settin
 
 /// The room for the bytes of a read. A frame that is longer has room of its own.
 const ROOM: usize = 8 << 10;
+/// The capacity that an idle connection keeps for them.
+const KEPT: usize = 1 << 10;
 
 /// The bytes from which on what calls have to say is written without waiting for more: the peer works on the first of them while
 /// this end says the others.
 const GATHERED: usize = 2 << 10;
+
+/// The bytes of long frames behind which the task that reads lets others run: they take them while they are in the cache, and
+/// the allocator has their memory back for the next ones.
+const TURN: usize = 64 << 10;
 
 /// A byte stream that is read.
 pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
@@ -281,6 +288,10 @@ impl Link {
             let is_alone = arrived.len() == 1;
             arrived.drain(..).for_each(|request| begin(request, is_alone));
             outcome?;
+            if frames.handed_out >= TURN {
+                frames.handed_out = 0;
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -566,19 +577,27 @@ impl Link {
 /// The frames of the peer, cut out of a byte stream.
 pub(crate) struct Frames {
     reader: Reader,
-    room: Box<[u8]>,
+    /// What has come, from `start` on not taken yet.
+    unread: Vec<u8>,
     start: usize,
-    end: usize,
     /// A frame that is longer than the room, with its payload as far as it has come.
     long: Option<(Header, BytesMut)>,
     /// The most bytes of a frame behind its header.
     most: usize,
+    /// The bytes of long frames since others ran.
+    handed_out: usize,
 }
 
 impl Frames {
     pub(crate) fn new(reader: Reader, settings: &Settings) -> Self {
-        let room = vec![0; ROOM].into_boxed_slice();
-        Self { reader, room, start: 0, end: 0, long: None, most: settings.frame as usize }
+        Self {
+            reader,
+            unread: Vec::new(),
+            start: 0,
+            long: None,
+            most: settings.frame as usize,
+            handed_out: 0,
+        }
     }
 
     /// Reads once. Returns the number of bytes, 0 at the end.
@@ -588,20 +607,19 @@ impl Frames {
             let mut room = payload.limit(missing);
             return pin!(self.reader.read_buf(&mut room)).poll(cx);
         }
-        if self.start > 0 {
-            self.room.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let mut room = ReadBuf::new(&mut self.room[self.end..]);
+        self.unread.drain(..std::mem::take(&mut self.start));
+        // On the stack, so that an idle connection has none.
+        let mut room = [MaybeUninit::uninit(); ROOM];
+        let mut room = ReadBuf::uninit(&mut room);
         ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room))?;
-        let filled = room.filled().len();
-        self.end += filled;
-        Poll::Ready(Ok(filled))
+        self.unread.extend_from_slice(room.filled());
+        Poll::Ready(Ok(room.filled().len()))
     }
 
     /// Reads bytes that nobody wants. Returns whether there may be more.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut room = ReadBuf::new(&mut self.room);
+        let mut room = [MaybeUninit::uninit(); ROOM];
+        let mut room = ReadBuf::uninit(&mut room);
         let outcome = ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room));
         Poll::Ready(outcome.is_ok() && !room.filled().is_empty())
     }
@@ -611,10 +629,15 @@ impl Frames {
         if let Some((header, payload)) =
             self.long.take_if(|(header, payload)| payload.len() >= header.length as usize)
         {
+            self.handed_out += payload.len();
             return Ok(Some((header, payload.freeze())));
         }
-        let unread = &self.room[self.start..self.end];
         if self.long.is_some() {
+            return Ok(None);
+        }
+        let unread = &self.unread[self.start..];
+        if unread.is_empty() && self.unread.capacity() > KEPT {
+            (self.unread, self.start) = (Vec::new(), 0);
             return Ok(None);
         }
         let Some((header, rest)) = unread.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -628,11 +651,11 @@ impl Frames {
             self.start += HEADER + length;
             return Ok(Some((header, payload)));
         }
-        if length > self.room.len() - HEADER {
+        if length > ROOM - HEADER {
             let mut payload = BytesMut::with_capacity(length);
             payload.extend_from_slice(rest);
             self.long = Some((header, payload));
-            (self.start, self.end) = (0, 0);
+            (self.unread, self.start) = (Vec::new(), 0);
         }
         Ok(None)
     }
