@@ -27,13 +27,10 @@ impl Unit {
 
     /// A measured time in nanoseconds in this unit.
     pub(crate) fn of(self, order: Order, nanoseconds: f64) -> f64 {
-        match (self, order) {
-            (Self::Micros, _) => nanoseconds / 1e3,
-            (
-                Self::Thousands,
-                Order::Cycle { count, .. } | Order::Call { count, .. } | Order::Echo { count, .. },
-            ) => count as f64 / nanoseconds * 1e6,
-            _ => order.bytes() as f64 / nanoseconds,
+        match self {
+            Self::Micros => nanoseconds / 1e3,
+            Self::Thousands => order.operations() as f64 / nanoseconds * 1e6,
+            Self::Gigabytes => order.bytes() as f64 / nanoseconds,
         }
     }
 
@@ -332,6 +329,30 @@ pub(crate) const LINES: &[Line] = &[
         unit: Unit::Thousands,
         cores: APART,
         contenders: &[GRPC_TCP, GRPC.goal(Goal::AtLeast(0.96)), MESSAGES.goal(Goal::AtLeast(3.0))],
+    },
+    Line {
+        id: "grpc-upload-64k",
+        title: "calls of tonic with 64 KiB and a short answer, 16 at once (ratio to tonic over TCP)",
+        order: Order::Upload { size: 64 << 10, count: 512 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC, MESSAGES.goal(Goal::AtLeast(1.5))],
+    },
+    Line {
+        id: "grpc-upload-1m",
+        title: "calls of tonic with 1 MiB and a short answer, 16 at once (ratio to tonic over TCP)",
+        order: Order::Upload { size: MIB, count: 96 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC, MESSAGES.goal(Goal::AtLeast(2.0))],
+    },
+    Line {
+        id: "grpc-stream",
+        title: "messages of 64 B in the answer of one call of tonic (ratio to tonic over TCP)",
+        order: Order::Stream { size: 64, count: 32_768 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[GRPC_TCP, GRPC, MESSAGES.goal(Goal::AtLeast(3.0))],
     },
     Line {
         id: "frame-64",

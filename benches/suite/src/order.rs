@@ -24,6 +24,10 @@ pub(crate) enum Order {
     Cycle { at_once: usize, count: usize },
     /// So many remote procedure calls, this many at once; the answer is the time of all.
     Call { at_once: usize, count: usize },
+    /// So many calls with a long request and a short answer, [`WINDOW`] at once; the answer is the time of all.
+    Upload { size: usize, count: usize },
+    /// One call whose answer is so many messages of this size; the answer is the time of all.
+    Stream { size: usize, count: usize },
     /// Idle connections until there are so many; the answer is the time that the new ones took.
     Grow { total: usize },
 }
@@ -43,9 +47,11 @@ impl Order {
     /// How many bytes it moves.
     pub(crate) fn bytes(&self) -> usize {
         match *self {
-            Self::Ping { size, count } | Self::Write { size, count, .. } | Self::Read { size, count } => {
-                size * count
-            }
+            Self::Ping { size, count }
+            | Self::Write { size, count, .. }
+            | Self::Read { size, count }
+            | Self::Upload { size, count }
+            | Self::Stream { size, count } => size * count,
             Self::Echo { size, count } => 2 * size * count,
             Self::Cycle { .. } | Self::Call { .. } | Self::Grow { .. } => 0,
         }
@@ -57,7 +63,9 @@ impl Order {
             Self::Ping { count, .. }
             | Self::Echo { count, .. }
             | Self::Cycle { count, .. }
-            | Self::Call { count, .. } => count,
+            | Self::Call { count, .. }
+            | Self::Upload { count, .. }
+            | Self::Stream { count, .. } => count,
             Self::Write { .. } | Self::Read { .. } | Self::Grow { .. } => 1,
         }
     }
@@ -72,6 +80,8 @@ impl Order {
             Self::Read { size, count } => Self::Read { size, count: less(count) },
             Self::Cycle { at_once, count } => Self::Cycle { at_once, count: less(count) },
             Self::Call { at_once, count } => Self::Call { at_once, count: less(count).max(at_once) },
+            Self::Upload { size, count } => Self::Upload { size, count: less(count) },
+            Self::Stream { size, count } => Self::Stream { size, count: less(count) },
             grow @ Self::Grow { .. } => grow,
         }
     }
@@ -88,6 +98,8 @@ impl fmt::Display for Order {
             Self::Read { size, count } => write!(f, "read {size} {count}"),
             Self::Cycle { at_once, count } => write!(f, "cycle {at_once} {count}"),
             Self::Call { at_once, count } => write!(f, "call {at_once} {count}"),
+            Self::Upload { size, count } => write!(f, "upload {size} {count}"),
+            Self::Stream { size, count } => write!(f, "stream {size} {count}"),
             Self::Grow { total } => write!(f, "grow {total} 0"),
         }
     }
@@ -111,6 +123,8 @@ impl FromStr for Order {
             "read" => Self::Read { size, count },
             "cycle" => Self::Cycle { at_once: first, count },
             "call" => Self::Call { at_once: first, count },
+            "upload" => Self::Upload { size, count },
+            "stream" => Self::Stream { size, count },
             "grow" => Self::Grow { total: first },
             _ => return Err(wrong()),
         })
@@ -132,6 +146,8 @@ mod tests {
             Order::Read { size: 1 << 20, count: 64 },
             Order::Cycle { at_once: 64, count: 640 },
             Order::Call { at_once: 64, count: 640 },
+            Order::Upload { size: 1 << 20, count: 64 },
+            Order::Stream { size: 64, count: 640 },
             Order::Grow { total: 10_000 },
         ];
         for order in orders {

@@ -22,11 +22,34 @@ const QUICK_STEPS: &[usize] = &[1, 100, 1000];
 const PING: Order = Order::Ping { size: 64, count: 200 };
 /// The goal of the last step: its round trips are compared with those of a pair without neighbours.
 const NEIGHBOURS: Goal = Goal::AtMost(1.2);
-/// The goal for an idle connection, both ends, in KiB.
-const MEMORY: Goal = Goal::AtMost(6.0);
 
-const CONTENDERS: [(&str, Make); 2] =
-    [("soft", Make::Own(&["soft"])), ("raw tokio TCP", Make::Own(&["raw"]))];
+/// One whose connections are weighed, and perhaps counted.
+struct Contender {
+    name: &'static str,
+    /// How it runs with many connections.
+    make: Option<Make>,
+    /// Its word for the command `idle`.
+    carrier: &'static str,
+    /// The goal for an idle connection, both ends, in KiB. TCP has none.
+    memory: Option<Goal>,
+}
+
+const CONTENDERS: [Contender; 4] = [
+    Contender {
+        name: "soft",
+        make: Some(Make::Own(&["soft"])),
+        carrier: "soft",
+        memory: Some(Goal::AtMost(6.0)),
+    },
+    Contender { name: "raw tokio TCP", make: Some(Make::Own(&["raw"])), carrier: "raw", memory: None },
+    Contender {
+        name: "channel of tonic in messages over soft",
+        make: None,
+        carrier: "grpc-messages",
+        memory: Some(Goal::AtMost(24.0)),
+    },
+    Contender { name: "channel of tonic over TCP", make: None, carrier: "grpc-tcp", memory: None },
+];
 
 /// Raises the limit of this process and of all that it starts.
 ///
@@ -67,7 +90,8 @@ pub(crate) struct Curve {
     /// The memory of one idle connection, both ends in one process, in KiB.
     pub(crate) memory: Option<Quartiles>,
     pub(crate) failure: Option<String>,
-    is_ours: bool,
+    /// The goal of the memory, if it is this crate.
+    goal: Option<Goal>,
 }
 
 /// Measures everything that has to do with numbers.
@@ -75,10 +99,11 @@ pub(crate) fn run(plan: Plan) -> Vec<Curve> {
     let steps = if plan.short { QUICK_STEPS } else { STEPS };
     CONTENDERS
         .iter()
-        .map(|&(name, make)| {
-            let mut curve =
-                Curve { name, steps: Vec::new(), memory: None, failure: None, is_ours: name == "soft" };
-            let outcome = curve.grow(make, plan, steps).and_then(|()| curve.weigh(plan));
+        .map(|contender| {
+            let Contender { name, make, carrier, memory: goal } = *contender;
+            let mut curve = Curve { name, steps: Vec::new(), memory: None, failure: None, goal };
+            let grown = make.map_or(Ok(()), |make| curve.grow(make, plan, steps));
+            let outcome = grown.and_then(|()| curve.weigh(carrier, plan));
             curve.failure = outcome.err().map(|error| error.to_string());
             curve
         })
@@ -110,8 +135,7 @@ impl Curve {
     }
 
     /// Weighs idle connections in a process that has both ends of each.
-    fn weigh(&mut self, plan: Plan) -> io::Result<()> {
-        let carrier = if self.is_ours { "soft" } else { "raw" };
+    fn weigh(&mut self, carrier: &str, plan: Plan) -> io::Result<()> {
         let count = if plan.short { "500" } else { "2000" };
         let program = std::env::current_exe()?.into_os_string();
         let words = [program, "idle".into(), carrier.into(), "--count".into(), count.into()];
@@ -124,17 +148,15 @@ impl Curve {
 
     /// The rows of the goals: what, goal, measured, verdict.
     pub(crate) fn goals(&self) -> Vec<[String; 4]> {
-        if !self.is_ours {
-            return Vec::new();
-        }
+        let Some(goal) = self.goal else { return Vec::new() };
         let row = |what: String, goal: Goal, measured: Quartiles| {
             let Quartiles { low, median, high } = measured;
             let value = format!("{median:.2} ({low:.2} to {high:.2})");
             [what, goal.text(), value, goal.verdict(measured).to_owned()]
         };
-        let memory = self
-            .memory
-            .map(|memory| row("memory of an idle connection, both ends, KiB".into(), MEMORY, memory));
+        let memory = self.memory.map(|memory| {
+            row(format!("{}: memory of an idle connection, both ends, KiB", self.name), goal, memory)
+        });
         let last = self.steps.last().and_then(|step| Some((step.open, step.ratio()?)));
         let last = last.map(|(open, ratio)| {
             row(format!("round trip with {open} connections open, to that with 1"), NEIGHBOURS, ratio)

@@ -216,7 +216,7 @@ impl<N: Network> Active<N> {
                 let connect = || greeted(self.network.clone(), self.address);
                 self.held.extend(several(WINDOW, more, connect).await?);
             }
-            Order::Call { .. } | Order::Echo { .. } => return Err(unsupported(order)),
+            _ => return Err(unsupported(order)),
         }
         Ok(start.elapsed())
     }
@@ -256,9 +256,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Passive<S> {
                     self.stream.write_all(&self.block).await?;
                 }
             }
-            // The others are for `greet`.
-            Order::Call { .. } | Order::Echo { .. } => return Err(unsupported(order)),
+            // These are for `greet`.
             Order::Cycle { .. } | Order::Grow { .. } => {}
+            _ => return Err(unsupported(order)),
         }
         Ok(())
     }

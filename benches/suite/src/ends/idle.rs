@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams, QueuePairConfig};
 
+use super::grpc::{Over, spawn, used_channel};
 use super::{Carrier, say};
 use crate::scale::resident;
 
@@ -28,6 +29,8 @@ impl Idle {
         let weight = match self.carrier {
             Carrier::Soft => runtime.block_on(soft(self.count)),
             Carrier::Raw => runtime.block_on(raw(self.count)),
+            Carrier::GrpcTcp => runtime.block_on(channels(Over::Tcp, self.count)),
+            Carrier::GrpcMessages => runtime.block_on(channels(Over::Messages, self.count)),
             _ => Err(io::ErrorKind::Unsupported.into()),
         };
         say(&weight?.to_string())
@@ -91,4 +94,10 @@ async fn raw(count: usize) -> io::Result<u64> {
     let address = listener.local_addr()?;
     let pair = || async { Ok((TcpStream::connect(address).await?, listener.accept().await?)) };
     weigh(count, pair).await
+}
+
+/// Channels of tonic's clients, and the connections of their server.
+async fn channels(over: Over, count: usize) -> io::Result<u64> {
+    let address = spawn(over, (Ipv4Addr::LOCALHOST, 0).into()).await?;
+    weigh(count, || used_channel(over, address)).await
 }

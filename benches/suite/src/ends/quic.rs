@@ -175,9 +175,7 @@ mod built {
                         self.receive(size).await?;
                     }
                 }
-                Order::Echo { .. } | Order::Cycle { .. } | Order::Call { .. } | Order::Grow { .. } => {
-                    return Err(unsupported(order));
-                }
+                _ => return Err(unsupported(order)),
             }
             Ok(start.elapsed())
         }
@@ -203,9 +201,9 @@ mod built {
                         self.out.write_all(&block).await?;
                     }
                 }
-                // The others are for `greet`.
-                Order::Call { .. } | Order::Echo { .. } => return Err(unsupported(order)),
+                // These are for `greet`.
                 Order::Cycle { .. } | Order::Grow { .. } => {}
+                _ => return Err(unsupported(order)),
             }
             Ok(())
         }

@@ -178,7 +178,7 @@ impl Active {
                 };
                 self.held.extend(several(WINDOW, total.saturating_sub(self.held.len()), connect).await?);
             }
-            Order::Ping { .. } | Order::Echo { .. } | Order::Call { .. } => return Err(unsupported(order)),
+            _ => return Err(unsupported(order)),
         }
         Ok(start.elapsed())
     }
@@ -260,7 +260,7 @@ impl Passive {
             }
             // The blocks need no help; a message says that the last one is through.
             Order::Write { .. } | Order::Read { .. } => self.echo().await?,
-            Order::Ping { .. } | Order::Echo { .. } | Order::Call { .. } => return Err(unsupported(order)),
+            _ => return Err(unsupported(order)),
             // The others are for `greet`.
             Order::Cycle { .. } | Order::Grow { .. } => {}
         }
