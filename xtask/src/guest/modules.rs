@@ -15,7 +15,7 @@ use crate::exec::{self, minutes};
 use crate::layers;
 
 /// The folders with test programs.
-const FOLDERS: &[&str] = &["tests", "examples/frameworks/tests"];
+const FOLDERS: &[&str] = &["tests", "examples/frameworks/tests", "rpc/tests"];
 
 /// A file of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
