@@ -23,6 +23,7 @@ mod grpc;
 mod link;
 mod machine;
 mod server;
+mod service;
 mod wire;
 
 pub use body::Incoming;
@@ -31,6 +32,7 @@ pub use config::Config;
 pub use divide::{Divided, divide};
 pub use error::{BoxError, Error};
 pub use server::{Server, serve};
+pub use service::HttpService;
 pub use wire::Code;
 
 /// The frames of a connection, complete.

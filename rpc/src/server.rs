@@ -12,19 +12,18 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tower_service::Service;
 
 use crate::body::Incoming;
 use crate::config::Config;
-use crate::error::{BoxError, Error};
+use crate::error::Error;
 use crate::grpc;
 use crate::link::{self, CallHandle, Link, LossGuard, Message, Unsent};
 use crate::machine::Arrived;
+use crate::service::HttpService;
 use crate::wire::{Code, put_response};
 
 /// The status of gRPC for a service that has failed.
@@ -41,17 +40,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 ///
 /// # Cancel safety
 /// Dropping the future ends all connections.
-pub async fn serve<L, IO, E, S, B>(listener: L, service: S) -> io::Result<()>
+pub async fn serve<L, IO, E, S>(listener: L, service: S) -> io::Result<()>
 where
     L: Stream<Item = Result<IO, E>>,
     IO: AsyncRead + AsyncWrite + Send + 'static,
     E: std::fmt::Display,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: HttpService,
 {
     Server::new().serve(listener, service).await
 }
@@ -80,17 +74,12 @@ impl Server {
     ///
     /// # Errors
     /// As there.
-    pub async fn serve<L, IO, E, S, B>(self, listener: L, service: S) -> io::Result<()>
+    pub async fn serve<L, IO, E, S>(self, listener: L, service: S) -> io::Result<()>
     where
         L: Stream<Item = Result<IO, E>>,
         IO: AsyncRead + AsyncWrite + Send + 'static,
         E: std::fmt::Display,
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<BoxError>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
+        S: HttpService,
     {
         self.serve_with_shutdown(listener, service, pending()).await
     }
@@ -103,7 +92,7 @@ impl Server {
     ///
     /// # Cancel safety
     /// Dropping the future ends all connections.
-    pub async fn serve_with_shutdown<L, IO, E, S, B>(
+    pub async fn serve_with_shutdown<L, IO, E, S>(
         self,
         listener: L,
         service: S,
@@ -113,12 +102,7 @@ impl Server {
         L: Stream<Item = Result<IO, E>>,
         IO: AsyncRead + AsyncWrite + Send + 'static,
         E: std::fmt::Display,
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<BoxError>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
+        S: HttpService,
     {
         let (mut listener, mut signal) = (Box::pin(listener), pin!(signal));
         let (stop, stopped) = watch::channel(());
@@ -151,15 +135,10 @@ impl Server {
 }
 
 /// Serves one connection.
-async fn connection<IO, S, B>(stream: IO, service: S, config: Config, mut stopped: watch::Receiver<()>)
+async fn connection<IO, S>(stream: IO, service: S, config: Config, mut stopped: watch::Receiver<()>)
 where
     IO: AsyncRead + AsyncWrite + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: HttpService,
 {
     let (reader, writer) = tokio::io::split(stream);
     let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings);
@@ -188,15 +167,7 @@ where
 }
 
 /// Begins to answer a request.
-fn begin<S, B>(link: &Arc<Link>, service: S, arrived: Arrived, is_alone: bool)
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+fn begin<S: HttpService>(link: &Arc<Link>, service: S, arrived: Arrived, is_alone: bool) {
     let Arrived { call: id, head, whole } = arrived;
     let call = CallHandle::of(link, id);
     let is_whole = whole.is_some();
@@ -226,13 +197,7 @@ where
 }
 
 /// Answers a request.
-async fn answer<S, B>(call: CallHandle, mut service: S, request: Request<Incoming>)
-where
-    S: Service<Request<Incoming>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-{
+async fn answer<S: HttpService>(call: CallHandle, mut service: S, request: Request<Incoming>) {
     let is_grpc = grpc::is_grpc(request.headers());
     let limit = grpc::timeout(request.headers()).and_then(|limit| Instant::now().checked_add(limit));
     let mut message = Message { head: None, held: Bytes::new(), next: None };
