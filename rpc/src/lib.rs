@@ -9,14 +9,22 @@
 //! other has an [`Error`]. No call is repeated.
 //!
 //! # Features
-//! None: the bounds of [`serve`] and [`Channel`] are those of `http`, `http-body` and `tower-service`, which tonic and axum
-//! have, too.
+//! None is needed for tonic and axum: the bounds of [`serve`] and [`Channel`] are those of `http`, `http-body` and
+//! `tower-service`.
+//!
+//! - `rustls`: [`serve`] takes the streams of `tokio_rdma::io::TlsListener`, and other TLS streams of tokio-rustls. A
+//!   [`ConnectionInfo`] has the certificates of the client.
+//! - `tonic`: `local_addr` and `remote_addr` of `tonic::Request` return the addresses of the connection, and with the feature
+//!   `rustls` `peer_certs` the certificates of the client.
 //!
 //! [`Error`]: enum@Error
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod body;
 mod channel;
 mod config;
+mod connected;
 mod divide;
 mod error;
 mod grpc;
@@ -29,6 +37,7 @@ mod wire;
 pub use body::Incoming;
 pub use channel::{Channel, ResponseFuture};
 pub use config::Config;
+pub use connected::{Connected, ConnectionInfo};
 pub use divide::{Divided, divide};
 pub use error::{BoxError, Error};
 pub use server::{Server, serve};

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::body::Incoming;
 use crate::config::Config;
+use crate::connected::{self, Connected};
 use crate::error::Error;
 use crate::grpc;
 use crate::link::{self, CallHandle, Link, LossGuard, Message, Unsent};
@@ -35,6 +36,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Serves the connections of a listener with a service, until the listener ends: tonic's `Routes`, axum's `Router`, or
 /// any other service of HTTP requests.
 ///
+/// The extensions of each request contain a [`ConnectionInfo`](crate::ConnectionInfo), with the address and the certificates of
+/// the peer.
+///
 /// # Errors
 /// None so far: connections that fail are dropped, with an event of `tracing`.
 ///
@@ -43,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub async fn serve<L, IO, E, S>(listener: L, service: S) -> io::Result<()>
 where
     L: Stream<Item = Result<IO, E>>,
-    IO: AsyncRead + AsyncWrite + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Connected + Send + 'static,
     E: std::fmt::Display,
     S: HttpService,
 {
@@ -77,7 +81,7 @@ impl Server {
     pub async fn serve<L, IO, E, S>(self, listener: L, service: S) -> io::Result<()>
     where
         L: Stream<Item = Result<IO, E>>,
-        IO: AsyncRead + AsyncWrite + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Connected + Send + 'static,
         E: std::fmt::Display,
         S: HttpService,
     {
@@ -100,7 +104,7 @@ impl Server {
     ) -> io::Result<()>
     where
         L: Stream<Item = Result<IO, E>>,
-        IO: AsyncRead + AsyncWrite + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Connected + Send + 'static,
         E: std::fmt::Display,
         S: HttpService,
     {
@@ -137,9 +141,10 @@ impl Server {
 /// Serves one connection.
 async fn connection<IO, S>(stream: IO, service: S, config: Config, mut stopped: watch::Receiver<()>)
 where
-    IO: AsyncRead + AsyncWrite + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Connected + Send + 'static,
     S: HttpService,
 {
+    let extensions = connected::extensions(&stream);
     let (reader, writer) = tokio::io::split(stream);
     let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings);
     let (link, mut frames) = match timeout(config.handshake_timeout, accepted).await {
@@ -149,7 +154,10 @@ where
     };
     let _guard = LossGuard(&link);
     let calls = link.clone();
-    let begin = move |arrived, is_alone| begin(&calls, service.clone(), arrived, is_alone);
+    let begin = move |mut arrived: Arrived, is_alone| {
+        arrived.head.extensions.clone_from(&extensions);
+        begin(&calls, service.clone(), arrived, is_alone);
+    };
     let outcome = {
         let mut driven = pin!(link.drive(&mut frames, begin));
         tokio::select! {

@@ -38,12 +38,15 @@ pub(crate) fn clippy(settings: &Settings) -> Tally {
 /// The features besides the providers: each has to build without the others.
 const OPTIONAL: &[&str] = &["axum", "hyper", "metrics", "rustls", "sim", "tonic", "tower"];
 
-/// Does the crate build with other sets of features? A new set is a new line.
+/// Do the crate and the package of calls in messages build with other sets of features? A new set is a new line.
 pub(crate) fn features(_settings: &Settings) -> Tally {
     let check = |set: &[&str]| exec::show(cargo(&[&["check"], set].concat()), minutes(BUILD_MINUTES));
     let mut tally = Tally::default();
     for feature in OPTIONAL {
         tally += Tally::check(check(&["--features", feature]));
+    }
+    for feature in ["", "rustls", "tonic", "rustls,tonic"] {
+        tally += Tally::check(check(&["--package", "tokio-rdma-rpc", "--features", feature]));
     }
     // HW-12: `verbs` alone, which builds with nothing but Rust.
     tally += Tally::check(bare::check());

@@ -1,6 +1,7 @@
 //! Calls through the public API, over streams of the soft provider.
 
 mod calls;
+mod connected;
 mod ends;
 mod faults;
 mod peers;
