@@ -1,20 +1,23 @@
 //! Two protocols behind one listener.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rdma::{RdmaListener, RdmaStream};
 
 use crate::wire::MAGIC;
 
-/// The most peers that have said nothing yet, and how long each has for its first byte.
-const SILENT: usize = 256;
+/// The most peers that wait to be sorted, and how long each has for its first byte and for its server.
+const UNSORTED: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause behind an accept that has failed.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -23,7 +26,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// others, for tonic's own server, hyper or axum. So the clients of a service move one by one.
 ///
 /// Nothing is read: each server sees its connections from their first byte on. A peer is dropped that says nothing for 10
-/// seconds, or whose server does not take it within that time. The task that divides ends when both results are dropped.
+/// seconds, or whose server does not take it within that time; and earlier, if 256 others wait: then the oldest of the
+/// address that has most. The task that divides ends when both results are dropped.
 ///
 /// ```no_run
 /// # use tokio_rdma_rpc::Divided;
@@ -50,17 +54,23 @@ async fn run(
     messages: mpsc::Sender<RdmaStream>,
     others: mpsc::Sender<RdmaStream>,
 ) {
-    let mut silent = JoinSet::new();
+    let (mut tasks, mut unsorted) = (JoinSet::new(), Vec::new());
     let unused = async { tokio::join!(messages.closed(), others.closed()) };
     let mut unused = std::pin::pin!(unused);
     loop {
         tokio::select! {
             _ = &mut unused => return,
-            Some(_) = silent.join_next() => {}
-            accepted = listener.next(), if silent.len() < SILENT => match accepted {
+            Some(_) = tasks.join_next() => {
+                unsorted.retain(|(_, task): &(IpAddr, AbortHandle)| !task.is_finished());
+            }
+            accepted = listener.next() => match accepted {
                 None => break,
                 Some(Ok(stream)) => {
-                    silent.spawn(sort(stream, messages.clone(), others.clone()));
+                    if unsorted.len() >= UNSORTED {
+                        drop_oldest(&mut unsorted);
+                    }
+                    let address = stream.connection().peer_addr().ip();
+                    unsorted.push((address, tasks.spawn(sort(stream, messages.clone(), others.clone()))));
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "no connection accepted");
@@ -69,7 +79,20 @@ async fn run(
             },
         }
     }
-    while silent.join_next().await.is_some() {}
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Drops the oldest peer of the address that has most, so that many from one address are no reason to drop another.
+fn drop_oldest(unsorted: &mut Vec<(IpAddr, AbortHandle)>) {
+    let mut counts = HashMap::new();
+    for (address, _) in &*unsorted {
+        *counts.entry(*address).or_insert(0) += 1;
+    }
+    // The first of several with the same key, which is the oldest.
+    let oldest = unsorted.iter().enumerate().min_by_key(|(_, (address, _))| Reverse(counts.get(address)));
+    if let Some((place, _)) = oldest {
+        unsorted.remove(place).1.abort();
+    }
 }
 
 /// Hands a stream to the server that its first byte is for.

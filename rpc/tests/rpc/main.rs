@@ -2,6 +2,7 @@
 
 mod calls;
 mod connected;
+mod divide;
 mod ends;
 mod faults;
 mod peers;
