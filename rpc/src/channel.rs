@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -290,7 +290,7 @@ where
             break;
         }
     }
-    let (link, call, is_whole) = loop {
+    let (link, mut call, is_whole) = loop {
         let link = shared.link().await?;
         // The connection may end meanwhile.
         let Ok(permit) = link.permits.clone().acquire_owned().await else { continue };
@@ -302,18 +302,19 @@ where
     };
     if !is_whole {
         // The answer may be there before the end of the request.
-        let sender = Sender { link, id: call.id(), code: Some(Code::Cancel) };
+        let failure = Arc::default();
+        call.set_failure(Arc::clone(&failure));
+        let sender = Sender { link, id: call.id(), is_done: false, failure };
         tokio::spawn(async move {
             let mut sender = sender;
             let outcome = sender.link.send_message(sender.id, &mut message, body.as_mut()).await;
             match outcome {
-                Ok(()) | Err(Unsent::Gone(_)) => sender.code = None,
+                Ok(()) | Err(Unsent::Gone(_)) => sender.is_done = true,
                 Err(unsent) => {
-                    if matches!(unsent, Unsent::TooLarge) {
-                        sender.code = Some(Code::TooLarge);
-                    }
                     let error = Error::from(unsent);
                     tracing::debug!(call = sender.id, error = error.line(), "request not sent to its end");
+                    // Nothing else sets it before the drop.
+                    let _ = sender.failure.set(error);
                 }
             }
         });
@@ -326,14 +327,18 @@ where
 struct Sender {
     link: Arc<Link>,
     id: u32,
-    /// The reason of the end, unless there is none.
-    code: Option<Code>,
+    /// The body was sent, or is not needed.
+    is_done: bool,
+    /// The reason of the end, for the caller.
+    failure: Arc<OnceLock<Error>>,
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        if let Some(code) = self.code {
-            self.link.reset(self.id, code);
+        if !self.is_done {
+            let dropped = || Error::Body(Arc::new("it was dropped before its end".into()));
+            let is_large = matches!(self.failure.get_or_init(dropped), Error::TooLarge);
+            self.link.reset(self.id, if is_large { Code::TooLarge } else { Code::Cancel });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -334,6 +334,8 @@ pub(crate) struct CallHandle {
     id: u32,
     /// At the client. The reset of a call goes before the next call that is there in its place.
     _permit: Option<OwnedSemaphorePermit>,
+    /// The error of the task that sends the rest of the request.
+    failure: Option<Arc<OnceLock<Error>>>,
 }
 
 /// Ends the calls of a connection when the task that drives it is dropped.
@@ -359,7 +361,7 @@ impl Drop for CallHandle {
 impl CallHandle {
     /// Returns an owner of a call that has begun.
     pub(crate) fn of(link: &Arc<Link>, id: u32) -> Self {
-        Self { link: link.clone(), id, _permit: None }
+        Self { link: link.clone(), id, _permit: None, failure: None }
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {
@@ -373,6 +375,17 @@ impl CallHandle {
     /// Ends the call.
     pub(crate) fn reset(&self, code: Code) {
         self.link.reset(self.id, code);
+    }
+
+    /// Sets the place for the error of the task that sends the rest of the request.
+    pub(crate) fn set_failure(&mut self, failure: Arc<OnceLock<Error>>) {
+        self.failure = Some(failure);
+    }
+
+    /// Returns the error of the call, which has ended with this code.
+    fn error(&self, code: Code) -> Error {
+        let own = self.failure.as_ref().and_then(|failure| failure.get());
+        own.cloned().unwrap_or_else(|| self.link.error(code))
     }
 
     /// Reads no more of the body.
@@ -395,7 +408,7 @@ impl CallHandle {
                 answer.transpose().map_or(Poll::Pending, Poll::Ready)
             })
         });
-        answer.await.map_err(|code| self.link.error(code))
+        answer.await.map_err(|code| self.error(code))
     }
 
     /// Reads the next part of the body.
@@ -413,7 +426,7 @@ impl CallHandle {
             None => Poll::Pending,
             Some(read) => {
                 coop.made_progress();
-                Poll::Ready(read.map_err(|code| self.link.error(code)))
+                Poll::Ready(read.map_err(|code| self.error(code)))
             }
         }
     }
@@ -495,7 +508,10 @@ impl Link {
             state.write();
             Some((id, sent == Ok(Sent::All) && end.is_some()))
         });
-        Ok(begun.map(|(id, whole)| (CallHandle { link: self.clone(), id, _permit: Some(permit) }, whole)))
+        Ok(begun.map(|(id, whole)| {
+            let call = CallHandle { link: self.clone(), id, _permit: Some(permit), failure: None };
+            (call, whole)
+        }))
     }
 
     /// Sends the rest of a message, in as few frames as it comes in.

@@ -125,7 +125,7 @@ fn answer(call: u32, flags: u8, body: &[u8]) -> Vec<u8> {
     frame(HEAD, flags, call, &[b"\x00\x00\x00\x02\x00\xC8", body].concat())
 }
 
-// The task that sends the rest of the request is alone with the failure: nobody waits for its outcome.
+// Another task than the caller sends the rest of the request.
 #[tokio::test]
 async fn request_that_fails_ends_its_call_alone() {
     struct Said(mpsc::UnboundedSender<&'static str>);
@@ -157,11 +157,24 @@ async fn request_that_fails_ends_its_call_alone() {
         assert_eq!(common::within(told.recv()).await, Some("begun"));
         fail.send(()).expect("the body waits");
         let error = common::within(waiting).await.expect("no panic").expect_err("no answer");
-        assert!(matches!(error, Error::Reset(Code::Cancel) | Error::Body(_)), "{error:?}");
+        assert!(matches!(error, Error::Body(_)), "{error:?}");
         assert_eq!(common::within(told.recv()).await, Some("dropped"), "the future of the service");
         call(&channel, get("/")).await.expect("answered");
     }
     assert_eq!(count.load(Ordering::Relaxed), 1, "the connection goes on");
+}
+
+// The answer has begun: its body has the error of the request.
+#[tokio::test]
+async fn failure_of_a_request_reaches_the_reader_of_its_answer() {
+    let (server, _) = counting(Config::default(), echo).await;
+    let channel = server.channel().await;
+    let (fail, body) = failing(false);
+    let request = Request::post("/").body(body).expect("a request");
+    let answer = common::within(channel.clone().call(request)).await.expect("begun");
+    fail.send(()).expect("the body waits");
+    let error = common::within(answer.into_body().collect()).await.expect_err("cut");
+    assert!(matches!(error, Error::Body(_)), "{error:?}");
 }
 
 // Head and reset may arrive before the caller has looked: what is there must not pass for the whole.
@@ -260,7 +273,7 @@ async fn late_trailers_that_are_too_large_end_their_call() {
         let answer = common::within(channel.clone().call(request)).await.expect("begun");
         tell.send(()).expect("the body waits");
         let error = common::within(answer.into_body().collect()).await.expect_err("cut");
-        assert!(matches!(error, Error::Reset(Code::TooLarge)), "{error:?}");
+        assert!(matches!(error, Error::TooLarge), "{error:?}");
         call(&channel, get("/")).await.expect("answered");
     }
     assert_eq!(count.load(Ordering::Relaxed), 1, "the connection goes on");
