@@ -14,7 +14,10 @@ const MOST_MESSAGE: usize = 200;
 
 /// Returns whether a head is one of gRPC.
 pub(crate) fn is_grpc(fields: &HeaderMap) -> bool {
-    fields.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let kind = fields.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    let rest = kind.strip_prefix(b"application/grpc");
+    // Not `application/grpc-web`, whose trailers are in the body.
+    rest.is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]))
 }
 
 /// Returns the time for a call. `None` if there is no limit, or one that cannot be read.

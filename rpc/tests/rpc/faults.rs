@@ -177,6 +177,25 @@ async fn failure_of_a_request_reaches_the_reader_of_its_answer() {
     assert!(matches!(error, Error::Body(_)), "{error:?}");
 }
 
+// A status in fields would be lost on a caller of gRPC-Web, which looks into the body.
+#[tokio::test]
+async fn grpc_web_is_not_grpc() {
+    let (server, _) = counting(Config::default(), async |_| Err("always".into())).await;
+    let channel = server.channel().await;
+    for (kind, is_grpc) in [
+        ("application/grpc", true),
+        ("application/grpc+json", true),
+        ("application/grpc;charset=utf-8", true),
+        ("application/grpc-web", false),
+        ("application/grpc-web+proto", false),
+    ] {
+        let mut request = get("/");
+        request.headers_mut().insert("content-type", HeaderValue::from_static(kind));
+        let answer = common::within(channel.clone().call(request)).await;
+        assert_eq!(answer.is_ok(), is_grpc, "{kind}: {answer:?}");
+    }
+}
+
 // Head and reset may arrive before the caller has looked: what is there must not pass for the whole.
 #[tokio::test]
 async fn answers_that_are_cut_are_errors() {
