@@ -98,10 +98,19 @@ impl State {
         }
         while !self.machine.output().is_empty() {
             let writer = Pin::new(&mut self.writer);
-            match self.machine.output().with_slices(|slices| writer.poll_write_vectored(cx, slices)) {
+            let (outcome, most) = self.machine.output().with_slices(|slices| {
+                let most: usize = slices.iter().map(|slice| slice.len()).sum();
+                (writer.poll_write_vectored(cx, slices), most)
+            });
+            match outcome {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => {
                     return self.fail(Error::Lost(Arc::new(io::ErrorKind::WriteZero.into())));
+                }
+                // A stream of the program may be wrong.
+                Poll::Ready(Ok(written)) if written > most => {
+                    let error = io::Error::other("the stream has written more than it was given");
+                    return self.fail(Error::Lost(Arc::new(error)));
                 }
                 Poll::Ready(Ok(written)) => self.machine.output().advance(written),
                 Poll::Ready(Err(error)) => return self.fail(Error::Lost(Arc::new(error))),

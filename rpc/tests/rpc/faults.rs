@@ -4,7 +4,7 @@ use std::future::{Future, pending, ready};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rdma::{RdmaListener, RdmaStream};
 use tokio_rdma_rpc::{BoxError, Channel, Code, Config, Error, Incoming, Server};
@@ -194,6 +194,59 @@ async fn grpc_web_is_not_grpc() {
         let answer = common::within(channel.clone().call(request)).await;
         assert_eq!(answer.is_ok(), is_grpc, "{kind}: {answer:?}");
     }
+}
+
+/// A stream that reports a byte more than it has written, when it is to.
+struct Boasting {
+    stream: RdmaStream,
+    boasts: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Boasting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, room)
+    }
+}
+
+impl AsyncWrite for Boasting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let more = usize::from(self.boasts.load(Ordering::Relaxed));
+        Pin::new(&mut self.stream).poll_write(cx, bytes).map_ok(|written| written + more)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn stream_that_reports_too_much_is_lost() {
+    let (server, count) = counting(Config::default(), echo).await;
+    let (address, boasts) = (server.address, Arc::new(AtomicBool::new(false)));
+    let boasting = boasts.clone();
+    let channel = Channel::with_connector("server", false, Config::default(), move || {
+        let boasts = boasting.clone();
+        async move { Ok(Boasting { stream: RdmaStream::connect(address).await?, boasts }) }
+    });
+    call(&channel, get("/")).await.expect("answered");
+    boasts.store(true, Ordering::Relaxed);
+    let error = call(&channel, get("/")).await.expect_err("lost");
+    assert!(matches!(error, Error::Lost(_)), "{error:?}");
+    boasts.store(false, Ordering::Relaxed);
+    call(&channel, get("/")).await.expect("answered");
+    assert_eq!(count.load(Ordering::Relaxed), 2, "another connection");
 }
 
 // Head and reset may arrive before the caller has looked: what is there must not pass for the whole.
