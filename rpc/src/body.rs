@@ -11,7 +11,6 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::Error;
-use crate::grpc;
 use crate::link::CallHandle;
 use crate::machine::Read;
 use crate::wire::Code;
@@ -52,11 +51,7 @@ impl Incoming {
     /// Ends with this error, in the way that the caller understands.
     fn fail(&mut self, error: Error) -> Option<Result<Frame<Bytes>, Error>> {
         self.content = Content::Whole(None, None);
-        Some(if self.is_grpc {
-            Ok(Frame::trailers(grpc::status(error.grpc_status(), &error.line())))
-        } else {
-            Err(error)
-        })
+        Some(if self.is_grpc { Ok(Frame::trailers(error.grpc_fields())) } else { Err(error) })
     }
 }
 

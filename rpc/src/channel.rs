@@ -346,7 +346,7 @@ impl Drop for Sender {
 /// Returns an answer that tells a caller of gRPC of an error.
 fn status(error: &Error) -> Response<Incoming> {
     let mut response = Response::new(Incoming::whole(None::<Bytes>, None));
-    *response.headers_mut() = grpc::status(error.grpc_status(), &error.line());
+    *response.headers_mut() = error.grpc_fields();
     response
         .headers_mut()
         .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));

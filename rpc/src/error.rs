@@ -4,6 +4,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
+use http::HeaderMap;
+
+use crate::grpc;
 use crate::link::Unsent;
 use crate::wire::Code;
 
@@ -50,6 +53,11 @@ impl Error {
             Self::Reset(Code::Cancel) | Self::Body(_) => 1,
             Self::Protocol(_) | Self::Reset(_) => 13,
         }
+    }
+
+    /// Returns the fields that tell a caller of gRPC of it.
+    pub(crate) fn grpc_fields(&self) -> HeaderMap {
+        grpc::own_status(self).unwrap_or_else(|| grpc::status(self.grpc_status(), &self.line()))
     }
 
     /// Returns the error and its sources in one line.

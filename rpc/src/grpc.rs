@@ -1,5 +1,6 @@
 //! What gRPC has in fields: the time for a call, and statuses.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
@@ -48,6 +49,20 @@ pub(crate) fn status(code: u32, message: &str) -> HeaderMap {
         fields.insert(MESSAGE, message);
     }
     fields
+}
+
+/// Returns the fields of the `tonic::Status` that an error is, or has among its sources.
+#[cfg(feature = "tonic")]
+pub(crate) fn own_status(error: &(dyn StdError + 'static)) -> Option<HeaderMap> {
+    let mut sources = std::iter::successors(Some(error), |error| (*error).source());
+    let status = sources.find_map(|error| error.downcast_ref::<tonic::Status>())?;
+    let mut fields = HeaderMap::new();
+    status.add_header(&mut fields).ok().map(|()| fields)
+}
+
+#[cfg(not(feature = "tonic"))]
+pub(crate) fn own_status(_error: &(dyn StdError + 'static)) -> Option<HeaderMap> {
+    None
 }
 
 /// Encodes a message as gRPC has it: what is not printable, and `%`, in hexadecimal.

@@ -15,7 +15,8 @@
 //! - `rustls`: [`serve`] takes the streams of `tokio_rdma::io::TlsListener`, and other TLS streams of tokio-rustls. A
 //!   [`ConnectionInfo`] has the certificates of the client.
 //! - `tonic`: `local_addr` and `remote_addr` of `tonic::Request` return the addresses of the connection, and with the feature
-//!   `rustls` `peer_certs` the certificates of the client.
+//!   `rustls` `peer_certs` the certificates of the client. A `tonic::Status` that a service or a body fails with is the
+//!   status of a call of gRPC.
 //!
 //! [`Error`]: enum@Error
 

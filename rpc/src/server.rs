@@ -226,9 +226,13 @@ async fn answer<S: HttpService>(call: CallHandle, mut service: S, request: Reque
         None => work.await,
         Some(limit) => timeout_at(limit, work).await.unwrap_or(Err(Unsent::Gone(Error::Deadline))),
     };
+    let mut own_status = None;
     let (code, status, text) = match outcome {
         Ok(()) => return,
-        Err(Unsent::Body(error)) => (Code::Internal, INTERNAL, format!("the service has failed: {error}")),
+        Err(Unsent::Body(error)) => {
+            own_status = grpc::own_status(&*error);
+            (Code::Internal, INTERNAL, format!("the service has failed: {error}"))
+        }
         Err(Unsent::TooLarge) => (Code::TooLarge, Error::TooLarge.grpc_status(), Error::TooLarge.line()),
         Err(Unsent::Gone(error)) => {
             let code = if matches!(error, Error::Deadline) { Code::Deadline } else { Code::Internal };
@@ -239,7 +243,8 @@ async fn answer<S: HttpService>(call: CallHandle, mut service: S, request: Reque
     if is_grpc {
         let has_begun = has_answer && message.head.is_none();
         // The call may have ended, which is why there is no answer.
-        let _ = send_status(&call, grpc::status(status, &text), has_begun).await;
+        let fields = own_status.unwrap_or_else(|| grpc::status(status, &text));
+        let _ = send_status(&call, fields, has_begun).await;
     }
     call.reset(code);
 }
