@@ -13,6 +13,7 @@ use tokio::time::{Instant, Sleep};
 use crate::error::Error;
 use crate::link::CallHandle;
 use crate::machine::Read;
+use crate::observation::Observation;
 use crate::wire::Code;
 
 /// A body that comes from the peer.
@@ -24,6 +25,8 @@ pub struct Incoming {
     /// The caller is told of errors by a status in the trailers.
     is_grpc: bool,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Of an answer that has not ended.
+    observation: Observation,
 }
 
 enum Content {
@@ -37,20 +40,30 @@ enum Content {
 
 impl Incoming {
     pub(crate) fn whole(bytes: Option<Bytes>, trailers: Option<HeaderMap>) -> Self {
-        Self { content: Content::Whole(bytes, trailers), is_grpc: false, deadline: None }
+        Self::new(Content::Whole(bytes, trailers))
     }
 
-    pub(crate) fn of_answer(call: CallHandle, is_grpc: bool, deadline: Option<Pin<Box<Sleep>>>) -> Self {
-        Self { content: Content::Call(call), is_grpc, deadline }
+    pub(crate) fn of_answer(
+        call: CallHandle,
+        is_grpc: bool,
+        deadline: Option<Pin<Box<Sleep>>>,
+        observation: Observation,
+    ) -> Self {
+        Self { content: Content::Call(call), is_grpc, deadline, observation }
     }
 
     pub(crate) fn of_request(call: CallHandle) -> Self {
-        Self { content: Content::Request(call), is_grpc: false, deadline: None }
+        Self::new(Content::Request(call))
+    }
+
+    fn new(content: Content) -> Self {
+        Self { content, is_grpc: false, deadline: None, observation: Observation::default() }
     }
 
     /// Ends with this error, in the way that the caller understands.
     fn fail(&mut self, error: Error) -> Option<Result<Frame<Bytes>, Error>> {
         self.content = Content::Whole(None, None);
+        self.observation.fail_with(&error);
         Some(if self.is_grpc { Ok(Frame::trailers(error.grpc_fields())) } else { Err(error) })
     }
 }
@@ -86,8 +99,13 @@ impl Body for Incoming {
         if let Poll::Ready(read) = read {
             return Poll::Ready(match read {
                 Ok(Read::Data(bytes)) => Some(Ok(Frame::data(bytes))),
-                Ok(Read::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+                Ok(Read::Trailers(trailers)) => {
+                    self.observation.trailers(&trailers);
+                    self.observation.complete();
+                    Some(Ok(Frame::trailers(trailers)))
+                }
                 Ok(Read::End) => {
+                    self.observation.complete();
                     self.content = Content::Whole(None, None);
                     None
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::error::{BoxError, Error};
 use crate::grpc;
 use crate::link::{self, CallHandle, Link, LossGuard, Message, Part, Reader, Unsent, Writer, poll_part};
 use crate::machine::Answer;
+use crate::metrics::{ConnectionMetrics, count_connect};
+use crate::observation::Observation;
 use crate::wire::{Code, Origin, put_request};
 
 /// The pauses before a connect that follows a failed one: the first and the longest.
@@ -144,8 +146,11 @@ impl Drop for Shared {
 impl Shared {
     /// Returns the connection, if it takes calls.
     fn current(&self) -> Option<Arc<Link>> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.clone().filter(|link| link.accepts())
+        self.lock_current().clone().filter(|link| link.accepts())
+    }
+
+    fn lock_current(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the connection. Connects if there is none, by a task, so that an attempt is not given up with the call that has
@@ -178,6 +183,8 @@ impl Shared {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::Connect(Arc::new(io::ErrorKind::TimedOut.into()))),
         };
+        let is_again = attempts.last.is_some() || self.lock_current().is_some();
+        count_connect(true, is_again, outcome.is_ok());
         let (link, mut frames) = outcome.inspect_err(|error| {
             let pause = PAUSES[0].saturating_mul(1 << attempts.count.min(16)).min(PAUSES[1]);
             attempts.count += 1;
@@ -187,10 +194,12 @@ impl Shared {
         let driven = link.clone();
         tokio::spawn(async move {
             let _guard = LossGuard(&driven);
+            let metrics = ConnectionMetrics::open(true);
             let outcome = driven.drive(&mut frames, |_, _| {}).await;
+            metrics.end(&outcome);
             driven.end(&mut frames, outcome, limit).await;
         });
-        let old = self.current.lock().unwrap_or_else(PoisonError::into_inner).replace(link.clone());
+        let old = self.lock_current().replace(link.clone());
         if let Some(old) = old {
             // Its calls may go on.
             old.go_away();
@@ -234,8 +243,12 @@ where
         let shared = self.shared.clone();
         Box::pin(async move {
             let is_grpc = grpc::is_grpc(request.headers());
-            match call(&shared, request, is_grpc).await {
-                Err(error) if is_grpc => Ok(status(&error)),
+            let mut observation = Observation::of_client(&request, is_grpc, &shared.origin);
+            match call(&shared, request, is_grpc, &mut observation).await {
+                Err(error) => {
+                    observation.fail_with(&error);
+                    if is_grpc { Ok(status(&error)) } else { Err(error) }
+                }
                 outcome => outcome,
             }
         })
@@ -247,6 +260,7 @@ async fn call<B>(
     shared: &Arc<Shared>,
     request: Request<B>,
     is_grpc: bool,
+    observation: &mut Observation,
 ) -> Result<Response<Incoming>, Error>
 where
     B: Body + Send + 'static,
@@ -259,10 +273,16 @@ where
         Some(limit) => timeout_at(limit, begin(shared, request)).await.map_err(|_| Error::Deadline)??,
     };
     let (head, body) = match answer {
-        Answer::Whole(head, bytes, trailers) => (head, Incoming::whole(bytes, trailers)),
+        Answer::Whole(head, bytes, trailers) => {
+            observation.head(&head);
+            trailers.iter().for_each(|trailers| observation.trailers(trailers));
+            observation.complete();
+            (head, Incoming::whole(bytes, trailers))
+        }
         Answer::Begun(head) => {
+            observation.head(&head);
             let deadline = limit.map(|limit| Box::pin(sleep_until(limit)));
-            (head, Incoming::of_answer(call, is_grpc, deadline))
+            (head, Incoming::of_answer(call, is_grpc, deadline, std::mem::take(observation)))
         }
     };
     Ok(Response::from_parts(*head, body))

@@ -43,14 +43,16 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the status that gRPC has for it (`google.rpc.Code`).
+    /// Returns the status that gRPC has for it (`google.rpc.Code`): with the feature `tonic`, that of a `tonic::Status` with which a
+    /// body has failed.
     #[must_use]
     pub fn grpc_status(&self) -> u32 {
         match self {
             Self::Connect(_) | Self::Lost(_) | Self::Reset(Code::Refused) => 14,
             Self::Deadline | Self::Reset(Code::Deadline) => 4,
             Self::TooLarge | Self::Reset(Code::TooLarge) => 8,
-            Self::Reset(Code::Cancel) | Self::Body(_) => 1,
+            Self::Body(error) => grpc::own_status(&***error).as_ref().and_then(grpc::status_of).unwrap_or(1),
+            Self::Reset(Code::Cancel) => 1,
             Self::Protocol(_) | Self::Reset(_) => 13,
         }
     }
@@ -58,6 +60,19 @@ impl Error {
     /// Returns the fields that tell a caller of gRPC of it.
     pub(crate) fn grpc_fields(&self) -> HeaderMap {
         grpc::own_status(self).unwrap_or_else(|| grpc::status(self.grpc_status(), &self.line()))
+    }
+
+    /// Returns the name of its class, for labels and spans.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect",
+            Self::Lost(_) => "lost",
+            Self::Protocol(_) => "protocol",
+            Self::Reset(code) => code.name(),
+            Self::Deadline => "deadline",
+            Self::TooLarge => "too_large",
+            Self::Body(_) => "body",
+        }
     }
 
     /// Returns the error and its sources in one line.

@@ -65,6 +65,37 @@ pub(crate) fn own_status(_error: &(dyn StdError + 'static)) -> Option<HeaderMap>
     None
 }
 
+/// The names of the statuses, by their codes.
+const NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// Returns the code of the status in a head or trailers.
+pub(crate) fn status_of(fields: &HeaderMap) -> Option<u32> {
+    fields.get(STATUS)?.to_str().ok()?.parse().ok()
+}
+
+/// Returns the name of a status. One that gRPC does not have is `UNKNOWN`.
+pub(crate) fn status_name(code: u32) -> &'static str {
+    NAMES.get(code as usize).unwrap_or(&NAMES[2])
+}
+
 /// Encodes a message as gRPC has it: what is not printable, and `%`, in hexadecimal.
 fn encode(message: &str) -> String {
     message.bytes().fold(String::with_capacity(message.len()), |mut encoded, byte| {

@@ -12,6 +12,7 @@
 //! None is needed for tonic and axum: the bounds of [`serve`] and [`Channel`] are those of `http`, `http-body` and
 //! `tower-service`.
 //!
+//! - `metrics`: [metrics](mod@metrics) for the facade of that name.
 //! - `rustls`: [`serve`] takes the streams of `tokio_rdma::io::TlsListener`, and other TLS streams of tokio-rustls. A
 //!   [`ConnectionInfo`] has the certificates of the client.
 //! - `tonic`: `local_addr` and `remote_addr` of `tonic::Request` return the addresses of the connection, and with the feature
@@ -31,6 +32,8 @@ mod error;
 mod grpc;
 mod link;
 mod machine;
+pub mod metrics;
+mod observation;
 mod server;
 mod service;
 mod wire;

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::error::{BoxError, Error};
 use crate::machine::{Answer, Arrived, End, Machine, Read, Sent};
+use crate::metrics::TrafficMetrics;
 use crate::wire::{Code, HEADER, HELLO_START, Header, MOST_FIELDS, Origin, Settings, put_trailers};
 
 /// The room for the bytes of a read. A frame that is longer has room of its own.
@@ -43,6 +44,7 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// The calls that the peer still takes.
     pub(crate) permits: Arc<Semaphore>,
+    metrics: TrafficMetrics,
 }
 
 struct State {
@@ -133,6 +135,7 @@ impl State {
 
 impl Link {
     pub(crate) fn new(machine: Machine, writer: Writer, calls: u32) -> Arc<Self> {
+        let metrics = TrafficMetrics::new(machine.is_client());
         let state = State {
             machine,
             writer,
@@ -143,7 +146,7 @@ impl Link {
             lost: None,
         };
         let most = usize::try_from(calls).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { state: Mutex::new(state), permits: Arc::new(Semaphore::new(most)) })
+        Arc::new(Self { state: Mutex::new(state), permits: Arc::new(Semaphore::new(most)), metrics })
     }
 
     /// Has `act` use the state. What follows for other tasks is done without the lock.
@@ -151,8 +154,10 @@ impl Link {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut state);
         let after = state.machine.after();
+        let traffic = state.machine.traffic();
         let accepts = state.lost.is_none() && state.machine.accepts();
         drop(state);
+        self.metrics.record(traffic);
         after.run();
         if !accepts && !self.permits.is_closed() {
             // Who waits for a place goes to another connection.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, request, response};
 use tokio::task::AbortHandle;
 
+use crate::metrics::Traffic;
 use crate::wire::{
     self, Code, END, Header, Kind, Malformed, Origin, Settings, TRAILERS, take_request, take_response,
     take_trailers,
@@ -151,6 +152,7 @@ pub(crate) struct Machine {
     going: bool,
     said_away: bool,
     after: After,
+    traffic: Traffic,
 }
 
 /// What is to be done when the lock is released: all of it is code of others.
@@ -200,6 +202,7 @@ impl Machine {
             going: false,
             said_away: false,
             after: After::default(),
+            traffic: Default::default(),
         }
     }
 
@@ -221,6 +224,11 @@ impl Machine {
         let mut after = std::mem::take(&mut self.after);
         after.written = self.output.take_written();
         after
+    }
+
+    /// Takes what was sent and received, which is recorded when the lock is released.
+    pub(crate) fn traffic(&mut self) -> Traffic {
+        std::mem::take(&mut self.traffic)
     }
 
     pub(crate) fn output(&mut self) -> &mut Output {
@@ -314,6 +322,11 @@ impl Machine {
         self.output.copy(payload);
     }
 
+    fn put_reset(&mut self, call: u32, code: Code) {
+        self.traffic.reset_sent(code);
+        self.put(call, Kind::Reset, 0, &wire::reset(code));
+    }
+
     /// Sends what there is room for: a head, which always goes, bytes of a body, and the end behind the last of
     /// them. What was sent is taken from `head` and `body`.
     ///
@@ -378,6 +391,7 @@ impl Machine {
             self.output.copy(&header.encode());
             self.output.copy(&frame);
             self.output.push(body, length);
+            self.traffic.sent(length);
             if flags & END != 0 {
                 self.end_sending(id);
             }
@@ -408,7 +422,7 @@ impl Machine {
             self.open -= 1;
             call.failed = Some(Code::None);
             self.after.wakers.extend(call.reader.take());
-            self.put(id, Kind::Reset, 0, &wire::reset(Code::None));
+            self.put_reset(id, Code::None);
         }
     }
 
@@ -456,7 +470,7 @@ impl Machine {
             (call.sends, call.receives) = (false, false);
             self.after.wakers.extend(call.reader.take().into_iter().chain(call.writer.take()));
             self.open -= 1;
-            self.put(id, Kind::Reset, 0, &wire::reset(code));
+            self.put_reset(id, code);
         }
     }
 
@@ -587,6 +601,7 @@ impl Machine {
             Kind::Reset => {
                 let code = wire::take_code(&payload)?;
                 self.check_known(id)?;
+                self.traffic.reset_received(code);
                 self.receive_reset(id, code);
                 Ok(None)
             }
@@ -635,11 +650,12 @@ impl Machine {
         let (trailers, body) = self.split_trailers(header.flags, rest)?;
         let cost = u32::try_from(body.len()).unwrap_or(u32::MAX);
         self.window.arrive(cost)?;
+        self.traffic.received(body.len());
         let most = self.local.calls as usize;
         // Also for calls that have ended, but whose task has not: who begins and cancels has no more of them.
         if self.going || self.open >= most || self.calls.len() >= 2 * most + ENDING {
             self.grant(0, cost);
-            self.put(id, Kind::Reset, 0, &wire::reset(Code::Refused));
+            self.put_reset(id, Code::Refused);
             return Ok(None);
         }
         let head = take_request(block, &self.origin)?;
@@ -695,6 +711,7 @@ impl Machine {
         trailers: Option<HeaderMap>,
     ) -> Result<(), Malformed> {
         self.window.arrive(cost)?;
+        self.traffic.received(body.len());
         let id = header.call;
         let Some(call) = self.calls.get_mut(&id).filter(|call| call.receives) else {
             // The peer did not know yet that this end has ended the call.

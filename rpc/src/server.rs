@@ -3,7 +3,7 @@
 use std::future::{Future, pending};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::Instrument;
 
 use crate::body::Incoming;
 use crate::config::Config;
@@ -24,6 +25,8 @@ use crate::error::Error;
 use crate::grpc;
 use crate::link::{self, CallHandle, Link, LossGuard, Message, Unsent};
 use crate::machine::Arrived;
+use crate::metrics::{ConnectionMetrics, count_connect};
+use crate::observation::Observation;
 use crate::service::HttpService;
 use crate::wire::{Code, put_response};
 
@@ -149,9 +152,17 @@ where
     let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings);
     let (link, mut frames) = match timeout(config.handshake_timeout, accepted).await {
         Ok(Ok(accepted)) => accepted,
-        Ok(Err(error)) => return tracing::debug!(error = error.line(), "no connection"),
-        Err(_) => return tracing::debug!("no hello in time"),
+        Ok(Err(error)) => {
+            count_connect(false, false, false);
+            return tracing::debug!(error = error.line(), "no connection");
+        }
+        Err(_) => {
+            count_connect(false, false, false);
+            return tracing::debug!("no hello in time");
+        }
     };
+    count_connect(false, false, true);
+    let metrics = ConnectionMetrics::open(false);
     let _guard = LossGuard(&link);
     let calls = link.clone();
     let begin = move |mut arrived: Arrived, is_alone| {
@@ -168,6 +179,7 @@ where
             }
         }
     };
+    metrics.end(&outcome);
     if let Err(error) = &outcome {
         tracing::debug!(error = error.line(), "connection ended");
     }
@@ -188,12 +200,16 @@ fn begin<S: HttpService>(link: &Arc<Link>, service: S, arrived: Arrived, is_alon
         return;
     }
     let link = link.clone();
-    let mut answer = Box::pin(answer(call, service, Request::from_parts(head, body)));
+    let is_grpc = grpc::is_grpc(&head.headers);
+    let observation = Observation::of_server(&head, is_grpc);
+    let span = observation.span();
+    let mut answer = Box::pin(answer(call, service, Request::from_parts(head, body), is_grpc, observation))
+        .instrument(span);
     // Most answers are there at once. With several requests, the other threads of the runtime take part; and this task has to
     // read what a request lacks.
     if is_alone && is_whole {
         let mut cx = Context::from_waker(Waker::noop());
-        match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(&mut cx))) {
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut answer).poll(&mut cx))) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(())) => return,
             // It has been dropped, or is now: the call is reset.
@@ -205,8 +221,13 @@ fn begin<S: HttpService>(link: &Arc<Link>, service: S, arrived: Arrived, is_alon
 }
 
 /// Answers a request.
-async fn answer<S: HttpService>(call: CallHandle, mut service: S, request: Request<Incoming>) {
-    let is_grpc = grpc::is_grpc(request.headers());
+async fn answer<S: HttpService>(
+    call: CallHandle,
+    mut service: S,
+    request: Request<Incoming>,
+    is_grpc: bool,
+    mut observation: Observation,
+) {
     let limit = grpc::timeout(request.headers()).and_then(|limit| Instant::now().checked_add(limit));
     let mut message = Message { head: None, held: Bytes::new(), next: None };
     let mut has_answer = false;
@@ -220,26 +241,32 @@ async fn answer<S: HttpService>(call: CallHandle, mut service: S, request: Reque
         }
         message.head = Some(call.link().encode(&head.headers, |_, out| put_response(&head, out))?);
         has_answer = true;
-        call.link().send_message(call.id(), &mut message, pin!(body)).await
+        observation.head(&head);
+        call.link().send_message(call.id(), &mut message, pin!(observation.watch(pin!(body)))).await
     };
     let outcome = match limit {
         None => work.await,
         Some(limit) => timeout_at(limit, work).await.unwrap_or(Err(Unsent::Gone(Error::Deadline))),
     };
     let mut own_status = None;
-    let (code, status, text) = match outcome {
-        Ok(()) => return,
+    let (code, status, kind, text) = match outcome {
+        Ok(()) => return observation.complete(),
         Err(Unsent::Body(error)) => {
             own_status = grpc::own_status(&*error);
-            (Code::Internal, INTERNAL, format!("the service has failed: {error}"))
+            let status = own_status.as_ref().and_then(grpc::status_of).unwrap_or(INTERNAL);
+            (Code::Internal, status, Code::Internal.name(), format!("the service has failed: {error}"))
         }
-        Err(Unsent::TooLarge) => (Code::TooLarge, Error::TooLarge.grpc_status(), Error::TooLarge.line()),
+        Err(Unsent::TooLarge) => {
+            let error = Error::TooLarge;
+            (Code::TooLarge, error.grpc_status(), error.kind(), error.line())
+        }
         Err(Unsent::Gone(error)) => {
             let code = if matches!(error, Error::Deadline) { Code::Deadline } else { Code::Internal };
-            (code, error.grpc_status(), error.line())
+            (code, error.grpc_status(), error.kind(), error.line())
         }
     };
     tracing::debug!(call = call.id(), error = text, "no whole answer");
+    observation.fail(status, kind);
     if is_grpc {
         let has_begun = has_answer && message.head.is_none();
         // The call may have ended, which is why there is no answer.

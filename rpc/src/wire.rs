@@ -75,6 +75,19 @@ impl Code {
         Self::Protocol,
     ];
 
+    /// Returns its name, for labels and spans.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Cancel => "cancelled",
+            Self::Refused => "refused",
+            Self::Internal => "internal",
+            Self::Deadline => "deadline",
+            Self::TooLarge => "too_large",
+            Self::Protocol => "protocol",
+        }
+    }
+
     /// Reads a code. One that a later version may have is `Internal`.
     fn from_wire(code: u32) -> Self {
         Self::ALL.into_iter().find(|known| *known as u32 == code).unwrap_or(Self::Internal)
