@@ -45,7 +45,8 @@ pub(crate) fn features(_settings: &Settings) -> Tally {
     for feature in OPTIONAL {
         tally += Tally::check(check(&["--features", feature]));
     }
-    for feature in ["", "rustls", "tonic", "rustls,tonic"] {
+    // The tests have all of them.
+    for feature in ["", "metrics", "rustls", "tonic"] {
         tally += Tally::check(check(&["--package", "tokio-rdma-rpc", "--features", feature]));
     }
     // HW-12: `verbs` alone, which builds with nothing but Rust.
@@ -98,7 +99,8 @@ pub(crate) fn rows(_settings: &Settings) -> Tally {
 
 /// Every package with every feature that the tests need, for cargo: with one and the same selection nothing is built twice,
 /// be it for the host or for the guest machine.
-pub(crate) const EVERYTHING: [&str; 3] = ["--workspace", "--features", "tokio-rdma/sim,tokio-rdma/verbs"];
+pub(crate) const EVERYTHING: [&str; 3] =
+    ["--workspace", "--features", "tokio-rdma/sim,tokio-rdma/verbs,tokio-rdma-rpc/metrics"];
 
 /// The libraries, and one example: for the sake of an example cargo chooses the features of all dependencies as it does for tests.
 /// Without one it would choose fewer, and build most crates once more.
