@@ -7,6 +7,7 @@ mod echo;
 mod graceful;
 mod grpc;
 mod grpc_tls;
+mod hello;
 mod http;
 #[path = "../../metrics/service.rs"]
 mod metrics_example;
