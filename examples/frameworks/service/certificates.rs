@@ -5,9 +5,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
-use tonic::transport::{self, Certificate};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The name in the server's certificate. It need not be the address that a client connects to.
 pub(crate) const SERVER: &str = "server.example";
@@ -59,11 +63,34 @@ impl Identity {
         })
     }
 
-    pub(crate) fn authority(&self) -> Certificate {
-        Certificate::from_pem(&self.authority)
+    /// Returns the TLS of a server: a client without a certificate of the authority is not served.
+    pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Box<dyn Error>> {
+        let verifier = WebPkiClientVerifier::builder(self.roots()?).build()?;
+        let config = ServerConfig::builder().with_client_cert_verifier(verifier);
+        Ok(Arc::new(config.with_single_cert(self.chain()?, self.key()?)?))
     }
 
-    pub(crate) fn tonic(&self) -> transport::Identity {
-        transport::Identity::from_pem(&self.certificate, &self.key)
+    /// Returns the TLS of a client, which shows its certificate or none.
+    pub(crate) fn client_config(&self, shown: bool) -> Result<Arc<ClientConfig>, Box<dyn Error>> {
+        let config = ClientConfig::builder().with_root_certificates(self.roots()?);
+        Ok(Arc::new(if shown {
+            config.with_client_auth_cert(self.chain()?, self.key()?)?
+        } else {
+            config.with_no_client_auth()
+        }))
+    }
+
+    fn roots(&self) -> Result<Arc<RootCertStore>, Box<dyn Error>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.authority.as_bytes())?)?;
+        Ok(Arc::new(roots))
+    }
+
+    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, Box<dyn Error>> {
+        Ok(vec![CertificateDer::from_pem_slice(self.certificate.as_bytes())?])
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, Box<dyn Error>> {
+        Ok(PrivateKeyDer::from_pem_slice(self.key.as_bytes())?)
     }
 }

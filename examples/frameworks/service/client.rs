@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 use tokio_rdma::RdmaConnector;
-use tonic::Code;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tokio_rdma_rpc::{Channel, Config};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -16,25 +20,39 @@ use crate::certificates::{Identity, SERVER};
 use crate::echo::{EchoClient, Note};
 use crate::server::MESSAGE;
 
-/// A channel to the server. Without its certificate, a client is not served.
-pub(crate) async fn connect(
+/// How long a connect may take, and a call that says nothing else.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The channel with a limit for each call, which both ends keep.
+pub(crate) type Limited = InterceptedService<Channel, fn(Request<()>) -> Result<Request<()>, Status>>;
+
+/// Returns a channel to the server, which connects with its first call and after each loss. Without its certificate, a client
+/// is not served.
+pub(crate) fn channel(
     server: SocketAddr,
     identity: &Identity,
     shown: bool,
-) -> Result<Channel, Box<dyn Error>> {
-    let mut tls = ClientTlsConfig::new().ca_certificate(identity.authority()).domain_name(SERVER);
-    if shown {
-        tls = tls.identity(identity.tonic());
+) -> Result<Limited, Box<dyn Error>> {
+    let (connector, name) = (RdmaConnector::new(), ServerName::try_from(SERVER)?);
+    let tls = TlsConnector::from(identity.client_config(shown)?);
+    let config = Config::default().handshake_timeout(LIMIT);
+    let channel = Channel::with_connector(SERVER, true, config, move || {
+        let (connector, tls, name) = (connector.clone(), tls.clone(), name.clone());
+        async move { tls.connect(name, connector.connect(server).await?).await }
+    });
+    Ok(InterceptedService::new(channel, limit))
+}
+
+/// Limits the time of a call.
+fn limit(mut request: Request<()>) -> Result<Request<()>, Status> {
+    if !request.metadata().contains_key("grpc-timeout") {
+        request.set_timeout(LIMIT);
     }
-    let endpoint = Endpoint::from_shared(format!("https://{server}"))?
-        .tls_config(tls)?
-        .connect_timeout(Duration::from_secs(5))
-        .timeout(Duration::from_secs(5));
-    Ok(endpoint.connect_with_connector(RdmaConnector::new().tonic()).await?)
+    Ok(request)
 }
 
 /// Asks for the health of the service, and makes three calls, of which the server refuses one.
-pub(crate) async fn call(channel: Channel) -> Result<(), Box<dyn Error>> {
+pub(crate) async fn call(channel: Limited) -> Result<(), Box<dyn Error>> {
     let service = HealthCheckRequest { service: "echo.Echo".to_owned() };
     let health = HealthClient::new(channel.clone()).check(service).await?.into_inner();
     println!("client: the service is {:?}", health.status());
@@ -50,6 +68,21 @@ pub(crate) async fn call(channel: Channel) -> Result<(), Box<dyn Error>> {
         Ok(_) => return Err("the server took a message that is too long".into()),
     }
     Ok(())
+}
+
+/// Calls until the server is there. Its channel connects again by itself, with pauses between attempts that fail.
+pub(crate) async fn call_again(channel: Limited) -> Result<(), Status> {
+    let mut client = EchoClient::new(channel);
+    loop {
+        match client.say(Note::new("again")).await {
+            Ok(answer) => {
+                println!("client: the same channel said {:?}", answer.into_inner().text);
+                return Ok(());
+            }
+            Err(status) if status.code() == Code::Unavailable => sleep(Duration::from_millis(50)).await,
+            Err(status) => return Err(status),
+        }
+    }
 }
 
 /// Prints the service's own lines of the page of metrics, and the bytes of the streams beneath.

@@ -1,12 +1,14 @@
-//! A service as it would be operated: tonic over RDMA with mutual TLS, health, metrics, limits and a graceful shutdown.
+//! A service as it would be operated: tonic in messages over RDMA, with mutual TLS, health, metrics, limits, a graceful shutdown
+//! and a client that connects again.
 //!
 //! The example `grpc` shows the calls. This one shows what surrounds them on two hosts:
 //!
 //! * mutual TLS, because RDMA has no encryption: the server serves clients that have a certificate of its authority;
 //! * health, by the protocol of gRPC, for load balancers and orchestrators;
 //! * metrics for Prometheus, on a TCP port, with those of tokio-rdma;
-//! * limits: the length of a message, the calls of a connection, the time of a call;
-//! * a graceful shutdown: the health changes first, no call is accepted, and those in progress are completed.
+//! * limits: the length of a message, the calls of a connection and of all, the time of a call;
+//! * a graceful shutdown: the health changes first, no call is accepted, and those in progress are completed;
+//! * reconnects: the channel of a client finds the server that has come back.
 //!
 //! ```sh
 //! cargo run --release -p frameworks --example service    # in one process, over loopback
@@ -29,7 +31,7 @@ mod server;
 
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use certificates::Identity;
@@ -72,7 +74,7 @@ async fn main() -> Result<(), report::Report> {
             client.save(&folder, "client")?;
         }
         Some(Command::Serve { calls, metrics, certificates }) => {
-            let identity = Identity::load(&certificates, "server")?;
+            let tls = Identity::load(&certificates, "server")?.server_config()?;
             let prometheus = recorder()?;
             let (calls, metrics) = (RdmaListener::bind(calls).await?, listen_for_pages(metrics).await?);
             println!("server: listens on {}, metrics on {}", calls.local_addr()?, metrics.local_addr()?);
@@ -87,11 +89,11 @@ async fn main() -> Result<(), report::Report> {
                 }
                 signals.cancel();
             });
-            server::serve(calls, metrics, prometheus, identity, stop).await?;
+            server::serve(calls, metrics, prometheus, tls, stop).await?;
         }
         Some(Command::Call { calls, metrics, certificates }) => {
             let identity = Identity::load(&certificates, "client")?;
-            client::call(client::connect(calls, &identity, true).await?).await?;
+            client::call(client::channel(calls, &identity, true)?).await?;
             client::print_metrics(metrics).await?;
         }
     }
@@ -112,32 +114,37 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
     Ok(prometheus)
 }
 
-/// The server and its client in this process, and a shutdown during a call.
+/// The server and its client in this process, a shutdown during a call, and a second server at the same address.
 async fn demonstrate() -> Result<(), Box<dyn Error>> {
     let [identity, client] = Identity::create()?;
-    let prometheus = recorder()?;
-    let (calls, metrics) =
-        (RdmaListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
-    let (address, page) = (calls.local_addr()?, metrics.local_addr()?);
-    println!("server: listens on {address}, metrics on {page}");
-    let stop = CancellationToken::new();
-    let serving = tokio::spawn(server::serve(calls, metrics, prometheus, identity, stop.clone()));
+    let (prometheus, tls) = (recorder()?, identity.server_config()?);
+    let start = async |calls, metrics| {
+        let calls = RdmaListener::bind(calls).await?;
+        let metrics = TcpListener::bind(metrics).await?;
+        let (address, page) = (calls.local_addr()?, metrics.local_addr()?);
+        println!("server: listens on {address}, metrics on {page}");
+        let stop = CancellationToken::new();
+        let serving = server::serve(calls, metrics, prometheus.clone(), tls.clone(), stop.clone());
+        let serving = tokio::spawn(serving);
+        io::Result::Ok((address, page, stop, serving))
+    };
+    let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let (address, page, stop, serving) = start(anywhere, anywhere).await?;
 
-    // In TLS 1.3 the server's answer comes after the client's part of the handshake, so the error may be that of either call.
-    let stranger = async { client::call(client::connect(address, &client, false).await?).await };
-    match stranger.await {
+    match client::call(client::channel(address, &client, false)?).await {
         Ok(()) => return Err("a client without a certificate was served".into()),
         Err(error) => tracing::info!(error, "without a certificate"),
     }
     println!("client: without a certificate: not served");
-    let channel = client::connect(address, &client, true).await?;
+    let channel = client::channel(address, &client, true)?;
     client::call(channel.clone()).await?;
     client::print_metrics(page).await?;
 
     // A call that is in progress when the server is told to end: it has been answered once.
+    let mut caller = EchoClient::new(channel.clone());
     let (questions, receiver) = mpsc::channel(1);
     questions.send(Note::new("before")).await?;
-    let mut answers = EchoClient::new(channel).chat(ReceiverStream::new(receiver)).await?.into_inner();
+    let mut answers = caller.chat(ReceiverStream::new(receiver)).await?.into_inner();
     let before = answers.message().await?.map(|note| note.text);
     stop.cancel();
     questions.send(Note::new("after")).await?;
@@ -149,11 +156,13 @@ async fn demonstrate() -> Result<(), Box<dyn Error>> {
     );
     drop((questions, answers));
     serving.await??;
-    match client::connect(address, &client, true).await {
-        Ok(_) => Err("the server is still there".into()),
-        Err(error) => {
-            println!("client: {:?}", report::Report::from(error));
-            Ok(())
-        }
+    match caller.say(Note::new("still there?")).await {
+        Ok(_) => return Err("the server is still there".into()),
+        Err(status) => println!("client: {:?}: {}", status.code(), status.message()),
     }
+
+    let (_, _, stop, serving) = start(address, page).await?;
+    client::call_again(channel).await?;
+    stop.cancel();
+    Ok(serving.await??)
 }

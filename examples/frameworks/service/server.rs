@@ -2,29 +2,38 @@
 
 use std::future::ready;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio::time::sleep;
 use tokio_rdma::RdmaListener;
+use tokio_rdma::io::TlsListener;
+use tokio_rdma_rpc::{BoxError, Config, Server};
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
-use tonic::codegen::BoxStream;
-use tonic::transport::{Server, ServerTlsConfig};
-use tonic::{Request, Streaming};
+use tonic::body::Body;
+use tonic::codegen::{BoxStream, http};
+use tonic::service::Routes;
+use tonic::{Request, Status, Streaming};
 use tonic_health::server::health_reporter;
+use tower::ServiceBuilder;
+use tower::timeout::error::Elapsed;
 
-use crate::certificates::Identity;
 use crate::echo::{Answer, Echo, EchoServer, Note, Total, Wish};
 use crate::service::Plain;
 
 /// The longest message that the server takes, in bytes.
 pub(crate) const MESSAGE: usize = 64 << 10;
-/// How long a call may take.
+/// The calls at once of one connection: further ones wait at the client.
+const OF_A_CONNECTION: u32 = 32;
+/// The calls at once of all connections: further ones are refused.
+const OF_ALL: usize = 256;
+/// How long a call may take until its answer begins.
 const CALL: Duration = Duration::from_secs(30);
-/// How long calls may go on after the server was told to end.
+/// How long calls may go on after the signal to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The service, with a counter of its calls.
@@ -56,53 +65,53 @@ impl Echo for Counted {
     }
 }
 
-/// Serves calls over RDMA, and the metrics over TCP, until `stop`; then until the last call has ended.
+/// Serves calls over RDMA, and the metrics over TCP, until `stop`; then until the last call has ended, or `GRACE` has passed.
 pub(crate) async fn serve(
     listener: RdmaListener,
     metrics: TcpListener,
     prometheus: PrometheusHandle,
-    identity: Identity,
+    tls: Arc<ServerConfig>,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let (reporter, health) = health_reporter();
     reporter.set_serving::<EchoServer<Counted>>().await;
-    let tls = ServerTlsConfig::new()
-        .identity(identity.tonic())
-        // A client without a certificate of the authority is not served.
-        .client_ca_root(identity.authority())
-        .timeout(Duration::from_secs(5));
-    let router = Server::builder()
-        .tls_config(tls)
-        .map_err(io::Error::other)?
-        // Limits: the memory and the time that a client can take.
-        .max_concurrent_streams(64)
-        .concurrency_limit_per_connection(32)
-        .load_shed(true)
+    let echo = EchoServer::new(Counted(Plain)).max_decoding_message_size(MESSAGE);
+    // Limits: the memory and the time that clients can take. All clones of the service share the number of calls.
+    let service = ServiceBuilder::new()
+        .map_result(into_answer)
+        .load_shed()
+        .concurrency_limit(OF_ALL)
         .timeout(CALL)
-        // Detects a client that is gone; the keep-alive of TCP has no effect here.
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
-        .add_service(health)
-        .add_service(EchoServer::new(Counted(Plain)).max_decoding_message_size(MESSAGE));
+        .service(Routes::new(echo).add_service(health));
+    let config = Config::default().max_calls(OF_A_CONNECTION).shutdown_timeout(GRACE);
+    let listener = TlsListener::new(listener, tls).handshake_timeout(Duration::from_secs(5));
 
-    let told = async {
+    let signal = async {
         stop.cancelled().await;
         // A load balancer that watches the health sends its next calls elsewhere.
         reporter.set_not_serving::<EchoServer<Counted>>().await;
         println!("server: takes no more calls");
     };
-    let calls = router.serve_with_incoming_shutdown(listener, told);
+    let calls = Server::new().config(config).serve_with_shutdown(listener, service, signal);
     let page = Router::new().route("/metrics", get(move || ready(prometheus.render())));
-    let pages = axum::serve(metrics, page).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let calls = async { calls.await.map_err(io::Error::other) };
-    let all = async { tokio::try_join!(calls, pages.into_future()) };
-    let late = async {
-        stop.cancelled().await;
-        sleep(GRACE).await;
-    };
     tokio::select! {
-        ended = all => drop(ended?),
-        () = late => println!("server: calls that took longer than {} s are cancelled", GRACE.as_secs()),
+        ended = calls => ended?,
+        // The page is there until the last call has ended.
+        ended = axum::serve(metrics, page).into_future() => ended?,
     }
     println!("server: has ended");
     Ok(())
+}
+
+/// Answers with a status if a limit has ended the call.
+fn into_answer(outcome: Result<http::Response<Body>, BoxError>) -> Result<http::Response<Body>, BoxError> {
+    Ok(outcome.unwrap_or_else(|error| {
+        let status = if error.is::<Elapsed>() {
+            Status::deadline_exceeded("the call took too long")
+        } else {
+            // tonic knows the error of `load_shed`.
+            Status::from_error(error)
+        };
+        status.into_http()
+    }))
 }
