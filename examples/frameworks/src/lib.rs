@@ -18,6 +18,7 @@ mod guide {
         errors = "errors",
         first_connection = "first-connection",
         memory = "memory",
+        migration = "migration",
         negotiation = "negotiation",
         porting = "porting",
         porting_async_rdma = "porting-async-rdma",

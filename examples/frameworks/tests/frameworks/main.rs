@@ -11,6 +11,7 @@ mod hello;
 mod http;
 #[path = "../../metrics/service.rs"]
 mod metrics_example;
+mod migration;
 #[path = "../../grpc/service.rs"]
 mod service;
 mod tarpc;
