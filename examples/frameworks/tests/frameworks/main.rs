@@ -21,3 +21,4 @@ mod tls_sim;
 mod tower;
 #[path = "../../metrics/trace_context.rs"]
 mod trace_context;
+mod two_lines;
