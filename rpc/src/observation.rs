@@ -1,15 +1,17 @@
 //! The span of a call, and its metrics.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::{HeaderMap, Method, Request, StatusCode, Uri, request, response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
-use tracing::field::Empty;
+use tracing::field::{Empty, display};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span, debug_span};
 
+use crate::connected::ConnectionInfo;
 use crate::error::Error;
 use crate::grpc;
 use crate::metrics::CallMetrics;
@@ -58,13 +60,14 @@ impl Observation {
     /// Begins to observe a call at the client. `origin` is what its connection has in front of the path.
     pub(crate) fn of_client<B>(request: &Request<B>, is_grpc: bool, origin: &Origin) -> Self {
         let authority = || request.uri().authority().or(origin.authority.as_ref());
-        Self::begin(Kind { is_client: true, is_grpc }, request.method(), request.uri(), authority)
+        Self::begin(Kind { is_client: true, is_grpc }, request.method(), request.uri(), authority, || None)
     }
 
     /// Begins to observe a call at the server.
     pub(crate) fn of_server(head: &request::Parts, is_grpc: bool) -> Self {
         let authority = || head.uri.authority();
-        Self::begin(Kind { is_client: false, is_grpc }, &head.method, &head.uri, authority)
+        let peer = || head.extensions.get::<ConnectionInfo>()?.peer_addr;
+        Self::begin(Kind { is_client: false, is_grpc }, &head.method, &head.uri, authority, peer)
     }
 
     #[inline]
@@ -73,11 +76,12 @@ impl Observation {
         method: &Method,
         uri: &Uri,
         authority: impl Fn() -> Option<&'a http::uri::Authority>,
+        peer: impl Fn() -> Option<SocketAddr>,
     ) -> Self {
         if !CallMetrics::IS_ON && LevelFilter::current() < Level::DEBUG {
             return Self(None);
         }
-        let span = span(kind, method, uri, authority());
+        let span = span(kind, method, uri, authority(), peer());
         if !CallMetrics::IS_ON && span.is_disabled() {
             return Self(None);
         }
@@ -134,8 +138,15 @@ impl Observation {
 const TARGET: &str = "tokio_rdma_rpc::call";
 
 /// Creates the span of a call, with the names of OpenTelemetry.
-fn span(kind: Kind, method: &Method, uri: &Uri, authority: Option<&http::uri::Authority>) -> Span {
+fn span(
+    kind: Kind,
+    method: &Method,
+    uri: &Uri,
+    authority: Option<&http::uri::Authority>,
+    peer: Option<SocketAddr>,
+) -> Span {
     let (address, port) = (authority.map(|name| name.host()), authority.and_then(|name| name.port_u16()));
+    let (peer, peer_port) = (peer.map(|peer| display(peer.ip())), peer.map(|peer| peer.port()));
     let end = if kind.is_client { "client" } else { "server" };
     if kind.is_grpc {
         let method = rpc_method(uri);
@@ -150,6 +161,8 @@ fn span(kind: Kind, method: &Method, uri: &Uri, authority: Option<&http::uri::Au
             rpc.status_code = Empty,
             server.address = address,
             server.port = port,
+            network.peer.address = peer,
+            network.peer.port = peer_port,
             "error.type" = Empty,
         )
     } else {
@@ -164,6 +177,8 @@ fn span(kind: Kind, method: &Method, uri: &Uri, authority: Option<&http::uri::Au
             http.response.status_code = Empty,
             server.address = address,
             server.port = port,
+            network.peer.address = peer,
+            network.peer.port = peer_port,
             "error.type" = Empty,
         )
     }

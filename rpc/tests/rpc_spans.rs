@@ -12,7 +12,8 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use memory::{Network, grpc, settle};
 use tokio::time::timeout;
-use tokio_rdma_rpc::{Channel, Error};
+use tokio_rdma::RdmaListener;
+use tokio_rdma_rpc::{Channel, Error, serve};
 use tower_service::Service;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -202,4 +203,18 @@ async fn no_spans_at_info() {
     call(&network.channel(), grpc("/a.Service/Echo", 10)).await.expect("an answer");
     assert_eq!(*spans.ended.lock().expect("no panic"), []);
     assert_eq!(*spans.events.lock().expect("no panic"), [None]);
+}
+
+#[tokio::test]
+async fn server_has_address_of_peer() {
+    let (spans, _guard) = Spans::install(LevelFilter::DEBUG);
+    let listener = RdmaListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("bound").to_string();
+    let _server = tokio::spawn(serve(listener, tower::service_fn(memory::answer)));
+    let channel = common::within(Channel::connect(address)).await.expect("connected");
+    common::within(call(&channel, grpc("/a.Service/Echo", 10))).await.expect("an answer");
+    let [client, server] = spans.take();
+    let peer = |fields: &Fields| fields.0.get("network.peer.address").cloned();
+    assert_eq!((peer(&client), peer(&server)), (None, Some("127.0.0.1".to_owned())));
+    assert!(server.0["network.peer.port"].parse::<u16>().is_ok_and(|port| port > 0));
 }

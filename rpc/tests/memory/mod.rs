@@ -65,7 +65,7 @@ fn endless() -> Answer {
 }
 
 /// Answers by the last part of the path.
-async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
     let (head, body) = request.into_parts();
     tracing::info!("in the service");
     let kind = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
