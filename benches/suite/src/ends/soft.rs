@@ -260,9 +260,9 @@ impl Passive {
             }
             // The blocks need no help; a message says that the last one is through.
             Order::Write { .. } | Order::Read { .. } => self.echo().await?,
-            _ => return Err(unsupported(order)),
-            // The others are for `greet`.
+            // These are for `greet`.
             Order::Cycle { .. } | Order::Grow { .. } => {}
+            _ => return Err(unsupported(order)),
         }
         Ok(())
     }
