@@ -27,8 +27,11 @@ use crate::metrics::{ConnectionMetrics, count_connect};
 use crate::observation::Observation;
 use crate::wire::{Code, Origin, put_request};
 
-/// The pauses before a connect that follows a failed one: the first and the longest.
+/// The pauses before a connect that follows one that has failed, or was of no use: the first and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+
+/// The age at which a connection counts as one that was of use.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// The longest authority that a hello has room for. The name of a host has 253 characters at most.
 const LONGEST_AUTHORITY: usize = 512;
@@ -69,11 +72,24 @@ struct Shared {
     attempts: tokio::sync::Mutex<Attempts>,
 }
 
-/// The connects that have failed since the last that has not.
+/// The attempts to connect since one that was of use.
 #[derive(Default)]
 struct Attempts {
-    count: u32,
+    /// Those that have failed, one after the other.
+    failed: u32,
+    /// The error of the last of them, and the end of the pause behind it.
     last: Option<(Error, Instant)>,
+    /// The connections that have ended before they had settled, one after the other.
+    fleeting: u32,
+    /// The time when the last connection was made.
+    since: Option<Instant>,
+}
+
+/// Counts one more attempt of a kind, and returns the pause behind it.
+fn pause(attempts: &mut u32) -> Duration {
+    let pause = PAUSES[0].saturating_mul(1 << (*attempts).min(16)).min(PAUSES[1]);
+    *attempts += 1;
+    jitter(pause)
 }
 
 impl Channel {
@@ -173,6 +189,14 @@ impl Shared {
         if let Some((error, _)) = attempts.last.as_ref().filter(|(_, until)| Instant::now() < *until) {
             return Err(error.clone());
         }
+        if let Some(since) = attempts.since.take() {
+            // A peer that ends each connection at once is asked no more often than one that refuses them.
+            if since.elapsed() < SETTLED {
+                sleep_until(since + pause(&mut attempts.fleeting)).await;
+            } else {
+                attempts.fleeting = 0;
+            }
+        }
         let Config { settings, handshake_timeout: limit, .. } = self.config;
         let attempt = async {
             let connect = |error| Error::Connect(Arc::new(error));
@@ -186,11 +210,10 @@ impl Shared {
         let is_again = attempts.last.is_some() || self.lock_current().is_some();
         count_connect(true, is_again, outcome.is_ok());
         let (link, mut frames) = outcome.inspect_err(|error| {
-            let pause = PAUSES[0].saturating_mul(1 << attempts.count.min(16)).min(PAUSES[1]);
-            attempts.count += 1;
-            attempts.last = Some((error.clone(), Instant::now() + jitter(pause)));
+            let pause = pause(&mut attempts.failed);
+            attempts.last = Some((error.clone(), Instant::now() + pause));
         })?;
-        *attempts = Attempts::default();
+        (attempts.failed, attempts.last, attempts.since) = (0, None, Some(Instant::now()));
         let driven = link.clone();
         tokio::spawn(async move {
             let _guard = LossGuard(&driven);

@@ -1,6 +1,8 @@
 //! Peers that break the protocol, speak another one, or want too much.
 
 use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +11,7 @@ use http_body_util::Empty;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::{RdmaListener, RdmaStream};
 use tokio_rdma_rpc::{Channel, Config, Error, Incoming, Server};
+use tower_service::Service;
 
 use super::{Serving, call};
 
@@ -20,6 +23,7 @@ pub(crate) const HEAD: u8 = 1;
 pub(crate) const DATA: u8 = 2;
 pub(crate) const RESET: u8 = 3;
 pub(crate) const WINDOW: u8 = 4;
+pub(crate) const GO_AWAY: u8 = 5;
 
 pub(crate) fn frame(kind: u8, flags: u8, call: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (payload.len() as u32).to_be_bytes().to_vec();
@@ -165,4 +169,29 @@ async fn client_notices_another_protocol() {
     let error = common::within(Channel::connect(address)).await.expect_err("another protocol");
     assert!(matches!(error, Error::Protocol(_)), "{error:?}");
     common::within(server).await.expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_that_goes_at_once_is_left_alone() {
+    let connects = Arc::new(AtomicUsize::new(0));
+    let count = connects.clone();
+    let channel = Channel::with_connector("server", false, Config::default(), move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        async {
+            let (near, mut far) = tokio::io::duplex(1 << 10);
+            tokio::spawn(async move {
+                far.read_exact(&mut [0; 32]).await.expect("a hello");
+                far.write_all(&[HELLO, &frame(GO_AWAY, 0, 0, &[0; 8])].concat()).await.expect("written");
+                // Its end may be a reset.
+                let _ = far.read_to_end(&mut Vec::new()).await;
+            });
+            Ok(near)
+        }
+    });
+    let request = Request::get("/").body(Empty::<Bytes>::new()).expect("a request");
+    let outcome = tokio::time::timeout(Duration::from_secs(30), channel.clone().call(request)).await;
+    assert!(outcome.is_err(), "there is no answer: {outcome:?}");
+    // Pauses of 50 ms and more, each twice as long as the one before, up to 10 s: ten to thirteen of them.
+    let connects = connects.load(Ordering::SeqCst);
+    assert!((2..=16).contains(&connects), "{connects}");
 }
