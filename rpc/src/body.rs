@@ -60,6 +60,12 @@ impl Incoming {
         Self { content, is_grpc: false, deadline: None, observation: Observation::default() }
     }
 
+    /// Ends with all of it read.
+    fn complete(&mut self) {
+        self.observation.complete();
+        self.content = Content::Whole(None, None);
+    }
+
     /// Ends with this error, in the way that the caller understands.
     fn fail(&mut self, error: Error) -> Option<Result<Frame<Bytes>, Error>> {
         self.content = Content::Whole(None, None);
@@ -98,15 +104,19 @@ impl Body for Incoming {
             if this.deadline.as_ref().is_some_and(is_late) { Poll::Pending } else { call.poll_read(cx) };
         if let Poll::Ready(read) = read {
             return Poll::Ready(match read {
-                Ok(Read::Data(bytes)) => Some(Ok(Frame::data(bytes))),
+                Ok(Read::Data(bytes, is_last)) => {
+                    if is_last {
+                        self.complete();
+                    }
+                    Some(Ok(Frame::data(bytes)))
+                }
                 Ok(Read::Trailers(trailers)) => {
                     self.observation.trailers(&trailers);
-                    self.observation.complete();
+                    self.complete();
                     Some(Ok(Frame::trailers(trailers)))
                 }
                 Ok(Read::End) => {
-                    self.observation.complete();
-                    self.content = Content::Whole(None, None);
+                    self.complete();
                     None
                 }
                 Err(error) => self.fail(error),

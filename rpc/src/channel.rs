@@ -25,7 +25,7 @@ use crate::link::{self, CallHandle, Link, LossGuard, Message, Part, Reader, Unse
 use crate::machine::Answer;
 use crate::metrics::{ConnectionMetrics, count_connect};
 use crate::observation::Observation;
-use crate::wire::{Code, Origin, put_request};
+use crate::wire::{Origin, put_request};
 
 /// The pauses before a connect that follows one that has failed, or was of no use: the first and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
@@ -347,19 +347,19 @@ where
         // The answer may be there before the end of the request.
         let failure = Arc::default();
         call.set_failure(Arc::clone(&failure));
-        let sender = Sender { link, id: call.id(), is_done: false, failure };
+        let dropped = Some(Error::Body(Arc::new("it was dropped before its end".into())));
+        let sender = Sender { link, id: call.id(), error: dropped, failure };
         tokio::spawn(async move {
             let mut sender = sender;
             let outcome = sender.link.send_message(sender.id, &mut message, body.as_mut()).await;
-            match outcome {
-                Ok(()) | Err(Unsent::Gone(_)) => sender.is_done = true,
+            sender.error = match outcome {
+                Ok(()) | Err(Unsent::Gone(_)) => None,
                 Err(unsent) => {
                     let error = Error::from(unsent);
                     tracing::debug!(call = sender.id, error = error.line(), "request not sent to its end");
-                    // Nothing else sets it before the drop.
-                    let _ = sender.failure.set(error);
+                    Some(error)
                 }
-            }
+            };
         });
     }
     let answer = call.answer().await?;
@@ -370,18 +370,16 @@ where
 struct Sender {
     link: Arc<Link>,
     id: u32,
-    /// The body was sent, or is not needed.
-    is_done: bool,
-    /// The reason of the end, for the caller.
+    /// Why the body was not sent, if it is needed.
+    error: Option<Error>,
+    /// The place for it, for the caller.
     failure: Arc<OnceLock<Error>>,
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        if !self.is_done {
-            let dropped = || Error::Body(Arc::new("it was dropped before its end".into()));
-            let is_large = matches!(self.failure.get_or_init(dropped), Error::TooLarge);
-            self.link.reset(self.id, if is_large { Code::TooLarge } else { Code::Cancel });
+        if let Some(error) = self.error.take() {
+            self.link.fail_call(self.id, error, &self.failure);
         }
     }
 }

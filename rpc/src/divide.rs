@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,7 +29,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 ///
 /// Nothing is read: each server sees its connections from their first byte on. A peer is dropped that says nothing for 10
 /// seconds, or whose server does not take it within that time; and earlier, if 256 others wait: then the oldest of the
-/// address that has most. The task that divides ends when both results are dropped.
+/// address that has most (of IPv6, the network of 64 bits), of those that have said nothing if there are such. The task that
+/// divides ends when both results are dropped.
 ///
 /// ```no_run
 /// # use tokio_rdma_rpc::Divided;
@@ -61,7 +64,7 @@ async fn run(
         tokio::select! {
             _ = &mut unused => return,
             Some(_) = tasks.join_next() => {
-                unsorted.retain(|(_, task): &(IpAddr, AbortHandle)| !task.is_finished());
+                unsorted.retain(|one: &Unsorted| !one.task.is_finished());
             }
             accepted = listener.next() => match accepted {
                 None => break,
@@ -69,8 +72,10 @@ async fn run(
                     if unsorted.len() >= UNSORTED {
                         drop_oldest(&mut unsorted);
                     }
-                    let address = stream.connection().peer_addr().ip();
-                    unsorted.push((address, tasks.spawn(sort(stream, messages.clone(), others.clone()))));
+                    let network = network(stream.connection().peer_addr().ip());
+                    let has_spoken = Arc::new(AtomicBool::new(false));
+                    let sorted = sort(stream, messages.clone(), others.clone(), has_spoken.clone());
+                    unsorted.push(Unsorted { network, has_spoken, task: tasks.spawn(sorted) });
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "no connection accepted");
@@ -82,24 +87,48 @@ async fn run(
     while tasks.join_next().await.is_some() {}
 }
 
-/// Drops the oldest peer of the address that has most, so that many from one address are no reason to drop another.
-fn drop_oldest(unsorted: &mut Vec<(IpAddr, AbortHandle)>) {
-    let mut counts = HashMap::new();
-    for (address, _) in &*unsorted {
-        *counts.entry(*address).or_insert(0) += 1;
+/// A stream that no server has yet.
+struct Unsorted {
+    network: IpAddr,
+    /// It waits for its server.
+    has_spoken: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+/// Returns what the owner of an address has at least: of IPv6, 2^64 addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
+        address => address,
     }
+}
+
+/// Drops the oldest peer of the network that has most, so that many from one are no reason to drop another. Those that have said
+/// nothing go first.
+fn drop_oldest(unsorted: &mut Vec<Unsorted>) {
+    let mut counts = HashMap::new();
+    for one in &*unsorted {
+        *counts.entry(one.network).or_insert(0) += 1;
+    }
+    let order = |one: &Unsorted| (one.has_spoken.load(Ordering::Relaxed), Reverse(counts.get(&one.network)));
     // The first of several with the same key, which is the oldest.
-    let oldest = unsorted.iter().enumerate().min_by_key(|(_, (address, _))| Reverse(counts.get(address)));
+    let oldest = unsorted.iter().enumerate().min_by_key(|(_, one)| order(one));
     if let Some((place, _)) = oldest {
-        unsorted.remove(place).1.abort();
+        unsorted.remove(place).task.abort();
     }
 }
 
 /// Hands a stream to the server that its first byte is for.
-async fn sort(stream: RdmaStream, messages: mpsc::Sender<RdmaStream>, others: mpsc::Sender<RdmaStream>) {
+async fn sort(
+    stream: RdmaStream,
+    messages: mpsc::Sender<RdmaStream>,
+    others: mpsc::Sender<RdmaStream>,
+    has_spoken: Arc<AtomicBool>,
+) {
     let sorted = async {
         let mut first = [0];
         if let Ok(1) = stream.peek(&mut first).await {
+            has_spoken.store(true, Ordering::Relaxed);
             // No method of HTTP begins with a small letter.
             let server = if first[0] == MAGIC[0] { messages } else { others };
             // It may have ended.

@@ -68,6 +68,8 @@ impl Error {
             Self::Connect(_) => "connect",
             Self::Lost(_) => "lost",
             Self::Protocol(_) => "protocol",
+            // No reason of a call without an answer.
+            Self::Reset(Code::None) => Code::Internal.name(),
             Self::Reset(code) => code.name(),
             Self::Deadline => "deadline",
             Self::TooLarge => "too_large",

@@ -56,6 +56,8 @@ pub(crate) fn status(code: u32, message: &str) -> HeaderMap {
 pub(crate) fn own_status(error: &(dyn StdError + 'static)) -> Option<HeaderMap> {
     let mut sources = std::iter::successors(Some(error), |error| (*error).source());
     let status = sources.find_map(|error| error.downcast_ref::<tonic::Status>())?;
+    // It would say that the call has not failed.
+    let status = Some(status).filter(|status| status.code() != tonic::Code::Ok)?;
     let mut fields = HeaderMap::new();
     status.add_header(&mut fields).ok().map(|()| fields)
 }

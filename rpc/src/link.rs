@@ -1,38 +1,31 @@
 //! A connection: its state behind a lock, the task that reads, and the writes of whoever has something to say.
 
+mod frames;
+
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::Body;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, coop};
 use tokio::time::timeout;
 
+use self::frames::Frames;
 use crate::error::{BoxError, Error};
 use crate::machine::{Answer, Arrived, End, Machine, Read, Sent};
 use crate::metrics::TrafficMetrics;
-use crate::wire::{Code, HEADER, HELLO_START, Header, MOST_FIELDS, Origin, Settings, put_trailers};
-
-/// The room for the bytes of a read. A frame that is longer has room of its own.
-const ROOM: usize = 8 << 10;
-/// The capacity that an idle connection keeps for them.
-const KEPT: usize = 1 << 10;
+use crate::wire::{Code, HELLO_START, MOST_FIELDS, Origin, Settings, put_trailers};
 
 /// The bytes from which on what calls have to say is written without waiting for more: the peer works on the first of them while
 /// this end says the others.
 const GATHERED: usize = 2 << 10;
-
-/// The bytes of long frames behind which the task that reads lets others run: they take them while they are in the cache, and
-/// the allocator has their memory back for the next ones.
-const TURN: usize = 64 << 10;
 
 /// A byte stream that is read.
 pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
@@ -157,12 +150,12 @@ impl Link {
         let traffic = state.machine.traffic();
         let accepts = state.lost.is_none() && state.machine.accepts();
         drop(state);
-        self.metrics.record(traffic);
         after.run();
         if !accepts && !self.permits.is_closed() {
             // Who waits for a place goes to another connection.
             self.permits.close();
         }
+        self.metrics.record(traffic);
         result
     }
 
@@ -228,9 +221,23 @@ impl Link {
         });
     }
 
+    /// Ends a call whose request has failed, and sets the reason if that is what ends its answer.
+    pub(crate) fn fail_call(&self, id: u32, error: Error, reason: &OnceLock<Error>) {
+        let code = if matches!(error, Error::TooLarge) { Code::TooLarge } else { Code::Cancel };
+        let unused = self.with(|state| {
+            let unused = if state.machine.is_answered(id) { Err(error) } else { reason.set(error) };
+            state.machine.reset(id, code);
+            state.write_soon();
+            unused
+        });
+        // It has a destructor of the program's, which the lock is not held for.
+        drop(unused);
+    }
+
     /// Returns the error of a call that has ended with this.
     fn error(&self, code: Code) -> Error {
-        let lost = if code == Code::Internal { self.with(|state| state.lost.clone()) } else { None };
+        let may_be_lost = matches!(code, Code::Internal | Code::None);
+        let lost = if may_be_lost { self.with(|state| state.lost.clone()) } else { None };
         lost.unwrap_or(Error::Reset(code))
     }
 
@@ -290,6 +297,11 @@ impl Link {
                 Poll::Ready(()) => Poll::Ready(None),
                 // A peer that does not read gets no more answers.
                 Poll::Pending if is_server && self.with(|state| state.machine.is_full()) => Poll::Pending,
+                Poll::Pending if frames.ends_turn() => {
+                    // A task that wakes itself goes behind those that are ready.
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
                 Poll::Pending => frames.poll_fill(cx).map(Some),
             });
             match filled.await {
@@ -302,10 +314,6 @@ impl Link {
             let is_alone = arrived.len() == 1;
             arrived.drain(..).for_each(|request| begin(request, is_alone));
             outcome?;
-            if frames.handed_out >= TURN {
-                frames.handed_out = 0;
-                tokio::task::yield_now().await;
-            }
         }
     }
 
@@ -601,93 +609,6 @@ impl Link {
             })
         });
         sent.await.map_err(|code| Unsent::Gone(self.error(code)))
-    }
-}
-
-/// The frames of the peer, cut out of a byte stream.
-pub(crate) struct Frames {
-    reader: Reader,
-    /// What has come, from `start` on not taken yet.
-    unread: Vec<u8>,
-    start: usize,
-    /// A frame that is longer than the room, with its payload as far as it has come.
-    long: Option<(Header, BytesMut)>,
-    /// The most bytes of a frame behind its header.
-    most: usize,
-    /// The bytes of long frames since others ran.
-    handed_out: usize,
-}
-
-impl Frames {
-    pub(crate) fn new(reader: Reader, settings: &Settings) -> Self {
-        Self {
-            reader,
-            unread: Vec::new(),
-            start: 0,
-            long: None,
-            most: settings.frame as usize,
-            handed_out: 0,
-        }
-    }
-
-    /// Reads once. Returns the number of bytes, 0 at the end.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if let Some((header, payload)) = &mut self.long {
-            let missing = header.length as usize - payload.len();
-            let mut room = payload.limit(missing);
-            return pin!(self.reader.read_buf(&mut room)).poll(cx);
-        }
-        self.unread.drain(..std::mem::take(&mut self.start));
-        // On the stack, so that an idle connection has none.
-        let mut room = [MaybeUninit::uninit(); ROOM];
-        let mut room = ReadBuf::uninit(&mut room);
-        ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room))?;
-        self.unread.extend_from_slice(room.filled());
-        Poll::Ready(Ok(room.filled().len()))
-    }
-
-    /// Reads bytes that nobody wants. Returns whether there may be more.
-    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut room = [MaybeUninit::uninit(); ROOM];
-        let mut room = ReadBuf::uninit(&mut room);
-        let outcome = ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room));
-        Poll::Ready(outcome.is_ok() && !room.filled().is_empty())
-    }
-
-    /// Returns the next whole frame, if it has come.
-    fn next(&mut self) -> Result<Option<(Header, Bytes)>, crate::wire::Malformed> {
-        if let Some((header, payload)) =
-            self.long.take_if(|(header, payload)| payload.len() >= header.length as usize)
-        {
-            self.handed_out += payload.len();
-            return Ok(Some((header, payload.freeze())));
-        }
-        if self.long.is_some() {
-            return Ok(None);
-        }
-        let unread = &self.unread[self.start..];
-        if unread.is_empty() && self.unread.capacity() > KEPT {
-            (self.unread, self.start) = (Vec::new(), 0);
-            return Ok(None);
-        }
-        let Some((header, rest)) = unread.split_first_chunk::<HEADER>() else { return Ok(None) };
-        let header = Header::decode(header)?;
-        let length = header.length as usize;
-        if length > self.most {
-            return Err(crate::wire::Malformed("a frame is longer than this end takes"));
-        }
-        if let Some(payload) = rest.get(..length) {
-            let payload = Bytes::copy_from_slice(payload);
-            self.start += HEADER + length;
-            return Ok(Some((header, payload)));
-        }
-        if length > ROOM - HEADER {
-            let mut payload = BytesMut::with_capacity(length);
-            payload.extend_from_slice(rest);
-            self.long = Some((header, payload));
-            (self.unread, self.start) = (Vec::new(), 0);
-        }
-        Ok(None)
     }
 }
 

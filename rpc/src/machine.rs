@@ -106,7 +106,8 @@ pub(crate) enum Answer {
 
 /// What a reader finds.
 pub(crate) enum Read {
-    Data(Bytes),
+    /// With whether they are the end of the body.
+    Data(Bytes, bool),
     Trailers(HeaderMap),
     End,
 }
@@ -439,6 +440,11 @@ impl Machine {
         Ok(())
     }
 
+    /// Returns whether the answer to a call has come to its end, or to another one.
+    pub(crate) fn is_answered(&self, id: u32) -> bool {
+        self.calls.get(&id).is_none_or(|call| !call.receives)
+    }
+
     /// Returns whether an answer to a call is still wanted.
     pub(crate) fn is_wanted(&self, id: u32) -> bool {
         self.calls.get(&id).is_some_and(|call| call.sends)
@@ -531,8 +537,10 @@ impl Machine {
     pub(crate) fn read(&mut self, id: u32, cx: &mut Context<'_>) -> Result<Option<Read>, Code> {
         let call = self.calls.get_mut(&id).ok_or(Code::None)?;
         if let Some(chunk) = call.chunks.pop_front() {
+            let is_last =
+                call.chunks.is_empty() && !call.receives && call.failed.is_none() && call.trailers.is_none();
             self.grant(id, chunk.cost);
-            return Ok(Some(Read::Data(chunk.bytes)));
+            return Ok(Some(Read::Data(chunk.bytes, is_last)));
         }
         if let Some(trailers) = call.trailers.take() {
             return Ok(Some(Read::Trailers(trailers)));

@@ -205,6 +205,11 @@ pub(crate) fn method_name(method: &Method) -> &str {
     if KNOWN.contains(method) { method.as_str() } else { "_OTHER" }
 }
 
+/// Returns the text of a status of HTTP, if it is a known one: a peer could make up others without end.
+fn status_name(status: &StatusCode) -> &str {
+    if status.canonical_reason().is_some() { status.as_str() } else { "_OTHER" }
+}
+
 impl Observed {
     /// Takes the status of gRPC from a head or trailers.
     fn fields(&mut self, fields: &HeaderMap) {
@@ -213,10 +218,15 @@ impl Observed {
         }
     }
 
+    /// Returns whether it is dropped by a panic of the service.
+    fn is_panic(&self) -> bool {
+        !self.kind.is_client && std::thread::panicking()
+    }
+
     /// Returns the status of gRPC, and whether it is an error at this end.
     fn grpc_outcome(&self) -> (u32, bool) {
         let status = match self.end {
-            End::Dropped if std::thread::panicking() => INTERNAL,
+            End::Dropped if self.is_panic() => INTERNAL,
             End::Dropped => CANCELLED,
             End::Answered => self.status.unwrap_or(UNKNOWN),
             End::Failed(status, _) => status,
@@ -227,14 +237,14 @@ impl Observed {
     /// Returns the class of the error of a call of HTTP.
     fn http_error(&self) -> Option<&str> {
         match self.end {
-            End::Dropped if std::thread::panicking() => Some("internal"),
+            End::Dropped if self.is_panic() => Some("internal"),
             End::Dropped => Some("cancelled"),
             End::Failed(_, error) => Some(error),
             End::Answered => {
                 let is_error = |status: &&StatusCode| {
                     status.is_server_error() || self.kind.is_client && status.is_client_error()
                 };
-                self.head.as_ref().filter(is_error).map(StatusCode::as_str)
+                self.head.as_ref().filter(is_error).map(status_name)
             }
         }
     }
@@ -251,7 +261,7 @@ impl Drop for Observed {
             if let Some(status) = self.head {
                 self.span.record("http.response.status_code", status.as_u16());
             }
-            (self.head.as_ref().map(StatusCode::as_str), self.http_error())
+            (self.head.as_ref().map(status_name), self.http_error())
         };
         if let Some(error) = error {
             self.span.record("error.type", error);

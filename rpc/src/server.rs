@@ -269,9 +269,14 @@ async fn answer<S: HttpService>(
     observation.fail(status, kind);
     if is_grpc {
         let has_begun = has_answer && message.head.is_none();
-        // The call may have ended, which is why there is no answer.
-        let fields = own_status.unwrap_or_else(|| grpc::status(status, &text));
-        let _ = send_status(&call, fields, has_begun).await;
+        let sent = match own_status {
+            Some(fields) => send_status(&call, fields, has_begun).await,
+            None => Err(Unsent::TooLarge),
+        };
+        if matches!(sent, Err(Unsent::TooLarge)) {
+            // The call may have ended, which is why there is no answer.
+            let _ = send_status(&call, grpc::status(status, &text), has_begun).await;
+        }
     }
     call.reset(code);
 }

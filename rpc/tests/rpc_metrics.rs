@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request};
+use http_body::Body;
 use http_body_util::BodyExt;
 use memory::{Network, grpc, settle};
 use metrics::{
@@ -429,9 +430,36 @@ async fn answers_before_the_end_of_the_request_are_resets_of_no_error() {
     assert_eq!(meter.in_flight(), [0.0, 0.0]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn answers_end_with_their_last_byte() {
+    let mut meter = Meter::install();
+    let network = Network::default();
+    let _server = network.serve();
+    let channel = network.channel();
+    // By its length: nobody asks whether there is more.
+    let mut request = get("/Echo");
+    *request.body_mut() = vec![7; 200_000].into();
+    let mut body = channel.clone().call(request).await.expect("an answer").into_body();
+    let mut missing = 200_000;
+    while missing > 0 {
+        let frame = body.frame().await.expect("there is more").expect("an answer");
+        missing -= frame.into_data().expect("bytes").len();
+    }
+    assert!(body.is_end_stream());
+    drop(body);
+    let series = "{http_request_method=GET,http_response_status_code=200}=1";
+    assert_eq!(meter.all("http_client_request_duration_seconds"), set([series]));
+    // Nor does a deadline pass behind the trailers.
+    let mut request = grpc("/a.Service/Echo", 200_000);
+    request.headers_mut().insert("grpc-timeout", HeaderValue::from_static("2S"));
+    let mut body = channel.clone().call(request).await.expect("an answer").into_body();
+    while !body.frame().await.expect("there is more").expect("an answer").is_trailers() {}
+    sleep(Duration::from_secs(3)).await;
+    assert!(body.frame().await.is_none());
+}
+
 /// Returns a body that never ends.
-fn endless_request() -> impl http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static
-{
+fn endless_request() -> impl Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static {
     http_body_util::StreamBody::new(futures::stream::pending())
         .map_frame(|frame: http_body::Frame<Bytes>| frame)
 }

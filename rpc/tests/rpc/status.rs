@@ -36,6 +36,8 @@ async fn channel() -> Channel {
         "/echo" => Ok(Response::new(request.into_body().map_err(BoxError::from).boxed_unsync())),
         "/body" => Ok(Response::new(failing().1)),
         "/error" => Err(BoxError::from(Status::data_loss("of a service"))),
+        "/long" => Err(BoxError::from(Status::not_found("x".repeat(20_000)))),
+        "/ok" => Err(BoxError::from(Status::ok("is no error"))),
         _ => pending().await,
     });
     tokio::spawn(serve(listener, service));
@@ -78,5 +80,20 @@ async fn status_of_a_service_is_that_of_the_call() {
         let answer = common::within(channel.clone().call(request)).await.expect("an answer");
         let status = Status::from_header_map(answer.headers()).expect("a status");
         assert_eq!((status.code(), status.message()), (tonic::Code::DataLoss, message), "{path}");
+    }
+}
+
+// What fits is the code, and as much of the message as that of any other error.
+#[tokio::test]
+async fn status_that_does_not_fit_keeps_its_code() {
+    let channel = channel().await;
+    for (path, code) in [("/long", tonic::Code::NotFound), ("/ok", tonic::Code::Internal)] {
+        let (_never, body) = failing();
+        let request = Request::post(path).header("content-type", "application/grpc");
+        let request = request.body(body).expect("a request");
+        let answer = common::within(channel.clone().call(request)).await.expect("an answer");
+        let status = Status::from_header_map(answer.headers()).expect("a status");
+        assert_eq!(status.code(), code, "{path}");
+        assert!(status.message().starts_with("the service has failed"), "{status:?}");
     }
 }
