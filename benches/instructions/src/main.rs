@@ -59,6 +59,7 @@ const LINES: &[Measurement] = &[
     Measurement::apart("stream-echo", 256, streams::echo),
     Measurement::apart("stream-write-64k", 128, streams::write),
     Measurement::whole("tonic-unary", 128, calls::unary),
+    Measurement::whole("messages-unary", 128, calls::unary_in_messages),
     Measurement::whole("verbs-send", 1024, |count| verbs(Line::Future, count)),
     Measurement::whole("verbs-send-polled", 1024, |count| verbs(Line::Polled, count)),
     Measurement::whole("verbs-send-inline", 1024, |count| verbs(Line::Inline, count)),
