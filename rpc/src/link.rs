@@ -150,7 +150,9 @@ impl Link {
         let traffic = state.machine.traffic();
         let accepts = state.lost.is_none() && state.machine.accepts();
         drop(state);
-        after.run();
+        if let Some(after) = after {
+            after.run();
+        }
         if !accepts && !self.permits.is_closed() {
             // Who waits for a place goes to another connection.
             self.permits.close();

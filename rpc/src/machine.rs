@@ -1,8 +1,11 @@
 //! The state of a connection: its calls, windows, and the bytes to be written. It does no input or output.
 
+mod after;
+mod ids;
 mod output;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
@@ -14,6 +17,8 @@ use crate::wire::{
     self, Code, END, Header, Kind, Malformed, Origin, Settings, TRAILERS, take_request, take_response,
     take_trailers,
 };
+use after::After;
+use ids::IdHasher;
 use output::Output;
 
 /// The cost of a frame of a body in the windows, beyond its bytes: about what its place in a queue takes. Without it,
@@ -137,7 +142,7 @@ pub(crate) struct Machine {
     local: Settings,
     peer: Settings,
     origin: Origin,
-    calls: HashMap<u32, Call>,
+    calls: HashMap<u32, Call, BuildHasherDefault<IdHasher>>,
     /// The number of the last call.
     last: u32,
     /// The calls that both ends have not ended.
@@ -156,34 +161,6 @@ pub(crate) struct Machine {
     traffic: Traffic,
 }
 
-/// What is to be done when the lock is released: all of it is code of others.
-#[derive(Default)]
-pub(crate) struct After {
-    wakers: Vec<Waker>,
-    tasks: Vec<AbortHandle>,
-    /// Only to be dropped.
-    old: Vec<Waker>,
-    calls: Vec<Call>,
-    written: Vec<Bytes>,
-}
-
-impl After {
-    /// Does it.
-    pub(crate) fn run(self) {
-        let Self { wakers, tasks, old, calls, written } = self;
-        tasks.iter().for_each(AbortHandle::abort);
-        wakers.into_iter().for_each(Waker::wake);
-        drop((tasks, old, calls, written));
-    }
-
-    /// Sets the waker of a task that waits.
-    fn register(&mut self, place: &mut Option<Waker>, cx: &Context<'_>) {
-        if !place.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            self.old.extend(place.replace(cx.waker().clone()));
-        }
-    }
-}
-
 impl Machine {
     /// Creates the state behind the hellos. `origin` is the client's.
     pub(crate) fn new(is_client: bool, local: Settings, peer: Settings, origin: Origin) -> Self {
@@ -192,7 +169,7 @@ impl Machine {
             local,
             peer,
             origin,
-            calls: HashMap::new(),
+            calls: HashMap::default(),
             last: 0,
             open: 0,
             send_window: peer.window.into(),
@@ -220,11 +197,10 @@ impl Machine {
         self.after.wakers.extend(task);
     }
 
-    /// Takes what is to be done when the lock is released.
-    pub(crate) fn after(&mut self) -> After {
-        let mut after = std::mem::take(&mut self.after);
-        after.written = self.output.take_written();
-        after
+    /// Takes what is to be done when the lock is released, if there is something: mostly there is not.
+    #[inline]
+    pub(crate) fn after(&mut self) -> Option<After> {
+        self.after.take(self.output.written())
     }
 
     /// Takes what was sent and received, which is recorded when the lock is released.
@@ -352,27 +328,21 @@ impl Machine {
             let cost = if head.is_some() { 0 } else { FRAME_COST };
             let window = call.send_window.min(self.send_window);
             let room = usize::try_from(window).unwrap_or(usize::MAX).saturating_sub(cost);
-            let mut frame = Vec::new();
             let kind = if head.is_some() { Kind::Head } else { Kind::Data };
-            if let Some(head) = head.as_deref() {
-                put_block(head, &mut frame);
-            }
-            let before = frame.len();
-            let mut flags = 0;
-            if let Some(trailers) = end {
-                flags = END;
-                if let Some(trailers) = trailers {
-                    flags |= TRAILERS;
-                    put_block(trailers, &mut frame);
-                }
-            }
-            let limit = (self.peer.frame as usize).saturating_sub(frame.len());
+            let head_length = head.as_deref().map_or(0, block_length);
+            let mut trailers = end.flatten();
+            let mut flags = match end {
+                None => 0,
+                Some(None) => END,
+                Some(Some(_)) => END | TRAILERS,
+            };
+            let blocks = head_length + trailers.map_or(0, block_length);
+            let limit = (self.peer.frame as usize).saturating_sub(blocks);
             let is_full = self.output.len() >= MOST_OUTPUT && head.is_none();
             let length = if is_full { 0 } else { body.len().min(room).min(limit) };
             if length < body.len() {
                 // The end comes behind the rest.
-                flags = 0;
-                frame.truncate(before);
+                (flags, trailers) = (0, None);
                 if length == 0 && head.is_none() {
                     self.after.register(&mut call.writer, cx);
                     let is_own = !is_full && self.send_window > cost as u64;
@@ -387,10 +357,14 @@ impl Machine {
             let spent = if length > 0 { (length + cost) as u64 } else { 0 };
             call.send_window -= spent;
             self.send_window -= spent;
-            *head = None;
-            let header = Header { length: (frame.len() + length) as u32, call: id, kind, flags };
+            let blocks = head_length + trailers.map_or(0, block_length);
+            let header = Header { length: (blocks + length) as u32, call: id, kind, flags };
             self.output.copy(&header.encode());
-            self.output.copy(&frame);
+            for block in head.take().as_deref().into_iter().chain(trailers) {
+                // Its length was compared with the limit of the peer, or is small.
+                self.output.copy(&(block.len() as u32).to_be_bytes());
+                self.output.copy(block);
+            }
             self.output.push(body, length);
             self.traffic.sent(length);
             if flags & END != 0 {
@@ -789,9 +763,7 @@ impl Machine {
     }
 }
 
-fn put_block(block: &[u8], out: &mut Vec<u8>) {
-    out.reserve(block.len() + 4);
-    // Its length was compared with the limit of the peer, or is small.
-    out.extend_from_slice(&(block.len() as u32).to_be_bytes());
-    out.extend_from_slice(block);
+/// Returns the length of a block in a frame.
+fn block_length(block: &[u8]) -> usize {
+    block.len() + 4
 }

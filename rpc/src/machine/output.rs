@@ -49,9 +49,9 @@ impl Output {
         self.pieces.push_back(bytes.split_to(length));
     }
 
-    /// Takes the pieces that were written.
-    pub(super) fn take_written(&mut self) -> Vec<Bytes> {
-        std::mem::take(&mut self.written)
+    /// Returns the pieces that were written, to be taken.
+    pub(super) fn written(&mut self) -> &mut Vec<Bytes> {
+        &mut self.written
     }
 
     /// Drops everything.
