@@ -8,11 +8,13 @@ mod frame;
 mod input;
 mod peer;
 mod reader;
+mod rpc;
 mod stage;
 mod start_frame;
 mod start_up;
 
 pub use connection::connection;
+pub use rpc::rpc;
 pub use start_up::start_up;
 
 #[cfg(test)]
@@ -49,5 +51,10 @@ mod replay {
     #[test]
     fn connection() {
         replay_all("connection", super::connection);
+    }
+
+    #[test]
+    fn rpc() {
+        replay_all("rpc", super::rpc);
     }
 }
