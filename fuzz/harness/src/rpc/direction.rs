@@ -109,7 +109,7 @@ impl<'a> Frame<'a> {
         let mut body = payload;
         let mut take = |is_there: bool| {
             if !is_there {
-                return Ok(&[][..]);
+                return Ok::<_, &str>(&[][..]);
             }
             let (length, rest) = body.split_at_checked(4).ok_or("a short block")?;
             let (block, rest) = rest.split_at_checked(number(length) as usize).ok_or("a long block")?;
