@@ -190,11 +190,11 @@ async fn run(network: Network, with_faults: bool) {
 
 #[test]
 fn calls_are_answered() {
-    sim::check(0..20, |network| run(network, false));
+    sim::check(0..10, |network| run(network, false));
 }
 
 // No answer is wrong or half, no call is lost without an error, and nothing is left.
 #[test]
 fn calls_end_in_spite_of_faults() {
-    sim::check(0..100, |network| run(network, true));
+    sim::check(0..40, |network| run(network, true));
 }

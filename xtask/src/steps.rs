@@ -46,7 +46,7 @@ pub(crate) fn features(_settings: &Settings) -> Tally {
         tally += Tally::check(check(&["--features", feature]));
     }
     // The tests have all of them.
-    for feature in ["", "metrics", "rustls", "tonic"] {
+    for feature in ["", "metrics,rustls", "tonic"] {
         tally += Tally::check(check(&["--package", "tokio-rdma-rpc", "--features", feature]));
     }
     // HW-12: `verbs` alone, which builds with nothing but Rust.
