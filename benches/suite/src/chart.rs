@@ -169,7 +169,9 @@ fn panel(
     curves: &[Curve],
     points: impl Fn(&Curve) -> Vec<(f64, f64)>,
 ) -> Result<(), Box<dyn Error>> {
-    let all: Vec<_> = curves.iter().map(|curve| (curve.name, points(curve))).collect();
+    // The others are weighed only.
+    let counted = curves.iter().filter(|curve| !curve.steps.is_empty());
+    let all: Vec<_> = counted.map(|curve| (curve.name, points(curve))).collect();
     let most = |pick: fn(&(f64, f64)) -> f64| {
         all.iter().flat_map(|(_, points)| points.iter().map(pick)).fold(1.0, f64::max)
     };
