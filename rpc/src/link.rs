@@ -1,6 +1,7 @@
 //! A connection: its state behind a lock, the task that reads, and the writes of whoever has something to say.
 
 mod frames;
+mod spare;
 
 use std::future::poll_fn;
 use std::io;

@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use super::Reader;
+use super::spare::SPARE;
 use crate::wire::{HEADER, Header, Malformed, Settings};
 
 /// The room for the bytes of a read. A frame that is longer has room of its own.
@@ -81,11 +82,13 @@ impl Frames {
 
     /// Returns the next whole frame, if it has come.
     pub(super) fn next(&mut self) -> Result<Option<(Header, Bytes)>, Malformed> {
-        if let Some((header, payload)) =
+        if let Some((header, mut payload)) =
             self.long.take_if(|(header, payload)| payload.len() >= header.length as usize)
         {
             self.handed_out += payload.len();
-            return Ok(Some((header, payload.freeze())));
+            let whole = payload.split().freeze();
+            SPARE.keep(payload);
+            return Ok(Some((header, whole)));
         }
         if self.long.is_some() {
             return Ok(None);
@@ -107,7 +110,7 @@ impl Frames {
             return Ok(Some((header, payload)));
         }
         if length > ROOM - HEADER {
-            let mut payload = BytesMut::with_capacity(length);
+            let mut payload = SPARE.take(length);
             payload.extend_from_slice(rest);
             self.long = Some((header, payload));
             (self.unread, self.start) = (Vec::new(), 0);
