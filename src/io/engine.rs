@@ -1,10 +1,12 @@
 //! The engine of a stream: its state, its wakers, and the processing of completions.
 
+mod one_sided;
 mod post;
 mod transfer;
 
+pub use one_sided::OneSided;
+
 use std::future::poll_fn;
-use std::io;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -40,6 +42,7 @@ const TURNS: usize = 16;
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
 const CONFIRMATION: u64 = 2;
+const READ: u64 = 3;
 const KIND_BITS: u32 = 2;
 const KIND: u64 = (1 << KIND_BITS) - 1;
 
@@ -56,6 +59,8 @@ pub(super) struct StreamEngine {
     frames: bool,
     /// A send may complete before the peer's device has received it, and that device answers empty reads.
     confirms: bool,
+    /// The most reads of memory of the peer at once.
+    reads: usize,
     traffic: Traffic,
     /// The runtime for the remaining work when the stream is dropped.
     pub(super) runtime: Option<Handle>,
@@ -123,6 +128,8 @@ struct State {
     /// The first write after the peer's close is taken: the end of file has not been read.
     takes_late_write: bool,
     confirmation: Confirmation,
+    /// The reads of memory of the peer that are under way.
+    reads: usize,
     /// The pending notifications of the completion queues.
     receives: Option<Notify>,
     completions: Option<Notify>,
@@ -190,7 +197,8 @@ impl StreamEngine {
         peer: Hello,
         may_send: bool,
     ) -> Self {
-        let StreamResources { settings, config, memory, queues, queue_pair, inline, frames } = prepared;
+        let StreamResources { settings, config, memory, queues, queue_pair, inline, frames, reads } =
+            prepared;
         let state = State {
             machine: Machine::new(settings, peer, may_send),
             results: Vec::new(),
@@ -202,12 +210,14 @@ impl StreamEngine {
             exhausted: false,
             takes_late_write: true,
             confirmation: Confirmation::NotRequested,
+            reads: 0,
             receives: None,
             completions: None,
             spins: [Spin::new(config.spin); 2],
         };
         let wakers = Arc::<Wakers>::default();
-        let confirms = settings.confirms && peer.confirms && connection.read_limits().outbound > 0;
+        let outbound = connection.read_limits().outbound as usize;
+        let confirms = settings.confirms && peer.confirms && outbound > 0;
         let inner = Arc::new(Inner { state: Mutex::new(state), wakers: wakers.clone() });
         if let Incoming::Inbox(inbox) = &queues.incoming {
             let sink: Weak<Inner> = Arc::downgrade(&inner);
@@ -223,6 +233,7 @@ impl StreamEngine {
             inline,
             frames,
             confirms,
+            reads: reads.min(outbound),
             traffic: Traffic::new("stream"),
             // One without timers could not limit the close.
             runtime: runtime::current().ok(),
@@ -345,29 +356,6 @@ impl StreamEngine {
         .await
     }
 
-    /// Returns the outcome of `attempt`, or `WouldBlock` if it has none.
-    fn try_for<T>(
-        &self,
-        side: Side,
-        mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
-    ) -> io::Result<T> {
-        if let Some(outcome) = attempt(&mut self.lock(), false) {
-            return outcome;
-        }
-        self.queues.incoming.progress();
-        let mut state = self.lock();
-        for _ in 0..TURNS {
-            let more = self.collect(&mut state, side);
-            if let Some(outcome) = attempt(&mut state, !more) {
-                return outcome;
-            }
-            if !more {
-                break;
-            }
-        }
-        Err(io::ErrorKind::WouldBlock.into())
-    }
-
     /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
     /// more already.
     fn arm(&self, state: &mut State, side: Side) -> bool {
@@ -477,6 +465,7 @@ impl StreamEngine {
                 match result.context & KIND {
                     CONTROL => state.machine.complete_control(),
                     CONFIRMATION => state.confirmation = Confirmation::Received,
+                    READ => state.reads -= 1,
                     _ => {}
                 }
             }

@@ -33,6 +33,7 @@ mod tower;
 
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;
+pub use engine::OneSided;
 #[cfg(feature = "hyper")]
 pub use hyper::HttpConnector;
 pub use listener::RdmaListener;

@@ -17,6 +17,9 @@ pub(super) const RING: usize = inflight::RING as usize;
 /// The number of entries for the peer's list that can be in flight: that of control messages.
 pub(super) const ENTRIES: usize = 4;
 
+/// The most reads of memory of the peer at once: enough to have one under way while others begin and end.
+const READS: usize = 4;
+
 /// The resources that are created before the request or the accept is sent.
 pub(super) struct StreamResources {
     pub(super) settings: Settings,
@@ -29,6 +32,8 @@ pub(super) struct StreamResources {
     pub(super) inline: usize,
     /// The provider frames messages itself, and keeps what has come: nothing is registered, and no ring is sent from.
     pub(super) frames: bool,
+    /// The most reads of memory of the peer at once.
+    pub(super) reads: usize,
 }
 
 /// The results of the peer and of this end. Receives have a queue of their own, because nothing waits for the completions of sends
@@ -68,8 +73,10 @@ impl StreamResources {
         let frames = info.provider == ProviderKind::Soft;
         // The soft provider frames data itself: only control messages are posted.
         let inline = if frames { Span::LEN } else { config.inline };
+        let reads = if frames { 0 } else { READS.min(info.max_queue_depth - sends) };
+        let requests = sends + reads;
         let queue_pair = QueuePairConfig::default()
-            .send_depth(sends)
+            .send_depth(requests)
             .receive_depth(receives)
             .send_entries(1)
             .receive_entries(1)
@@ -83,7 +90,7 @@ impl StreamResources {
             (queue_pair.inbox(&inbox), Incoming::Inbox(inbox), sent)
         } else {
             // A completion queue of the program would have a channel and a task of its own on a device.
-            let [received, sent] = adapter.shared_completion_queues([receives, sends])?;
+            let [received, sent] = adapter.shared_completion_queues([receives, requests])?;
             (queue_pair.receive_completions(&received), Incoming::Receives(received), sent)
         };
         let queue_pair = queue_pair.send_completions(&initiator);
@@ -123,7 +130,7 @@ impl StreamResources {
             }
             memory = Some(registered);
         }
-        Ok(Self { settings, config, memory, queues, queue_pair, inline, frames })
+        Ok(Self { settings, config, memory, queues, queue_pair, inline, frames, reads })
     }
 
     pub(super) fn private_data(&self) -> [u8; Hello::LEN] {

@@ -6,12 +6,17 @@
 
 use std::io::ErrorKind;
 
+use libc::{
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, EALREADY, EBADF, EBUSY, ECANCELED, ECONNABORTED,
+    ECONNREFUSED, ECONNRESET, EFAULT, EHOSTDOWN, EHOSTUNREACH, EINPROGRESS, EINVAL, EISCONN, EMFILE,
+    EMSGSIZE, ENETDOWN, ENETUNREACH, ENFILE, ENOBUFS, ENODEV, ENOMEM, ENOPROTOOPT, ENOSPC, ENOSYS, ENOTCONN,
+    ENXIO, EOPNOTSUPP, EPERM, EPIPE, EPROTONOSUPPORT, ESHUTDOWN, ETIMEDOUT,
+};
+
 mod device;
-mod errno;
 pub mod porting;
 
 pub use device::{DeviceEvent, WcStatus};
-pub(crate) use errno::status_of_errno;
 
 /// Defines a number type with named constants. The type can hold numbers without a name. With `$unnamed`, the format of such a
 /// number, its `Display` text is the name.
@@ -311,4 +316,35 @@ impl From<u32> for Status {
     fn from(code: u32) -> Self {
         Self::from_code(code)
     }
+}
+
+/// Returns the status of an error number, `None` for a number without a specific meaning.
+///
+/// `EADDRINUSE` and `EADDRNOTAVAIL` have different meanings in bind and connect. They get the meaning of bind; connect
+/// must check the number itself.
+pub(crate) fn status_of_errno(errno: i32) -> Option<Status> {
+    Some(match errno {
+        ECONNREFUSED => Status::CONNECTION_REFUSED,
+        ENETUNREACH | ENETDOWN => Status::NETWORK_UNREACHABLE,
+        EHOSTUNREACH | EHOSTDOWN => Status::HOST_UNREACHABLE,
+        ETIMEDOUT => Status::IO_TIMEOUT,
+        EADDRINUSE => Status::SHARING_VIOLATION,
+        EADDRNOTAVAIL | EAFNOSUPPORT => Status::INVALID_ADDRESS,
+        ENOMEM | ENOBUFS | ENOSPC | EMFILE | ENFILE => Status::INSUFFICIENT_RESOURCES,
+        EINVAL => Status::INVALID_PARAMETER,
+        EMSGSIZE => Status::INVALID_BUFFER_SIZE,
+        EBADF => Status::INVALID_HANDLE,
+        ENODEV | ENXIO => Status::DEVICE_REMOVED,
+        EBUSY => Status::DEVICE_BUSY,
+        ENOTCONN => Status::CONNECTION_INVALID,
+        EISCONN | EALREADY | EINPROGRESS => Status::CONNECTION_ACTIVE,
+        // The three numbers for which std has the kinds `ConnectionReset` and `BrokenPipe`.
+        ECONNRESET | EPIPE | ESHUTDOWN => Status::CONNECTION_DISCONNECTED,
+        ECONNABORTED => Status::CONNECTION_ABORTED,
+        // NetworkDirect has no "permission denied"; its nearest is about rights, though to memory.
+        EACCES | EPERM | EFAULT => Status::ACCESS_VIOLATION,
+        EOPNOTSUPP | ENOSYS | ENOPROTOOPT | EPROTONOSUPPORT => Status::NOT_SUPPORTED,
+        ECANCELED => Status::CANCELED,
+        _ => return None,
+    })
 }

@@ -9,7 +9,9 @@ use tokio_rdma::error::{
     NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
     RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError, WcError, WordError,
 };
-use tokio_rdma::io::{ConnectionInfo, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+use tokio_rdma::io::{
+    ConnectionInfo, OneSided, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf,
+};
 use tokio_rdma::mr::{
     DmaBufRegion, DmaBufSlice, Entry, Inline, Mapping, OwnedRegion, Pages, PoolBytes, RawMemory,
 };
@@ -63,6 +65,7 @@ fn handles_go_to_any_thread() {
     counted::<RdmaConnector>();
     handle::<ReadHalf<'static>>();
     handle::<WriteHalf<'static>>();
+    counted::<OneSided>();
     handle::<OwnedReadHalf>();
     handle::<OwnedWriteHalf>();
     counted::<Region>();

@@ -11,6 +11,7 @@ mod flood;
 mod frames;
 mod listener;
 mod names;
+mod one_sided;
 mod peers;
 mod readiness;
 mod silent;

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{Interest, ReadBuf, Ready};
 
-use super::{Confirmation, Side, State, StreamEngine};
+use super::{Confirmation, Side, State, StreamEngine, TURNS};
 use crate::error::StreamBroken;
 use crate::inflight::StreamInbox;
 use crate::io::resources::{Incoming, RING};
@@ -361,6 +361,29 @@ impl StreamEngine {
             }
         }
         state.confirmation == Confirmation::Received
+    }
+
+    /// Returns the outcome of `attempt`, or `WouldBlock` if it has none.
+    fn try_for<T>(
+        &self,
+        side: Side,
+        mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
+    ) -> io::Result<T> {
+        if let Some(outcome) = attempt(&mut self.lock(), false) {
+            return outcome;
+        }
+        self.queues.incoming.progress();
+        let mut state = self.lock();
+        for _ in 0..TURNS {
+            let more = self.collect(&mut state, side);
+            if let Some(outcome) = attempt(&mut state, !more) {
+                return outcome;
+            }
+            if !more {
+                break;
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 

@@ -1,0 +1,146 @@
+//! RDMA Reads beside the bytes of a stream, on its queue pair.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use tokio::task::coop::unconstrained;
+
+use super::{READ, Side, State, StreamEngine};
+use crate::WorkBuffer;
+use crate::cm::Adapter;
+use crate::error::PostError;
+use crate::io::stream::RdmaStream;
+use crate::mr::RemoteRegion;
+use crate::qp::{Op, WorkOptions};
+
+/// Reads of the peer's memory beside the bytes of a stream.
+///
+/// The peer registers memory of the adapter of its end, such as a [`Region`](crate::Region) with
+/// [`Access::REMOTE_READ`](crate::Access::REMOTE_READ), writes the description of it to the stream
+/// ([`RemoteRegion::to_bytes`]), and this end reads the memory without the peer's program. So long data goes from memory to
+/// memory, without the copies of a stream. Both ends have to keep a protocol of their own: which memory may be read, and when it
+/// has been.
+///
+/// On iWARP the buffer of a read is a region with [`Access::READ_SINK`](crate::Access::READ_SINK)
+/// ([`AdapterInfo::read_sink_required`](crate::AdapterInfo::read_sink_required)).
+///
+/// At most four reads are under way at once, in the order in which they were begun; others wait. The handle does not keep the
+/// stream open.
+///
+/// ```no_run
+/// # async fn example(stream: tokio_rdma::RdmaStream, described: [u8; 16]) -> std::io::Result<()> {
+/// use tokio_rdma::mr::RemoteRegion;
+///
+/// let remote = RemoteRegion::from_bytes(described);
+/// if let Some(one_sided) = stream.one_sided() {
+///     let buffer = one_sided.adapter().buffer(remote.len() as usize)?;
+///     let buffer = one_sided.read(buffer, &remote).await?;
+///     println!("{} bytes", buffer.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct OneSided {
+    end: Weak<StreamEngine>,
+    adapter: Adapter,
+}
+
+impl RdmaStream {
+    /// Returns the means to read memory of the peer beside the bytes of this stream. `None` on the soft provider, where the
+    /// bytes of a stream go to the memory of the reader anyway, and if the read limits of the connection permit no reads.
+    pub fn one_sided(&self) -> Option<OneSided> {
+        let end = (self.end().reads > 0).then(|| Arc::downgrade(&self.shared.end))?;
+        Some(OneSided { end, adapter: self.adapter().clone() })
+    }
+}
+
+impl OneSided {
+    /// Returns the adapter of the stream, which the buffers of reads belong to.
+    pub fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    /// Reads memory of the peer: as many bytes as the buffer has, from the first byte of `remote` on.
+    ///
+    /// It takes part in the budget of the task, and is woken as a writer of the stream is.
+    ///
+    /// # Errors
+    /// The error of the stream if that has ended, `NotConnected` if it was dropped, and `InvalidInput` if the request is refused.
+    /// If the peer does not permit the read, the stream ends at both ends.
+    ///
+    /// # Cancel safety
+    /// A read that has begun goes on if the future is dropped: the device writes to the buffer until then, and the memory of
+    /// the peer must still be there.
+    pub async fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> io::Result<B> {
+        let end = self.end.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let mut waiting = Some(buffer);
+        let posted = end.wait_for(Side::Writer, |state, _| end.post_read(state, &mut waiting, remote));
+        let mut op = match posted.await {
+            Posted::Read(op) => op,
+            Posted::Refused(refused) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, refused.kind));
+            }
+            Posted::Ended(error) => return Err(error),
+        };
+        // The notification of the queue wakes this task; who collects the completion need not be this one.
+        let mut noop = Context::from_waker(Waker::noop());
+        let (outcome, buffer) = end
+            .wait_for(Side::Writer, |state, _| match Pin::new(&mut unconstrained(&mut op)).poll(&mut noop) {
+                Poll::Ready((outcome, buffer)) => {
+                    Some((outcome.map_err(|error| state.error().unwrap_or_else(|| error.into())), buffer))
+                }
+                Poll::Pending => None,
+            })
+            .await;
+        outcome.map(|_| buffer)
+    }
+}
+
+/// The outcome of an attempt to begin a read.
+enum Posted<B: WorkBuffer> {
+    Read(Op<B>),
+    Refused(PostError<B>),
+    Ended(io::Error),
+}
+
+impl StreamEngine {
+    /// Posts a read if fewer than the most are under way.
+    fn post_read<B: WorkBuffer>(
+        &self,
+        state: &mut State,
+        buffer: &mut Option<B>,
+        remote: &RemoteRegion,
+    ) -> Option<Posted<B>> {
+        if let Some(error) = state.error() {
+            return Some(Posted::Ended(error));
+        }
+        if state.reads >= self.reads {
+            return None;
+        }
+        let options = WorkOptions::default().context(READ);
+        Some(match self.queue_pair.read_with(buffer.take()?, remote, options) {
+            Ok(op) => {
+                state.reads += 1;
+                Posted::Read(op)
+            }
+            Err(refused) => Posted::Refused(refused),
+        })
+    }
+}
+
+impl State {
+    /// Returns the error of the stream if it has ended.
+    fn error(&self) -> Option<io::Error> {
+        self.ended.clone().map(io::Error::from)
+    }
+}
+
+impl fmt::Debug for OneSided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OneSided").field("adapter", &self.adapter).finish_non_exhaustive()
+    }
+}
