@@ -21,7 +21,9 @@ use crate::body::Incoming;
 use crate::config::Config;
 use crate::error::{BoxError, Error};
 use crate::grpc;
-use crate::link::{self, CallHandle, Link, LossGuard, Message, Part, Reader, Unsent, Writer, poll_part};
+use crate::link::{
+    self, CallHandle, Lending, Link, LossGuard, Message, Part, Reader, Unsent, Writer, poll_part,
+};
 use crate::machine::Answer;
 use crate::metrics::{ConnectionMetrics, count_connect};
 use crate::observation::Observation;
@@ -61,7 +63,7 @@ pub struct Channel {
 }
 
 /// A connect of a stream.
-type Connecting = BoxFuture<'static, io::Result<(Reader, Writer)>>;
+type Connecting = BoxFuture<'static, io::Result<(Reader, Writer, Option<Lending>)>>;
 
 struct Shared {
     connect: Box<dyn Fn() -> Connecting + Send + Sync>,
@@ -131,8 +133,10 @@ impl Channel {
         let connect = move || -> Connecting {
             let stream = connect();
             Box::pin(async move {
-                let (reader, writer) = tokio::io::split(stream.await?);
-                Ok((Box::new(reader) as Reader, Box::new(writer) as Writer))
+                let stream = stream.await?;
+                let lending = Lending::of(&stream);
+                let (reader, writer) = tokio::io::split(stream);
+                Ok((Box::new(reader) as Reader, Box::new(writer) as Writer, lending))
             })
         };
         let shared = Shared {
@@ -200,8 +204,8 @@ impl Shared {
         let Config { settings, handshake_timeout: limit, .. } = self.config;
         let attempt = async {
             let connect = |error| Error::Connect(Arc::new(error));
-            let (reader, writer) = (self.connect)().await.map_err(connect)?;
-            link::connect(reader, writer, settings, self.origin.clone()).await
+            let (reader, writer, lending) = (self.connect)().await.map_err(connect)?;
+            link::connect(reader, writer, settings, self.origin.clone(), lending).await
         };
         let outcome = match timeout(limit, attempt).await {
             Ok(outcome) => outcome,

@@ -19,8 +19,14 @@ impl Default for Config {
     /// Returns windows of 1 MiB for a call and 4 MiB for a connection, 1,000 calls at once, heads of 16 KiB, 10 seconds for
     /// the hellos, and 30 seconds for calls to end after a shutdown.
     fn default() -> Self {
-        let settings =
-            Settings { frame: 64 << 10, call_window: 1 << 20, window: 4 << 20, calls: 1_000, head: 16 << 10 };
+        let settings = Settings {
+            frame: 64 << 10,
+            call_window: 1 << 20,
+            window: 4 << 20,
+            calls: 1_000,
+            head: 16 << 10,
+            reads: false,
+        };
         Self {
             settings,
             handshake_timeout: Duration::from_secs(10),

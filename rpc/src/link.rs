@@ -1,6 +1,7 @@
 //! A connection: its state behind a lock, the task that reads, and the writes of whoever has something to say.
 
 mod frames;
+mod lending;
 mod spare;
 
 use std::future::poll_fn;
@@ -19,6 +20,7 @@ use tokio::task::{AbortHandle, coop};
 use tokio::time::timeout;
 
 use self::frames::Frames;
+pub(crate) use self::lending::Lending;
 use crate::error::{BoxError, Error};
 use crate::machine::{Answer, Arrived, End, Machine, Read, Sent};
 use crate::metrics::TrafficMetrics;
@@ -38,6 +40,8 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// The calls that the peer still takes.
     pub(crate) permits: Arc<Semaphore>,
+    /// The reads of the peer's memory, on a device.
+    lending: Option<Lending>,
     metrics: TrafficMetrics,
 }
 
@@ -128,7 +132,7 @@ impl State {
 }
 
 impl Link {
-    pub(crate) fn new(machine: Machine, writer: Writer, calls: u32) -> Arc<Self> {
+    fn new(machine: Machine, writer: Writer, calls: u32, lending: Option<Lending>) -> Arc<Self> {
         let metrics = TrafficMetrics::new(machine.is_client());
         let state = State {
             machine,
@@ -140,7 +144,7 @@ impl Link {
             lost: None,
         };
         let most = usize::try_from(calls).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { state: Mutex::new(state), permits: Arc::new(Semaphore::new(most)), metrics })
+        Arc::new(Self { state: Mutex::new(state), permits: Arc::new(Semaphore::new(most)), lending, metrics })
     }
 
     /// Has `act` use the state. What follows for other tasks is done without the lock.
@@ -289,14 +293,15 @@ impl Link {
     /// # Errors
     /// The reason of the end, unless nothing was lost by it.
     pub(crate) async fn drive(
-        &self,
+        self: &Arc<Self>,
         frames: &mut Frames,
         mut begin: impl FnMut(Arrived, bool),
     ) -> Result<(), Error> {
         let is_server = self.with(|state| !state.machine.is_client());
         let mut arrived = Vec::new();
+        let mut keeper = self.lending.is_some().then(|| Box::pin(self.keep_memory()));
         loop {
-            let filled = poll_fn(|cx| match self.poll_driver(cx) {
+            let mut poll = |cx: &mut Context<'_>| match self.poll_driver(cx) {
                 Poll::Ready(()) => Poll::Ready(None),
                 // A peer that does not read gets no more answers.
                 Poll::Pending if is_server && self.with(|state| state.machine.is_full()) => Poll::Pending,
@@ -306,6 +311,10 @@ impl Link {
                     Poll::Pending
                 }
                 Poll::Pending => frames.poll_fill(cx).map(Some),
+            };
+            let filled = poll_fn(|cx| {
+                keeper = keeper.take_if(|keeper| keeper.as_mut().poll(cx).is_pending());
+                poll(cx)
             });
             match filled.await {
                 None => return self.with(|state| state.lost.clone().map_or(Ok(()), Err)),
@@ -316,6 +325,10 @@ impl Link {
             let outcome = self.receive(frames, &mut arrived);
             let is_alone = arrived.len() == 1;
             arrived.drain(..).for_each(|request| begin(request, is_alone));
+            if self.lending.is_some() {
+                let borrowed = self.with(|state| state.machine.take_borrowed());
+                borrowed.into_iter().for_each(|borrowed| self.borrow(borrowed));
+            }
             outcome?;
         }
     }
@@ -622,16 +635,18 @@ impl Link {
 pub(crate) async fn connect(
     reader: Reader,
     mut writer: Writer,
-    settings: Settings,
+    mut settings: Settings,
     origin: Origin,
+    lending: Option<Lending>,
 ) -> Result<(Arc<Link>, Frames), Error> {
+    settings.reads = lending.is_some();
     let lost = |error| Error::Lost(Arc::new(error));
     writer.write_all(&settings.hello(Some(&origin))).await.map_err(lost)?;
     writer.flush().await.map_err(lost)?;
     let mut reader = reader;
     let (peer, _) = read_hello(&mut reader).await?;
     let machine = Machine::new(true, settings, peer, origin);
-    Ok((Link::new(machine, writer, peer.calls), Frames::new(reader, &settings)))
+    Ok((Link::new(machine, writer, peer.calls, lending), Frames::new(reader, &settings)))
 }
 
 /// Exchanges the hellos, the peer first.
@@ -641,22 +656,24 @@ pub(crate) async fn connect(
 pub(crate) async fn accept(
     mut reader: Reader,
     mut writer: Writer,
-    settings: Settings,
+    mut settings: Settings,
+    lending: Option<Lending>,
 ) -> Result<(Arc<Link>, Frames), Error> {
+    settings.reads = lending.is_some();
     let lost = |error| Error::Lost(Arc::new(error));
     let (peer, origin) = read_hello(&mut reader).await?;
     writer.write_all(&settings.hello(None)).await.map_err(lost)?;
     writer.flush().await.map_err(lost)?;
     let machine = Machine::new(false, settings, peer, origin);
-    Ok((Link::new(machine, writer, 0), Frames::new(reader, &settings)))
+    Ok((Link::new(machine, writer, 0, lending), Frames::new(reader, &settings)))
 }
 
 async fn read_hello(reader: &mut Reader) -> Result<(Settings, Origin), Error> {
     let lost = |error| Error::Lost(Arc::new(error));
     let mut start = [0; HELLO_START];
     reader.read_exact(&mut start).await.map_err(lost)?;
-    let length = Settings::hello_length(&start).map_err(|malformed| Error::Protocol(malformed.0))?;
+    let (length, reads) = Settings::from_start(&start).map_err(|malformed| Error::Protocol(malformed.0))?;
     let mut rest = vec![0; length];
     reader.read_exact(&mut rest).await.map_err(lost)?;
-    Settings::from_hello(&rest).map_err(|malformed| Error::Protocol(malformed.0))
+    Settings::from_hello(reads, &rest).map_err(|malformed| Error::Protocol(malformed.0))
 }

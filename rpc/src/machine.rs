@@ -2,7 +2,9 @@
 
 mod after;
 mod ids;
+mod loans;
 mod output;
+mod window;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -19,7 +21,10 @@ use crate::wire::{
 };
 use after::After;
 use ids::IdHasher;
+use loans::Loans;
+pub(crate) use loans::{Borrowed, Checked, LONGEST as LONGEST_LOAN, Lender, MOST as MOST_LOANS};
 use output::Output;
+use window::Window;
 
 /// The cost of a frame of a body in the windows, beyond its bytes: about what its place in a queue takes. Without it,
 /// a window of small frames would take many times its size in memory.
@@ -33,41 +38,19 @@ const ENDING: usize = 1_000;
 /// The bytes to be written from which on bodies and new calls wait, and a server reads no more.
 const MOST_OUTPUT: usize = 512 << 10;
 
-/// What is left of a window, and what was taken from it and not granted again.
-#[derive(Debug)]
-struct Window {
-    size: u32,
-    left: u32,
-    taken: u32,
-}
-
-impl Window {
-    fn new(size: u32) -> Self {
-        Self { size, left: size, taken: 0 }
-    }
-
-    /// Counts bytes that have arrived.
-    fn arrive(&mut self, cost: u32) -> Result<(), Malformed> {
-        self.left = self.left.checked_sub(cost).ok_or(Malformed("more bytes than were granted"))?;
-        Ok(())
-    }
-
-    /// Counts bytes that were read. Returns how many are to be granted now.
-    fn take(&mut self, cost: u32) -> Option<u32> {
-        self.taken += cost;
-        if self.taken < self.size / 2 {
-            return None;
-        }
-        self.left += self.taken;
-        Some(std::mem::take(&mut self.taken))
-    }
-}
-
-/// Bytes of a body that have arrived.
+/// A part of a body.
 #[derive(Debug)]
 struct Chunk {
-    bytes: Bytes,
+    content: Content,
     cost: u32,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Bytes that have arrived.
+    Bytes(Bytes),
+    /// A loan of this number, which is being read.
+    Lent(u32),
 }
 
 /// A call, from its first frame on until nobody of this end is interested in it.
@@ -99,6 +82,16 @@ struct Call {
     is_blocked: bool,
     /// The task that answers, at the server.
     task: Option<AbortHandle>,
+}
+
+impl Chunk {
+    /// Returns the bytes, if they have arrived.
+    fn into_bytes(self) -> Option<Bytes> {
+        match self.content {
+            Content::Bytes(bytes) => Some(bytes),
+            Content::Lent(_) => None,
+        }
+    }
 }
 
 /// What a client has of an answer.
@@ -157,6 +150,7 @@ pub(crate) struct Machine {
     /// The peer, or this end, accepts no more calls.
     going: bool,
     said_away: bool,
+    loans: Loans,
     after: After,
     traffic: Traffic,
 }
@@ -179,6 +173,7 @@ impl Machine {
             opening: Vec::new(),
             going: false,
             said_away: false,
+            loans: Loans::default(),
             after: After::default(),
             traffic: Default::default(),
         }
@@ -228,7 +223,7 @@ impl Machine {
 
     /// Returns whether the connection has nothing more to do.
     pub(crate) fn is_finished(&self) -> bool {
-        self.going && self.calls.is_empty() && self.output.is_empty()
+        self.going && self.calls.is_empty() && self.output.is_empty() && !self.loans.are_out()
     }
 
     /// Begins no more calls, and says so to the peer.
@@ -318,6 +313,10 @@ impl Machine {
         cx: &mut Context<'_>,
     ) -> Result<Sent, Code> {
         loop {
+            if head.is_none() && self.lend(id, body) {
+                continue;
+            }
+            let is_lent = self.is_lent(body.len());
             let call = self.calls.get_mut(&id).ok_or(Code::None)?;
             if let Some(code) = call.failed {
                 return Err(code);
@@ -339,7 +338,9 @@ impl Machine {
             let blocks = head_length + trailers.map_or(0, block_length);
             let limit = (self.peer.frame as usize).saturating_sub(blocks);
             let is_full = self.output.len() >= MOST_OUTPUT && head.is_none();
-            let length = if is_full { 0 } else { body.len().min(room).min(limit) };
+            // A part that is lent has a frame of its own.
+            let is_apart = is_full || is_lent && head.is_some();
+            let length = if is_apart { 0 } else { body.len().min(room).min(limit) };
             if length < body.len() {
                 // The end comes behind the rest.
                 (flags, trailers) = (0, None);
@@ -496,12 +497,12 @@ impl Machine {
             self.after.register(&mut call.reader, cx);
             return Ok(None);
         };
-        if call.receives || call.failed.is_some() || call.chunks.len() > 1 {
+        if call.receives || call.failed.is_some() || call.chunks.len() > 1 || call.waits_for_loan() {
             return Ok(Some(Answer::Begun(head)));
         }
         let (chunk, trailers) = (call.chunks.pop_front(), call.trailers.take());
         self.grant(id, chunk.as_ref().map_or(0, |chunk| chunk.cost));
-        Ok(Some(Answer::Whole(head, chunk.map(|chunk| chunk.bytes), trailers)))
+        Ok(Some(Answer::Whole(head, chunk.and_then(Chunk::into_bytes), trailers)))
     }
 
     /// Reads the next part of a body. Returns `None` if it has not come yet.
@@ -510,11 +511,15 @@ impl Machine {
     /// The body ends before its end.
     pub(crate) fn read(&mut self, id: u32, cx: &mut Context<'_>) -> Result<Option<Read>, Code> {
         let call = self.calls.get_mut(&id).ok_or(Code::None)?;
+        if call.waits_for_loan() {
+            self.after.register(&mut call.reader, cx);
+            return Ok(None);
+        }
         if let Some(chunk) = call.chunks.pop_front() {
             let is_last =
                 call.chunks.is_empty() && !call.receives && call.failed.is_none() && call.trailers.is_none();
             self.grant(id, chunk.cost);
-            return Ok(Some(Read::Data(chunk.bytes, is_last)));
+            return Ok(chunk.into_bytes().map(|bytes| Read::Data(bytes, is_last)));
         }
         if let Some(trailers) = call.trailers.take() {
             return Ok(Some(Read::Trailers(trailers)));
@@ -612,6 +617,8 @@ impl Machine {
                 self.receive_away(u32::from_be_bytes(*last));
                 Ok(None)
             }
+            Kind::Lent => self.receive_lent(header, &payload).map(|()| None),
+            Kind::Returned => self.receive_returned(&payload).map(|()| None),
         }
     }
 
@@ -651,7 +658,7 @@ impl Machine {
         if let Some(call) = self.calls.get_mut(&id) {
             call.window.arrive(cost)?;
             call.trailers = trailers;
-            call.chunks.extend(body.map(|bytes| Chunk { bytes, cost }));
+            call.chunks.extend(body.map(|bytes| Chunk { content: Content::Bytes(bytes), cost }));
         }
         Ok(Some(Arrived { call: id, head, whole: None }))
     }
@@ -692,18 +699,31 @@ impl Machine {
         cost: u32,
         trailers: Option<HeaderMap>,
     ) -> Result<(), Malformed> {
+        let length = body.len();
+        self.take_content(header, Content::Bytes(body), cost, length, trailers).map(|_| ())
+    }
+
+    /// Takes the next part of a body, of this length, and perhaps its end. Returns whether it will be read.
+    fn take_content(
+        &mut self,
+        header: Header,
+        content: Content,
+        cost: u32,
+        length: usize,
+        trailers: Option<HeaderMap>,
+    ) -> Result<bool, Malformed> {
         self.window.arrive(cost)?;
-        self.traffic.received(body.len());
+        self.traffic.received(length);
         let id = header.call;
         let Some(call) = self.calls.get_mut(&id).filter(|call| call.receives) else {
             // The peer did not know yet that this end has ended the call.
             self.grant(0, cost);
-            return Ok(());
+            return Ok(false);
         };
         call.window.arrive(cost)?;
         let discards = call.discards;
-        if !discards && !body.is_empty() {
-            call.chunks.push_back(Chunk { bytes: body, cost });
+        if !discards && length > 0 {
+            call.chunks.push_back(Chunk { content, cost });
         }
         if header.flags & END != 0 {
             call.receives = false;
@@ -716,7 +736,7 @@ impl Machine {
         if discards {
             self.grant(id, cost);
         }
-        Ok(())
+        Ok(!discards)
     }
 
     fn receive_reset(&mut self, id: u32, code: Code) {

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::connected::{self, Connected};
 use crate::error::Error;
 use crate::grpc;
-use crate::link::{self, CallHandle, Link, LossGuard, Message, Unsent};
+use crate::link::{self, CallHandle, Lending, Link, LossGuard, Message, Unsent};
 use crate::machine::Arrived;
 use crate::metrics::{ConnectionMetrics, count_connect};
 use crate::observation::Observation;
@@ -148,8 +148,9 @@ where
     S: HttpService,
 {
     let extensions = connected::extensions(&stream);
+    let lending = Lending::of(&stream);
     let (reader, writer) = tokio::io::split(stream);
-    let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings);
+    let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings, lending);
     let (link, mut frames) = match timeout(config.handshake_timeout, accepted).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {

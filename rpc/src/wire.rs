@@ -16,8 +16,10 @@ pub(crate) use head::{
 pub(crate) const MAGIC: [u8; 8] = *b"rdma-rpc";
 /// The version of the protocol.
 pub(crate) const VERSION: u8 = 1;
-/// The length of the start of a hello: magic, version, a byte of zero, and the length of the rest.
+/// The length of the start of a hello: magic, version, flags, and the length of the rest.
 pub(crate) const HELLO_START: usize = 12;
+/// The flag of a hello whose sender reads bodies from the memory of its peer.
+const READS: u8 = 1;
 /// The most bytes of a hello behind its start.
 pub(crate) const LONGEST_HELLO: usize = 1024;
 
@@ -37,6 +39,10 @@ pub(crate) enum Kind {
     Window = 4,
     /// The sender accepts no call behind this one.
     GoAway = 5,
+    /// Bytes of a body that the receiver reads from the memory of the sender.
+    Lent = 6,
+    /// The receiver has read them.
+    Returned = 7,
 }
 
 /// The sender sends nothing more for the call.
@@ -128,11 +134,13 @@ impl Header {
             3 => Kind::Reset,
             4 => Kind::Window,
             5 => Kind::GoAway,
+            6 => Kind::Lent,
+            7 => Kind::Returned,
             _ => return Err(Malformed("an unknown kind of frame")),
         };
         let allowed = match kind {
             Kind::Head | Kind::Data => END | TRAILERS,
-            Kind::Reset | Kind::Window | Kind::GoAway => 0,
+            Kind::Reset | Kind::Window | Kind::GoAway | Kind::Lent | Kind::Returned => 0,
         };
         if flags & !allowed != 0 || flags & (TRAILERS | END) == TRAILERS {
             return Err(Malformed("flags that a frame cannot have"));
@@ -155,11 +163,13 @@ pub(crate) struct Settings {
     pub(crate) calls: u32,
     /// The longest head, and the longest trailers.
     pub(crate) head: u32,
+    /// It reads bodies from the memory of its peer.
+    pub(crate) reads: bool,
 }
 
 /// The smallest values that a peer may name: the others would not work, or would be a frame for each byte.
 const LEAST: Settings =
-    Settings { frame: 1 << 14, call_window: 1 << 12, window: 1 << 14, calls: 1, head: 1 << 12 };
+    Settings { frame: 1 << 14, call_window: 1 << 12, window: 1 << 14, calls: 1, head: 1 << 12, reads: false };
 
 impl Settings {
     const LEN: usize = 20;
@@ -170,7 +180,7 @@ impl Settings {
         let length = u16::try_from(Self::LEN + origin.len()).unwrap_or(u16::MAX);
         let mut hello = Vec::with_capacity(HELLO_START + usize::from(length));
         hello.extend_from_slice(&MAGIC);
-        hello.extend_from_slice(&[VERSION, 0]);
+        hello.extend_from_slice(&[VERSION, if self.reads { READS } else { 0 }]);
         hello.extend_from_slice(&length.to_be_bytes());
         for value in [self.frame, self.call_window, self.window, self.calls, self.head] {
             hello.extend_from_slice(&value.to_be_bytes());
@@ -179,36 +189,36 @@ impl Settings {
         hello
     }
 
-    /// Reads the start of a hello. Returns the length of the rest.
+    /// Reads the start of a hello. Returns the length of the rest, and whether its sender reads bodies from memory.
     ///
     /// # Errors
     /// The peer speaks something else.
-    pub(crate) fn hello_length(start: &[u8; HELLO_START]) -> Result<usize, Malformed> {
+    pub(crate) fn from_start(start: &[u8; HELLO_START]) -> Result<(usize, bool), Malformed> {
         let (magic, rest) = start.split_at(MAGIC.len());
         if magic != MAGIC {
             return Err(Malformed("it does not begin with the hello of this protocol"));
         }
-        if rest[0] != VERSION || rest[1] != 0 {
+        if rest[0] != VERSION || rest[1] & !READS != 0 {
             return Err(Malformed("it has another version of the protocol"));
         }
         let length = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
         if !(Self::LEN..=LONGEST_HELLO).contains(&length) {
             return Err(Malformed("the length of its hello is out of bounds"));
         }
-        Ok(length)
+        Ok((length, rest[1] & READS != 0))
     }
 
     /// Reads the rest of a hello.
     ///
     /// # Errors
     /// It is malformed.
-    pub(crate) fn from_hello(rest: &[u8]) -> Result<(Self, Origin), Malformed> {
+    pub(crate) fn from_hello(reads: bool, rest: &[u8]) -> Result<(Self, Origin), Malformed> {
         let (numbers, origin) =
             rest.split_at_checked(Self::LEN).ok_or(Malformed("its hello is too short"))?;
         let mut numbers = numbers.as_chunks().0.iter().map(|number| u32::from_be_bytes(*number));
         let mut next = || numbers.next().unwrap_or_default();
         let settings =
-            Self { frame: next(), call_window: next(), window: next(), calls: next(), head: next() };
+            Self { frame: next(), call_window: next(), window: next(), calls: next(), head: next(), reads };
         let fits = settings.frame >= LEAST.frame
             && settings.call_window >= LEAST.call_window
             && settings.window >= LEAST.window

@@ -126,8 +126,14 @@ mod tests {
     use super::*;
     use crate::wire::Kind;
 
-    const SETTINGS: Settings =
-        Settings { frame: 64 << 10, call_window: 1 << 20, window: 4 << 20, calls: 1, head: 16 << 10 };
+    const SETTINGS: Settings = Settings {
+        frame: 64 << 10,
+        call_window: 1 << 20,
+        window: 4 << 20,
+        calls: 1,
+        head: 16 << 10,
+        reads: false,
+    };
 
     /// Bytes from a place on, which come in pieces of up to this length.
     struct Pieces(Vec<u8>, usize, usize);

@@ -84,17 +84,18 @@ fn responses() -> impl Strategy<Value = http::response::Parts> {
 
 /// Returns settings that a peer takes.
 fn settings() -> impl Strategy<Value = Settings> {
-    (1_u32 << 12..=1 << 20)
-        .prop_flat_map(|head| {
+    (1_u32 << 12..=1 << 20, any::<bool>())
+        .prop_flat_map(|(head, reads)| {
             let frame = 2 * (head + 4).max(1 << 13)..=u32::MAX;
-            (Just(head), frame, 1_u32 << 12..=u32::MAX, 1_u32 << 14..=u32::MAX, 1..=u32::MAX)
+            (Just((head, reads)), frame, 1_u32 << 12..=u32::MAX, 1_u32 << 14..=u32::MAX, 1..=u32::MAX)
         })
-        .prop_map(|(head, frame, call_window, window, calls)| Settings {
+        .prop_map(|((head, reads), frame, call_window, window, calls)| Settings {
             frame,
             call_window,
             window,
             calls,
             head,
+            reads,
         })
 }
 
@@ -140,13 +141,13 @@ fn take_all(block: &[u8]) {
         assert_eq!(decoded.encode(), *header);
     }
     if let Some(start) = block.first_chunk()
-        && let Ok(length) = Settings::hello_length(start)
+        && let Ok((length, _)) = Settings::from_start(start)
     {
         assert!(length <= LONGEST_HELLO);
     }
-    if let Ok((settings, origin)) = Settings::from_hello(block) {
+    if let Ok((settings, origin)) = Settings::from_hello(true, block) {
         let hello = settings.hello(Some(&origin));
-        assert_eq!(Settings::from_hello(&hello[HELLO_START..]), Ok((settings, origin)));
+        assert_eq!(Settings::from_hello(true, &hello[HELLO_START..]), Ok((settings, origin)));
     }
 }
 
@@ -184,8 +185,8 @@ proptest! {
     fn hellos_are_taken_as_they_were_put(settings in settings(), origin in origins()) {
         let hello = settings.hello(Some(&origin));
         let (start, rest) = hello.split_first_chunk().expect("a start");
-        prop_assert_eq!(Settings::hello_length(start), Ok(rest.len()));
-        prop_assert_eq!(Settings::from_hello(rest), Ok((settings, origin)));
+        prop_assert_eq!(Settings::from_start(start), Ok((rest.len(), settings.reads)));
+        prop_assert_eq!(Settings::from_hello(settings.reads, rest), Ok((settings, origin)));
     }
 
     #[test]

@@ -87,16 +87,20 @@ impl OneSided {
             Posted::Ended(error) => return Err(error),
         };
         // The notification of the queue wakes this task; who collects the completion need not be this one.
-        let mut noop = Context::from_waker(Waker::noop());
-        let (outcome, buffer) = end
-            .wait_for(Side::Writer, |state, _| match Pin::new(&mut unconstrained(&mut op)).poll(&mut noop) {
+        let completed = end.wait_for(Side::Writer, |state, _| {
+            let mut noop = Context::from_waker(Waker::noop());
+            match Pin::new(&mut unconstrained(&mut op)).poll(&mut noop) {
                 Poll::Ready((outcome, buffer)) => {
-                    Some((outcome.map_err(|error| state.error().unwrap_or_else(|| error.into())), buffer))
+                    Some((outcome.map_err(|error| (error, state.error())), buffer))
                 }
                 Poll::Pending => None,
-            })
-            .await;
-        outcome.map(|_| buffer)
+            }
+        });
+        let (outcome, buffer) = completed.await;
+        match outcome {
+            Ok(_) => Ok(buffer),
+            Err((error, ended)) => Err(ended.unwrap_or_else(|| error.into())),
+        }
     }
 }
 
