@@ -1,11 +1,12 @@
 //! Requests and answers, whole and in pieces.
 
+use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
+use futures::stream::FuturesUnordered;
 use futures::{SinkExt, StreamExt};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame};
@@ -180,47 +181,69 @@ async fn slow_reader_stops_only_itself() {
     assert_eq!(body, pattern(20 << 20));
 }
 
-// What the server takes at once waits at the client, and comes later.
-#[tokio::test]
-async fn calls_beyond_the_limit_wait() {
-    let (entered, let_go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let seen = (entered.clone(), let_go.clone());
-    let answer = move |_: Request<Incoming>| {
-        let (entered, let_go) = seen.clone();
+/// Serves calls that stay with the service until they are let go, and counts those that are there.
+async fn holding(most: u32) -> (Serving, Arc<Semaphore>, Arc<Semaphore>) {
+    let (inside, let_go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let seen = (inside.clone(), let_go.clone());
+    let answer = move |request: Request<Incoming>| {
+        let (inside, let_go) = seen.clone();
         async move {
-            entered.add_permits(1);
+            inside.add_permits(1);
             let_go.acquire().await.expect("open").forget();
-            Response::new(Empty::<Bytes>::new())
+            Response::new(request.into_body())
         }
     };
-    let server = Serving::with(Server::new().config(Config::default().max_calls(3)), answer).await;
+    let server = Serving::with(Server::new().config(Config::default().max_calls(most)), answer).await;
+    (server, inside, let_go)
+}
+
+/// Makes as many calls, each of which takes its own answer.
+fn numbered(channel: &Channel, count: u32) -> FuturesUnordered<impl Future<Output = u32>> {
+    let calls = (0..count).map(|number| {
+        let channel = channel.clone();
+        async move {
+            let sent = Bytes::copy_from_slice(&number.to_be_bytes());
+            let answer = call(&channel, post(Full::new(sent.clone()))).await.expect("answered");
+            assert_eq!(answer.into_body(), sent);
+            number
+        }
+    });
+    calls.collect()
+}
+
+// What the server takes at once waits at the client, and comes later: the server would refuse it.
+#[tokio::test]
+async fn calls_beyond_the_limit_wait() {
+    let (server, inside, let_go) = holding(3).await;
     let channel = server.channel().await;
-    let calls: Vec<_> = (0..10)
-        .map(|_| {
-            let channel = channel.clone();
-            tokio::spawn(async move { call(&channel, post(Empty::new())).await.map(drop) })
-        })
-        .collect();
-    common::within(entered.acquire_many(3)).await.expect("open").forget();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(entered.available_permits(), 0, "no more than three at once");
-    let_go.add_permits(10);
-    for call in calls {
-        common::within(call).await.expect("no panic").expect("answered");
+    let mut calls = numbered(&channel, 10);
+    for answered in 0..10 {
+        let places = 3.min(10 - answered);
+        tokio::select! {
+            _ = calls.next() => panic!("an answer without leave"),
+            permits = common::within(inside.acquire_many(places)) => drop(permits.expect("open")),
+        }
+        assert_eq!(inside.available_permits(), places as usize, "those that have a place, and no others");
+        // The next one is told of the place by the answer.
+        inside.forget_permits(1);
+        let_go.add_permits(1);
+        common::within(calls.next()).await.expect("answered");
     }
 }
 
+// All of them are with the service before the first one is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_calls_at_once() {
-    let server = Serving::with(Server::new().config(Config::default().max_calls(10_000)), echo).await;
+    const CALLS: u32 = 10_000;
+    let (server, inside, let_go) = holding(CALLS).await;
     let channel = server.channel().await;
-    let calls = (0..10_000_u32).map(|number| {
-        let mut channel = channel.clone();
-        async move {
-            let sent = Bytes::copy_from_slice(&number.to_be_bytes());
-            let answer = channel.call(post(Full::new(sent.clone()))).await.expect("answered");
-            assert_eq!(answer.into_body().collect().await.expect("whole").to_bytes(), sent);
-        }
-    });
-    common::within(futures::stream::iter(calls).buffer_unordered(10_000).for_each(async |()| {})).await;
+    let mut calls = numbered(&channel, CALLS);
+    tokio::select! {
+        _ = calls.next() => panic!("an answer without leave"),
+        permits = common::within(inside.acquire_many(CALLS)) => drop(permits.expect("open")),
+    }
+    let_go.add_permits(CALLS as usize);
+    let mut answered: Vec<u32> = common::within(calls.collect()).await;
+    answered.sort_unstable();
+    assert!(answered.into_iter().eq(0..CALLS));
 }
