@@ -177,6 +177,45 @@ async fn failure_of_a_request_reaches_the_reader_of_its_answer() {
     assert!(matches!(error, Error::Body(_)), "{error:?}");
 }
 
+/// A body that fails when it is asked behind the moment from which on it is to, and that wakes nobody then.
+struct FailsWhenAsked(Arc<AtomicBool>, mpsc::UnboundedSender<()>);
+
+impl Body for FailsWhenAsked {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.0.load(Ordering::Relaxed) { Poll::Ready(Some(Err("too late".into()))) } else { Poll::Pending }
+    }
+}
+
+impl Drop for FailsWhenAsked {
+    fn drop(&mut self) {
+        let _ = self.1.send(());
+    }
+}
+
+// Both have happened when the caller looks.
+#[tokio::test]
+async fn failure_behind_the_end_of_a_call_is_not_its_error() {
+    let (_listener, channel, mut stream) = raw_server(100).await;
+    let fails = Arc::new(AtomicBool::new(false));
+    let (tell, mut dropped) = mpsc::unbounded_channel();
+    let request = Request::post("/").body(FailsWhenAsked(fails.clone(), tell)).expect("a request");
+    let mut call = channel.clone().call(request);
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(next(&mut stream).await.2, 1);
+    fails.store(true, Ordering::Relaxed);
+    // It ends the call, and has the body asked once more.
+    stream.write_all(&frame(RESET, 0, 1, &[0, 0, 0, 2])).await.expect("written");
+    common::within(dropped.recv()).await.expect("dropped");
+    let error = common::within(call).await.expect_err("no answer");
+    assert!(matches!(error, Error::Reset(Code::Refused)), "{error:?}");
+}
+
 // A status in fields would be lost on a caller of gRPC-Web, which looks into the body.
 #[tokio::test]
 async fn grpc_web_is_not_grpc() {

@@ -1,16 +1,23 @@
 //! Peers that break the protocol, speak another one, or want too much.
 
-use std::future::pending;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{Request, Response};
 use http_body_util::Empty;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::mpsc;
 use tokio_rdma::{RdmaListener, RdmaStream};
-use tokio_rdma_rpc::{Channel, Config, Error, Incoming, Server};
+use tokio_rdma_rpc::{Channel, Config, Connected, Error, Incoming, Server, serve};
 use tower_service::Service;
 
 use super::{Serving, call};
@@ -194,4 +201,81 @@ async fn peer_that_goes_at_once_is_left_alone() {
     // Pauses of 50 ms and more, each twice as long as the one before, up to 10 s: ten to thirteen of them.
     let connects = connects.load(Ordering::SeqCst);
     assert!((2..=16).contains(&connects), "{connects}");
+}
+
+/// Bytes that are there at once, a frame of this length at a time. Before each frame it takes down how often others have run.
+struct Ready {
+    frames: VecDeque<Vec<u8>>,
+    start: usize,
+    turns: Arc<AtomicUsize>,
+    seen: mpsc::UnboundedSender<usize>,
+}
+
+impl AsyncRead for Ready {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { frames, start, turns, seen } = &mut *self;
+        let Some(frame) = frames.front() else { return Poll::Pending };
+        if *start == 0 {
+            let _ = seen.send(turns.load(Ordering::SeqCst));
+        }
+        let length = room.remaining().min(frame.len() - *start);
+        room.put_slice(&frame[*start..*start + length]);
+        *start += length;
+        if *start == frame.len() {
+            frames.pop_front();
+            *start = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Ready {
+    fn poll_write(self: Pin<&mut Self>, _cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Connected for Ready {}
+
+// They take the bytes of each while these are in the cache, and one peer does not keep the thread.
+#[tokio::test]
+async fn others_run_between_long_frames() {
+    const FRAMES: usize = 8;
+    let long = frame(DATA, 0, 1, &[7; 64 << 10]);
+    let begin = [HELLO.to_vec(), post(1, 0, b"")];
+    let turns = Arc::new(AtomicUsize::new(0));
+    let (seen, mut before) = mpsc::unbounded_channel();
+    let frames = begin.into_iter().chain(std::iter::repeat_n(long, FRAMES)).collect();
+    let stream = Ready { frames, start: 0, turns: turns.clone(), seen };
+    let service = tower::service_fn(async |_request: Request<Incoming>| {
+        pending::<Result<Response<Empty<Bytes>>, Infallible>>().await
+    });
+    let listener = futures::stream::iter([Ok::<_, io::Error>(stream)]).chain(futures::stream::pending());
+    let server = tokio::spawn(serve(listener, service));
+    // `yield_now` would have it wait until nobody else is ready.
+    let other = tokio::spawn(poll_fn(move |cx| {
+        turns.fetch_add(1, Ordering::SeqCst);
+        cx.waker().wake_by_ref();
+        Poll::<()>::Pending
+    }));
+    let mut seen = Vec::new();
+    while seen.len() < 2 + FRAMES {
+        seen.push(common::within(before.recv()).await.expect("a frame"));
+    }
+    // The first long one may come with the head.
+    assert!(seen[2..].is_sorted_by(|earlier, later| earlier < later), "{seen:?}");
+    server.abort();
+    other.abort();
 }
