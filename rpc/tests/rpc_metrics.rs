@@ -3,11 +3,14 @@
 mod memory;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Mutex;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request};
+use futures::StreamExt;
+use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
 use memory::{Network, grpc, settle};
@@ -17,7 +20,7 @@ use metrics::{
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
-use tokio_rdma_rpc::{Channel, Error};
+use tokio_rdma_rpc::{Channel, Error, Incoming, serve};
 use tower_service::Service;
 
 /// The hello of a client with large windows and no origin.
@@ -205,7 +208,7 @@ async fn http_calls_are_counted_by_status() {
     let network = Network::default();
     let _server = network.serve();
     let channel = network.channel();
-    for path in ["/Echo", "/Echo", "/Broken", "/Missing"] {
+    for path in ["/Echo", "/Echo", "/Broken", "/Missing", "/Odd"] {
         call(&channel, get(path)).await.expect("an answer");
     }
     let mut odd = get("/Echo");
@@ -217,6 +220,8 @@ async fn http_calls_are_counted_by_status() {
     let of_server = [
         "{http_request_method=GET,http_response_status_code=200}=2",
         "{http_request_method=GET,http_response_status_code=500,error_type=500}=1",
+        // A peer could make up others without end.
+        "{http_request_method=GET,http_response_status_code=_OTHER,error_type=_OTHER}=1",
         "{http_request_method=_OTHER,http_response_status_code=200}=1",
         "{http_request_method=GET,error_type=internal}=1",
         "{http_request_method=GET,error_type=cancelled}=1",
@@ -271,6 +276,67 @@ async fn dropped_calls_are_cancelled() {
     {
         assert_eq!(meter.value(&format!("tokio_rdma_rpc_{series}")), 2.0, "{series}");
     }
+}
+
+// The caller has ended its call, and not the service.
+#[tokio::test(start_paused = true)]
+async fn panic_of_a_caller_is_a_cancel() {
+    let mut meter = Meter::install();
+    let network = Network::default();
+    let _server = network.serve();
+    for kind in ["text/plain", "application/grpc"] {
+        let frames =
+            futures::stream::poll_fn(|_| -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+                panic!("in the task of the caller")
+            });
+        let request = Request::post("/g.Service/Echo").header("content-type", kind);
+        let request = request.body(http_body_util::StreamBody::new(frames)).expect("a request");
+        let outcome = tokio::spawn(network.channel().call(request)).await;
+        assert!(outcome.is_err_and(|error| error.is_panic()));
+    }
+    assert_eq!(
+        meter.all("http_client_request_duration_seconds"),
+        set(["{http_request_method=POST,error_type=cancelled}=1"])
+    );
+    assert_eq!(
+        meter.all("rpc_client_call_duration_seconds"),
+        set([
+            "{rpc_system_name=grpc,rpc_method=g.Service/Echo,rpc_status_code=CANCELLED,error_type=CANCELLED}=1"
+        ])
+    );
+}
+
+// The service learns of it by an answer that it cannot send, before its task is ended.
+#[tokio::test(start_paused = true)]
+async fn answers_to_lost_clients_are_counted() {
+    let mut meter = Meter::install();
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let client = Arc::new(Mutex::new(Some(near)));
+    let kept = client.clone();
+    let service = tower::service_fn(move |_: Request<Incoming>| {
+        let client = kept.clone();
+        async move {
+            // Behind this, the task of the connection is not the one that answers.
+            tokio::task::yield_now().await;
+            drop(client.lock().expect("no panic").take());
+            let pieces = [1, 2, 3]
+                .map(|piece| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(vec![piece; 9]))));
+            Ok::<_, Infallible>(Response::new(http_body_util::StreamBody::new(futures::stream::iter(pieces))))
+        }
+    });
+    let listener = futures::stream::iter([Ok::<_, std::io::Error>(far)]).chain(futures::stream::pending());
+    let _server = tokio::spawn(serve(listener, service));
+    // `GET /`
+    let head = [0, 0, 0, 8, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 4, 2, 1, b'/', 0];
+    let mut stream = client.lock().expect("no panic").take().expect("the stream");
+    stream.write_all(&[HELLO, &head].concat()).await.expect("written");
+    *client.lock().expect("no panic") = Some(stream);
+    settle().await;
+    assert!(client.lock().expect("no panic").is_none(), "it was answered");
+    assert_eq!(
+        meter.all("http_server_request_duration_seconds"),
+        set(["{http_request_method=GET,http_response_status_code=200,error_type=lost}=1"])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -459,7 +525,7 @@ async fn answers_end_with_their_last_byte() {
 }
 
 /// Returns a body that never ends.
-fn endless_request() -> impl Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static {
+fn endless_request() -> impl Body<Data = Bytes, Error = Infallible> + Send + 'static {
     http_body_util::StreamBody::new(futures::stream::pending())
         .map_frame(|frame: http_body::Frame<Bytes>| frame)
 }

@@ -83,6 +83,8 @@ pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<Answer
         "Endless" => *response.body_mut() = endless(),
         "Broken" if !is_grpc => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
         "Missing" if !is_grpc => *response.status_mut() = StatusCode::NOT_FOUND,
+        // No registered one.
+        "Odd" => *response.status_mut() = StatusCode::from_u16(599).expect("a status"),
         "Broken" => drop(status("13")),
         "Missing" => drop(status("5")),
         "Echo" | "Late" => {
