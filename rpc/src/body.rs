@@ -76,8 +76,19 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if let Content::Request(call) = &self.content {
-            call.stop_reading();
+        match &self.content {
+            Content::Whole(..) => {}
+            Content::Request(call) => call.stop_reading(),
+            // How the server has ended the call counts, also if nobody has read it.
+            Content::Call(call) if self.observation.is_open() => match call.ending() {
+                None => {}
+                Some(Ok(trailers)) => {
+                    trailers.iter().for_each(|trailers| self.observation.trailers(trailers));
+                    self.observation.complete();
+                }
+                Some(Err(error)) => self.observation.fail_with(&error),
+            },
+            Content::Call(_) => {}
         }
     }
 }

@@ -434,6 +434,12 @@ impl CallHandle {
         });
     }
 
+    /// Returns how the answer has ended, whether it was read or not: with these trailers, or an error. `None` while it has not.
+    pub(crate) fn ending(&self) -> Option<Result<Option<HeaderMap>, Error>> {
+        let ending = self.link.with(|state| state.machine.ending(self.id))?;
+        Some(ending.map_err(|code| self.error(code)))
+    }
+
     /// Waits for the head of the answer.
     ///
     /// # Errors

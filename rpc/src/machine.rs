@@ -534,6 +534,17 @@ impl Machine {
         }
     }
 
+    /// Returns how the direction of a call that is received has ended: with these trailers, if they were not read, or before
+    /// its end. `None` while it has not.
+    pub(crate) fn ending(&mut self, id: u32) -> Option<Result<Option<HeaderMap>, Code>> {
+        let call = self.calls.get_mut(&id)?;
+        match call.failed {
+            Some(code) => Some(Err(code)),
+            None if call.receives => None,
+            None => Some(Ok(call.trailers.take())),
+        }
+    }
+
     /// Sets the task that answers a call, which ends with it.
     pub(crate) fn set_task(&mut self, id: u32, task: AbortHandle) {
         match self.calls.get_mut(&id) {

@@ -89,6 +89,11 @@ impl Observation {
         Self(Some(Box::new(Observed { kind, span, metrics, head: None, status: None, end: End::Dropped })))
     }
 
+    /// Returns whether a call is observed, and has not ended.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns the span, for what belongs to the call.
     pub(crate) fn span(&self) -> Span {
         self.0.as_ref().map_or_else(Span::none, |observed| observed.span.clone())

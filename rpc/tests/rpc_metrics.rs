@@ -524,6 +524,39 @@ async fn answers_end_with_their_last_byte() {
     assert!(body.frame().await.is_none());
 }
 
+#[tokio::test(start_paused = true)]
+async fn answers_dropped_unread_are_not_cancelled() {
+    let mut meter = Meter::install();
+    let network = Network::default();
+    let server = network.serve();
+    let mut channel = network.channel();
+    let mut http = get("/Echo");
+    *http.body_mut() = vec![7; 200_000].into();
+    let mut whole = Vec::new();
+    for request in [grpc("/e.Service/Echo", 200_000), http] {
+        whole.push(channel.call(request).await.expect("an answer"));
+    }
+    let cut = channel.call(grpc("/e.Service/Endless", 10)).await.expect("an answer");
+    settle().await;
+    assert_eq!(meter.in_flight()[0], 3.0, "they have come, and nobody has read them");
+    drop(whole);
+    server.abort();
+    settle().await;
+    drop(cut);
+    assert_eq!(
+        meter.all("rpc_client_call_duration_seconds"),
+        set([
+            "{rpc_system_name=grpc,rpc_method=e.Service/Echo,rpc_status_code=OK}=1",
+            "{rpc_system_name=grpc,rpc_method=e.Service/Endless,rpc_status_code=UNAVAILABLE,error_type=UNAVAILABLE}=1",
+        ])
+    );
+    assert_eq!(
+        meter.all("http_client_request_duration_seconds"),
+        set(["{http_request_method=GET,http_response_status_code=200}=1"])
+    );
+    assert_eq!(meter.value("tokio_rdma_rpc_resets_sent_total{end=client,code=cancelled}"), 0.0);
+}
+
 /// Returns a body that never ends.
 fn endless_request() -> impl Body<Data = Bytes, Error = Infallible> + Send + 'static {
     http_body_util::StreamBody::new(futures::stream::pending())

@@ -23,7 +23,8 @@
 //! | `tokio_rdma_rpc_connections_lost_total` | counter | `end`, `error_type` | connections that have ended out of order: `lost` or `protocol` |
 //!
 //! The number of samples of a duration is the number of calls, by their outcome. A duration begins with the call, and ends with the
-//! last byte of the answer, with the error, or when the call is dropped. No call is repeated, so nothing counts repeated ones.
+//! last byte of the answer, with the error, or when the call is dropped. An answer that is dropped unread counts as what the server has
+//! said if its end had come, and else as cancelled. No call is repeated, so nothing counts repeated ones.
 //! A server has no sample of requests that it refuses because of its limit of calls, or that were reset before they began: those are
 //! among the resets.
 //!
@@ -32,7 +33,7 @@
 //! | `end` | | `client` or `server` |
 //! | `rpc_system_name` | `rpc.system.name` | gRPC: `grpc` |
 //! | `rpc_method` | `rpc.method` | gRPC: `package.Service/Method`, or `_OTHER` |
-//! | `rpc_status_code` | `rpc.status_code` | gRPC: `OK`, `CANCELLED` and so on; `CANCELLED` also for a call that was dropped |
+//! | `rpc_status_code` | `rpc.status_code` | gRPC: `OK`, `CANCELLED` and so on; `CANCELLED` also for a call that was dropped before its end |
 //! | `http_request_method` | `http.request.method` | HTTP: `GET` and so on, or `_OTHER` |
 //! | `http_response_status_code` | `http.response.status_code` | HTTP: the status, if there is an answer; `_OTHER` if it is none of the registered ones |
 //! | `error_type` | `error.type` | of calls that have failed: the status, or without one `cancelled`, `connect`, `lost`, `refused`, `internal`, `deadline`, `too_large`, `protocol` or `body` |
