@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -11,11 +13,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use tokio::io::ReadBuf;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
-use tokio_rdma::{RdmaListener, RdmaStream};
+use tokio_rdma::RdmaStream;
 
+use crate::connected::Connected;
 use crate::wire::MAGIC;
 
 /// The most peers that wait to be sorted, and how long each has for its first byte and for its server.
@@ -26,6 +30,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Divides the connections of a listener by their first byte: those that speak in messages, for [`serve`](crate::serve), and all
 /// others, for tonic's own server, hyper or axum. So the clients of a service move one by one.
+///
+/// The listener is an `RdmaListener` or, with the feature `rustls`, a `tokio_rdma::io::TlsListener`, or any other stream of such
+/// streams. With TLS the first byte is that of the protocol inside, whatever names of protocols (ALPN) both ends have: those that
+/// other clients ask for, such as `h2`, belong into the configuration of rustls.
 ///
 /// Nothing is read: each server sees its connections from their first byte on. A peer is dropped that says nothing for 10
 /// seconds, or whose server does not take it within that time; and earlier, if 256 others wait: then the oldest of the
@@ -46,17 +54,52 @@ const PAUSE: Duration = Duration::from_millis(10);
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn divide(listener: RdmaListener) -> (Divided, Divided) {
+pub fn divide<L, S, E>(listener: L) -> (Divided<S>, Divided<S>)
+where
+    L: Stream<Item = Result<S, E>> + Send + 'static,
+    S: PeekFirst + Send + 'static,
+    E: fmt::Display + Send + 'static,
+{
     let ((messages, in_messages), (others, in_others)) = (mpsc::channel(1), mpsc::channel(1));
     tokio::spawn(run(listener, messages, others));
     (Divided { streams: in_messages }, Divided { streams: in_others })
 }
 
-async fn run(
-    mut listener: RdmaListener,
-    messages: mpsc::Sender<RdmaStream>,
-    others: mpsc::Sender<RdmaStream>,
-) {
+/// A stream that [`divide`] takes: one of which the first byte can be looked at. One that wraps another passes the call on.
+pub trait PeekFirst: Connected {
+    /// Returns the first byte of what the peer has sent, which stays to be read, or `None` at the end of file.
+    ///
+    /// # Errors
+    /// Those of a read.
+    fn poll_peek_first(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>>;
+}
+
+impl PeekFirst for RdmaStream {
+    fn poll_peek_first(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>> {
+        let mut first = [0];
+        let mut first = ReadBuf::new(&mut first);
+        self.poll_peek(cx, &mut first).map_ok(|_| first.filled().first().copied())
+    }
+}
+
+/// The streams of `tokio_rdma::io::TlsListener`, and TLS over others.
+#[cfg(feature = "rustls")]
+impl<T> PeekFirst for tokio_rustls::server::TlsStream<T>
+where
+    T: Connected + tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+{
+    fn poll_peek_first(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>> {
+        tokio::io::AsyncBufRead::poll_fill_buf(Pin::new(self), cx).map_ok(|bytes| bytes.first().copied())
+    }
+}
+
+async fn run<L, S, E>(listener: L, messages: mpsc::Sender<S>, others: mpsc::Sender<S>)
+where
+    L: Stream<Item = Result<S, E>>,
+    S: PeekFirst + Send + 'static,
+    E: fmt::Display,
+{
+    let mut listener = Box::pin(listener);
     let (mut tasks, mut unsorted) = (JoinSet::new(), Vec::new());
     let unused = async { tokio::join!(messages.closed(), others.closed()) };
     let mut unused = std::pin::pin!(unused);
@@ -72,10 +115,11 @@ async fn run(
                     if unsorted.len() >= UNSORTED {
                         drop_oldest(&mut unsorted);
                     }
-                    let network = network(stream.connection().peer_addr().ip());
+                    // Those without an address are one peer.
+                    let peer = stream.connection_info().peer_addr.map(|peer| network(peer.ip()));
                     let has_spoken = Arc::new(AtomicBool::new(false));
                     let sorted = sort(stream, messages.clone(), others.clone(), has_spoken.clone());
-                    unsorted.push(Unsorted { network, has_spoken, task: tasks.spawn(sorted) });
+                    unsorted.push(Unsorted { network: peer, has_spoken, task: tasks.spawn(sorted) });
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "no connection accepted");
@@ -89,7 +133,7 @@ async fn run(
 
 /// A stream that no server has yet.
 struct Unsorted {
-    network: IpAddr,
+    network: Option<IpAddr>,
     /// It waits for its server.
     has_spoken: Arc<AtomicBool>,
     task: AbortHandle,
@@ -119,18 +163,17 @@ fn drop_oldest(unsorted: &mut Vec<Unsorted>) {
 }
 
 /// Hands a stream to the server that its first byte is for.
-async fn sort(
-    stream: RdmaStream,
-    messages: mpsc::Sender<RdmaStream>,
-    others: mpsc::Sender<RdmaStream>,
+async fn sort<S: PeekFirst>(
+    mut stream: S,
+    messages: mpsc::Sender<S>,
+    others: mpsc::Sender<S>,
     has_spoken: Arc<AtomicBool>,
 ) {
     let sorted = async {
-        let mut first = [0];
-        if let Ok(1) = stream.peek(&mut first).await {
+        if let Ok(Some(first)) = poll_fn(|cx| stream.poll_peek_first(cx)).await {
             has_spoken.store(true, Ordering::Relaxed);
             // No method of HTTP begins with a small letter.
-            let server = if first[0] == MAGIC[0] { messages } else { others };
+            let server = if first == MAGIC[0] { messages } else { others };
             // It may have ended.
             let _ = server.send(stream).await;
         }
@@ -142,12 +185,12 @@ async fn sort(
 /// The connections of one of the two servers behind a listener, from [`divide`].
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
-pub struct Divided {
-    streams: mpsc::Receiver<RdmaStream>,
+pub struct Divided<S = RdmaStream> {
+    streams: mpsc::Receiver<S>,
 }
 
-impl Stream for Divided {
-    type Item = io::Result<RdmaStream>;
+impl<S> Stream for Divided<S> {
+    type Item = io::Result<S>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.streams.poll_recv(cx).map(|stream| stream.map(Ok))

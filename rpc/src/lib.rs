@@ -13,7 +13,7 @@
 //! `tower-service`.
 //!
 //! - `metrics`: [metrics](mod@metrics) for the facade of that name.
-//! - `rustls`: [`serve`] takes the streams of `tokio_rdma::io::TlsListener`, and other TLS streams of tokio-rustls. A
+//! - `rustls`: [`serve`] and [`divide`] take the streams of `tokio_rdma::io::TlsListener`, and other TLS streams of tokio-rustls. A
 //!   [`ConnectionInfo`] has the certificates of the client.
 //! - `tonic`: `local_addr` and `remote_addr` of `tonic::Request` return the addresses of the connection, and with the feature
 //!   `rustls` `peer_certs` the certificates of the client. A `tonic::Status` that a service or a body fails with is the
@@ -42,7 +42,7 @@ pub use body::Incoming;
 pub use channel::{Channel, ResponseFuture};
 pub use config::Config;
 pub use connected::{Connected, ConnectionInfo};
-pub use divide::{Divided, divide};
+pub use divide::{Divided, PeekFirst, divide};
 pub use error::{BoxError, Error};
 pub use server::{Server, serve};
 pub use service::HttpService;

@@ -13,7 +13,7 @@ use futures::stream::{once, pending};
 use futures::{Stream, StreamExt};
 use http::{Extensions, Request, Response};
 use http_body_util::Empty;
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio_rdma::io::TlsListener;
@@ -173,6 +173,38 @@ async fn tls_streams_have_client_certificates() {
         let client = stream.local_addr().expect("connected");
         let request = request(listener, connector.connect(name(), stream)).await;
         assert_eq!(certificates(&request, server, client), certificate.as_ref().map(std::slice::from_ref));
+    }
+}
+
+// By the first byte inside TLS, also for clients that ask for a protocol by its name.
+#[tokio::test]
+async fn tls_streams_are_divided() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for names in [&[][..], &[b"h2".to_vec()]] {
+        let Ends { acceptor, connector, certificate } = tls(true);
+        let mut acceptor = Arc::unwrap_or_clone(acceptor);
+        acceptor.alpn_protocols = names.to_vec();
+        let mut http2 = ClientConfig::clone(connector.config());
+        http2.alpn_protocols = names.to_vec();
+        let http2 = TlsConnector::from(Arc::new(http2));
+        let listener = TlsListener::new(RdmaListener::bind(LOCAL).await.expect("bound"), Arc::new(acceptor));
+        let server = listener.local_addr().expect("bound");
+        let (in_messages, mut others) = divide(listener);
+
+        let stream = RdmaStream::connect(server).await.expect("connected");
+        let mut other = common::within(http2.connect(name(), stream)).await.expect("secured");
+        other.write_all(PREFACE).await.expect("written");
+        other.flush().await.expect("written");
+        let stream = RdmaStream::connect(server).await.expect("connected");
+        let client = stream.local_addr().expect("connected");
+        let request = request(in_messages, connector.connect(name(), stream)).await;
+        assert_eq!(certificates(&request, server, client), certificate.as_ref().map(std::slice::from_ref));
+
+        let mut stream = common::within(others.next()).await.expect("the other").expect("no error");
+        assert_eq!(stream.get_ref().1.alpn_protocol(), names.first().map(Vec::as_slice));
+        let mut first = [0; PREFACE.len()];
+        common::within(stream.read_exact(&mut first)).await.expect("read");
+        assert_eq!(first, PREFACE);
     }
 }
 
