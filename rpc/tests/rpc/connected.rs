@@ -227,15 +227,15 @@ async fn tls_over_other_streams_has_client_certificates() {
     let over_own = request(accepted, connector.connect(name(), client)).await;
     assert_eq!(info(&over_own).peer_certificates.as_deref(), certificate.as_ref().map(std::slice::from_ref));
     assert_eq!(over_own.remote_addr(), Some(RELAYED));
-    assert_eq!(over_own.extensions().get(), Some(&Relay("east")));
+    assert_eq!(over_own.extensions().get(), Some(&Relay(Some(RELAYED))));
 }
 
 /// The address that a stream of a program has.
 const RELAYED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 7);
 
-/// A value that a stream of a program adds.
+/// A value that a stream of a program adds, made of what is there before.
 #[derive(Clone, Debug, PartialEq)]
-struct Relay(&'static str);
+struct Relay(Option<SocketAddr>);
 
 /// A stream of a program.
 struct Relayed(DuplexStream);
@@ -246,7 +246,9 @@ impl Connected for Relayed {
     }
 
     fn add_extensions(&self, extensions: &mut Extensions) {
-        extensions.insert(Relay("east"));
+        let info: &ConnectionInfo = extensions.get().expect("it is there first");
+        let relay = Relay(info.peer_addr);
+        extensions.insert(relay);
     }
 }
 
@@ -280,5 +282,5 @@ async fn streams_of_programs_describe_themselves() {
     let request = request(only(ready(Ok(Box::new(Relayed(server))))), ready(Ok(client))).await;
     assert_eq!(info(&request), &ConnectionInfo::new(None, Some(RELAYED)));
     assert_eq!(request.remote_addr(), Some(RELAYED));
-    assert_eq!(request.extensions().get(), Some(&Relay("east")));
+    assert_eq!(request.extensions().get(), Some(&Relay(Some(RELAYED))));
 }
