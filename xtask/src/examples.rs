@@ -1,5 +1,5 @@
-//! The `examples` step: builds the examples from the package that would be published, as a user would but without optimization, runs
-//! the commands of their READMEs, and compares the output with the documented one.
+//! The `examples` step: builds the examples from the package that would be published, as a user would but without optimization,
+//! checks the package that depends on it, runs the commands of their READMEs, and compares the output with the documented one.
 
 mod transcript;
 
@@ -43,13 +43,21 @@ const SHIM: &str = "target/xtask/bin";
 /// The time limit of a script: far more than it needs on a busy machine.
 const SCRIPT_LIMIT: Duration = minutes(3);
 
+/// The packages that are published, each behind those that it needs.
+const PACKAGES: [&str; 2] = ["tokio-rdma", "tokio-rdma-rpc"];
+
 /// How many crates the first example may take to build. Compiling them has to take a minute or two.
 const MOST_CRATES: usize = 95;
 
 /// The step: one check for each build, one for each script, and one for the list of examples.
 pub(crate) fn step(settings: &Settings) -> Tally {
     let mut tally = Tally::check(count_crates());
-    let package = unpack().and_then(|package| build(&package).map(|()| package));
+    let packages = unpack();
+    let package = packages.and_then(|[package, rpc]| {
+        build(&package)?;
+        check(&rpc, &package)?;
+        Ok(package)
+    });
     tally += Tally::check(package.as_ref().map(drop).map_err(Clone::clone));
     tally += Tally::check(steps::build_programs());
     let Ok(package) = package else { return tally };
@@ -124,29 +132,42 @@ fn run(transcript: &Transcript) -> Result<(), String> {
     transcript.compare(&printed).map_err(|error| format!("{}: {error}", transcript.section))
 }
 
-/// Makes the package as it would be published; returns the folder with what is in it.
-fn unpack() -> Result<PathBuf, String> {
+/// Makes the packages as they would be published; returns the folders with what is in them, in the order of `PACKAGES`.
+fn unpack() -> Result<[PathBuf; 2], String> {
     let folder = Path::new("target/package");
     // Another version may have been left there.
     let _ = fs::remove_dir_all(folder);
-    exec::show(
-        exec::cargo(&["package", "--package", "tokio-rdma", "--no-verify", "--allow-dirty"]),
-        minutes(5),
-    )?;
+    let mut package = exec::cargo(&["package", "--no-verify", "--allow-dirty"]);
+    package.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
+    exec::show(package, minutes(5))?;
     let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let crates: Vec<PathBuf> = files
+    let mut crates: Vec<PathBuf> = files
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "crate"))
         .collect();
-    let [package] = &crates[..] else {
+    // A digit precedes a letter: the version of the one goes before the rest of the name of the other.
+    crates.sort_unstable();
+    let [first, second] = &crates[..] else {
         return Err(format!("{} packages are in {}", crates.len(), folder.display()));
     };
-    let mut tar = Command::new("tar");
-    // Files in a package have a fixed time, by which cargo would take every package for the one that it has built before.
-    tar.arg("-xzmf").arg(package).arg("-C").arg(folder);
-    exec::show(tar, minutes(1))?;
-    Ok(package.with_extension(""))
+    for package in [first, second] {
+        let mut tar = Command::new("tar");
+        // Files in a package have a fixed time, by which cargo would take every package for the one that it has built before.
+        tar.arg("-xzmf").arg(package).arg("-C").arg(folder);
+        exec::show(tar, minutes(1))?;
+    }
+    Ok([first.with_extension(""), second.with_extension("")])
+}
+
+/// Checks that the package of calls in messages has all that it needs, with the other package as the one that is published. Its
+/// features are those of the step `features`, which has built what is on the way.
+fn check(package: &Path, other: &Path) -> Result<(), String> {
+    let mut command = exec::cargo(&["check", "--lib", "--target-dir", BUILT, "--config"]);
+    command.arg(format!("patch.crates-io.{}.path='{}'", PACKAGES[0], crate::root().join(other).display()));
+    command.arg("--manifest-path").arg(package.join("Cargo.toml"));
+    command.env("CARGO_BUILD_BUILD_DIR", crate::root().join("target"));
+    exec::show(command, minutes(10))
 }
 
 /// Builds its examples. What is on the way to them is where that of the workspace is: the crates that both need are built once.
