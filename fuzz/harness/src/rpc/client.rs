@@ -18,7 +18,7 @@ use tokio_rdma_rpc::{Channel, Error};
 use tower_service::Service;
 
 use super::direction::{END, TRAILERS};
-use super::{Body, COMMANDS, Options, Peer, say_rest};
+use super::{Body, COMMANDS, Options, Peer, is_filled, say_rest};
 use crate::input::Input;
 use crate::stage::{PATIENCE, within};
 
@@ -39,14 +39,14 @@ fn pieces(filler: u8, count: u8, length: usize, end: Result<HeaderMap, io::Error
     StreamBody::new(data.chain(stream::iter([end]))).boxed_unsync()
 }
 
-/// Returns the request of a kind. Its path ends with the byte that fills its body.
-fn request(kind: u8, filler: u8, shape: u8) -> Request<Body> {
+/// Returns the request of a kind, with `long` bytes of a long body. Its path ends with the byte that fills its body.
+fn request(kind: u8, filler: u8, shape: u8, long: usize) -> Request<Body> {
     let full =
         |length| Full::new(Bytes::from(vec![filler; length])).map_err(|never| match never {}).boxed_unsync();
     let body = match kind {
         0 => Empty::new().map_err(|never| match never {}).boxed_unsync(),
         1 => full(100),
-        2 => full(40_000),
+        2 => full(long),
         3 => pieces(filler, 5, 1000, Ok(HeaderMap::new())),
         4 => pieces(filler, 20, 1, Ok(HeaderMap::new())),
         5 => pieces(filler, 2, 100, Err(io::Error::other("it fails"))),
@@ -80,7 +80,7 @@ async fn call(
     let mut length = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        let is_own = data.iter().all(|byte| *byte == filler) || is_wild.load(Ordering::Relaxed);
+        let is_own = is_filled(&data, filler) || is_wild.load(Ordering::Relaxed);
         assert!(is_own, "bytes of another answer");
         length += data.len() as u64;
         if shape & 4 != 0 {
@@ -193,7 +193,8 @@ impl Session {
     fn call(&mut self, kind: u8, shape: u8) -> u8 {
         let filler = self.handles.len() as u8;
         if let Some(channel) = self.channel.clone() {
-            let call = call(channel, request(kind, filler, shape), filler, shape, self.is_wild.clone());
+            let request = request(kind, filler, shape, self.options.long);
+            let call = call(channel, request, filler, shape, self.is_wild.clone());
             self.handles.push(self.calls.spawn(async move { (filler, shape, call.await) }));
         }
         filler

@@ -184,7 +184,7 @@ impl Direction {
         mut check: impl FnMut(&Self, &Frame<'_>),
     ) -> Result<(), &'static str> {
         let mut unread = std::mem::take(&mut self.unread);
-        unread.extend(bytes);
+        unread.extend_from_slice(bytes);
         let mut rest = &unread[..];
         if self.hello.is_none()
             && let Some((limits, behind)) = Limits::parse(rest)?
@@ -199,7 +199,10 @@ impl Direction {
             self.record(&frame);
             rest = behind;
         }
-        self.unread = rest.to_vec();
+        // Most of a long frame stays where it is until its end comes.
+        let read = unread.len() - rest.len();
+        unread.drain(..read);
+        self.unread = unread;
         Ok(())
     }
 

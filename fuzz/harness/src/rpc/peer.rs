@@ -1,10 +1,12 @@
 //! The peer of a connection: what it says, and a judge of what our end says.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_rdma_rpc::Config;
 
@@ -12,6 +14,7 @@ use super::direction::{
     AWAY, DATA, Direction, END, FRAME_COST, Flow, Frame, HEAD, Limits, PROTOCOL, RESET, TRAILERS, WINDOW,
     block, frame,
 };
+use super::is_filled;
 use crate::input::Input;
 use crate::stage::{PATIENCE, idle};
 
@@ -23,6 +26,8 @@ const NARROW: usize = 4 << 10;
 const WIDE: usize = 128 << 10;
 /// A write takes at least one of so many parts of the queued bytes.
 const LEAST_PART: usize = 8;
+/// The most exchanges while the clock stands: an end that always has more to say must run into the time limit.
+const EXCHANGES: usize = 64;
 /// Trailers, as a peer sends them: `grpc-status: 0`.
 const SOME_TRAILERS: &[u8] = &[130];
 
@@ -31,6 +36,8 @@ const SOME_TRAILERS: &[u8] = &[130];
 pub(crate) struct Options {
     /// The number of bytes that the stream holds.
     pub(crate) capacity: usize,
+    /// The length of a long body of our end: more than a stream holds, and a peer may take.
+    pub(crate) long: usize,
     piece: usize,
     /// The peer does not wait for our end between two commands.
     pub(crate) burst: bool,
@@ -62,8 +69,10 @@ impl Options {
             2 => Config::default().call_window(16 << 10).connection_window(32 << 10),
             _ => Config::default().call_window(64 << 10).connection_window(64 << 10).max_head(64 << 10),
         };
+        let capacity = [WIDE, 16 << 10, NARROW, 500][usize::from(shape) & 3];
         Self {
-            capacity: [WIDE, 16 << 10, NARROW, 500][usize::from(shape) & 3],
+            capacity,
+            long: if capacity < NARROW { 5000 } else { 40_000 },
             burst: shape & 4 != 0,
             piece: if shape & 8 != 0 { usize::from(shape >> 4) + 1 } else { 0 },
             config: config.max_calls(calls),
@@ -278,9 +287,9 @@ impl Peer {
             // Shutting down a stream in memory takes no time, and fails never.
             let _ = Pin::new(&mut *stream).poll_shutdown(cx);
         }
-        let mut room = [0; 4 << 10];
+        let mut room = [MaybeUninit::uninit(); 4 << 10];
         while !self.has_ended && !self.is_deaf {
-            let mut room = ReadBuf::new(&mut room);
+            let mut room = ReadBuf::uninit(&mut room);
             let outcome = Pin::new(&mut *stream).poll_read(cx, &mut room);
             let filled = room.filled();
             match outcome {
@@ -299,15 +308,27 @@ impl Peer {
         moved
     }
 
-    /// Moves bytes until nothing moves.
+    /// Moves bytes until nothing moves at once. The clock stands: a step of it for each piece takes most of the time of a run.
+    async fn exchange(&mut self) {
+        for _ in 0..EXCHANGES {
+            if !self.transfer() {
+                return;
+            }
+            // The tasks run, as far as they can without the clock.
+            yield_now().await;
+        }
+    }
+
+    /// Moves bytes until nothing moves, and every task waits.
     pub(crate) async fn settle(&mut self) {
         let begin = Instant::now();
-        self.transfer();
+        self.exchange().await;
         loop {
             idle(Instant::now()).await;
             if !self.transfer() {
                 return;
             }
+            self.exchange().await;
             assert!(begin.elapsed() < PATIENCE, "it does not come to rest");
         }
     }
@@ -315,11 +336,11 @@ impl Peer {
     /// Moves bytes until it is so.
     pub(crate) async fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let begin = Instant::now();
-        self.transfer();
+        self.exchange().await;
         while !is_so(self) {
             assert!(begin.elapsed() < PATIENCE, "waiting in vain until {what}");
             idle(begin).await;
-            self.transfer();
+            self.exchange().await;
         }
     }
 
@@ -417,7 +438,7 @@ impl Judge<'_> {
         assert!(heard.all.spent + cost <= left, "more than the window of the connection");
         if !self.is_wild {
             let filler = self.fillers.get(&frame.call).copied().unwrap_or(frame.call as u8);
-            assert!(frame.body.iter().all(|byte| *byte == filler), "bytes of another call");
+            assert!(is_filled(frame.body, filler), "bytes of another call");
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tokio_rdma_rpc::{BoxError, Incoming, Server};
 
 use super::direction::{END, TRAILERS};
-use super::{Body, COMMANDS, Options, Peer, say_rest};
+use super::{Body, COMMANDS, Options, Peer, is_filled, say_rest};
 use crate::input::Input;
 use crate::stage::within;
 
@@ -36,6 +36,8 @@ struct Shared {
     /// The calls that are answered.
     live: AtomicUsize,
     is_wild: AtomicBool,
+    /// The length of a long answer.
+    long: usize,
 }
 
 /// A call that is answered.
@@ -92,8 +94,9 @@ fn pieces(filler: u8, count: u8, length: usize, end: Result<HeaderMap, BoxError>
 async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Body>, BoxError> {
     let mut numbers = request.uri().path().split('/').skip(1).map(|part| part.parse::<u8>().unwrap_or(0));
     let (kind, filler) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let long = shared.long;
     let mut body = request.into_body().map_err(BoxError::from).map_frame(move |frame| {
-        let is_own = |bytes: &Bytes| bytes.iter().all(|byte| *byte == filler);
+        let is_own = |bytes: &Bytes| is_filled(bytes, filler);
         let is_right = frame.data_ref().is_none_or(is_own) || shared.is_wild.load(Ordering::Relaxed);
         assert!(is_right, "bytes of another request");
         frame
@@ -117,7 +120,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respo
         5 => return Err("it fails".into()),
         6 => *response.body_mut() = pieces(filler, 1, 1000, Err("it fails, too".into())),
         7 => std::future::pending().await,
-        8 => *response.body_mut() = full(filler, 40_000),
+        8 => *response.body_mut() = full(filler, long),
         9 => {
             let long = HeaderValue::try_from("x".repeat(20_000))?;
             response.headers_mut().insert(http::header::ETAG, long);
@@ -162,7 +165,7 @@ struct Session {
 pub(crate) async fn run(input: &mut Input<'_>, is_raw: bool) {
     let options = Options::new(input);
     let (ours, theirs) = duplex(options.capacity);
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::new(Shared { long: options.long, ..Shared::default() });
     let (stop, stopped) = oneshot::channel();
     let streams = stream::iter([Ok::<_, std::io::Error>(ours)]).chain(stream::pending());
     let server = Server::new().config(options.config);
