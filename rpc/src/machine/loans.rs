@@ -97,14 +97,20 @@ impl Machine {
         }
     }
 
-    /// Returns whether a body of this length is lent.
-    pub(super) fn is_lent(&self, length: usize) -> bool {
-        length >= SHORTEST && self.loans.lender.is_some()
+    /// Returns whether a body of this length is lent. If only memory is lacking for it, that is made.
+    pub(super) fn is_lent(&mut self, length: usize) -> bool {
+        if length < SHORTEST || !self.peer.reads {
+            return false;
+        }
+        if self.loans.lender.is_none() && !std::mem::replace(&mut self.loans.is_wanted, true) {
+            self.after.wakers.extend(self.loans.keeper.take());
+        }
+        self.loans.lender.is_some()
     }
 
     /// Lends the next part of a body, if it is long, and there is room for it at both ends.
     pub(super) fn lend(&mut self, id: u32, body: &mut Bytes) -> bool {
-        if body.len() < SHORTEST || !self.peer.reads || self.is_full() {
+        if !self.is_lent(body.len()) || self.is_full() {
             return false;
         }
         let Some(call) = self.calls.get_mut(&id).filter(|call| call.sends && call.failed.is_none()) else {
@@ -115,13 +121,8 @@ impl Machine {
         if length < SHORTEST {
             return false;
         }
-        let Some(lender) = &mut self.loans.lender else {
-            if !std::mem::replace(&mut self.loans.is_wanted, true) {
-                self.after.wakers.extend(self.loans.keeper.take());
-            }
-            return false;
-        };
-        let Some((loan, memory)) = lender.lend(&body[..length]) else { return false };
+        let lent = self.loans.lender.as_mut().and_then(|lender| lender.lend(&body[..length]));
+        let Some((loan, memory)) = lent else { return false };
         body.advance(length);
         self.loans.lent.push((loan, 0));
         self.loans.is_used = true;
@@ -213,5 +214,210 @@ impl Call {
     /// Returns whether the next part of the body is still being read.
     pub(super) fn waits_for_loan(&self) -> bool {
         matches!(self.chunks.front(), Some(Chunk { content: Content::Lent(_), .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex, PoisonError};
+    use std::task::Context;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::machine::{End, Read};
+    use crate::wire::{HEADER, Origin, Settings};
+
+    const WINDOW: u32 = 1 << 20;
+    const SETTINGS: Settings = Settings {
+        frame: 64 << 10,
+        call_window: WINDOW,
+        window: 2 * WINDOW,
+        calls: 9,
+        head: 16 << 10,
+        reads: true,
+    };
+
+    /// Memory of a few places, which the other end finds here.
+    #[derive(Clone)]
+    struct Shelf(Arc<Mutex<[Option<Vec<u8>>; 3]>>);
+
+    impl Shelf {
+        fn with<R>(&self, act: impl FnOnce(&mut [Option<Vec<u8>>; 3]) -> R) -> R {
+            act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+
+        fn is_empty(&self) -> bool {
+            self.with(|places| places.iter().all(Option::is_none))
+        }
+    }
+
+    impl Lender for Shelf {
+        fn lend(&mut self, bytes: &[u8]) -> Option<(u32, [u8; 16])> {
+            self.with(|places| {
+                let place = places.iter().position(Option::is_none)?;
+                places[place] = Some(bytes.to_vec());
+                let mut memory = [0; 16];
+                memory[12..].copy_from_slice(&(bytes.len() as u32).to_be_bytes());
+                Some((place as u32, memory))
+            })
+        }
+
+        fn take_back(&mut self, loan: u32) {
+            let place = self.with(|places| places[loan as usize].take());
+            assert!(place.is_some(), "{loan} was lent");
+        }
+    }
+
+    /// A client and a server, the first of which lends from a shelf.
+    struct Ends {
+        machines: [Machine; 2],
+        shelf: Shelf,
+        /// What the server has to read.
+        borrowed: VecDeque<Borrowed>,
+        /// The bytes that the server has read of each call.
+        came: Vec<Vec<u8>>,
+    }
+
+    fn cx() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    impl Ends {
+        fn new() -> Self {
+            let machine = |is_client| Machine::new(is_client, SETTINGS, SETTINGS, Origin::default());
+            let (mut machines, shelf) = ([machine(true), machine(false)], Shelf(Arc::default()));
+            machines[0].lend_from(Box::new(shelf.clone()));
+            Self { machines, shelf, borrowed: VecDeque::new(), came: Vec::new() }
+        }
+
+        /// Begins a call with a body of its own, which is not short. Returns what could not be sent yet.
+        fn post(&mut self, length: usize) -> Bytes {
+            let id = self.machines[0].open();
+            let mut body: Bytes = (0..length).map(|place| (place / 7 + id as usize) as u8).collect();
+            let head = [&[1, 1, b'/', 0][..]].concat();
+            let _ = self.machines[0].send(id, &mut Some(head), &mut body, END_OF_BODY, &mut cx());
+            self.came.push(Vec::new());
+            body
+        }
+
+        /// Passes all frames on, and has the server read what has come.
+        fn exchange(&mut self) {
+            for from in [0, 1, 0, 1] {
+                let mut bytes = Vec::new();
+                let [one, other] = &mut self.machines;
+                let (from, to) = if from == 0 { (one, other) } else { (other, one) };
+                from.output()
+                    .with_slices(|slices| slices.iter().for_each(|slice| bytes.extend_from_slice(slice)));
+                from.output().advance(bytes.len());
+                let mut rest = Bytes::from(bytes);
+                while let Some(header) = rest.first_chunk::<HEADER>() {
+                    let header = Header::decode(header).unwrap_or_else(|error| panic!("{}", error.0));
+                    rest.advance(HEADER);
+                    let payload = rest.split_to(header.length as usize);
+                    to.receive(header, payload).unwrap_or_else(|error| panic!("{}", error.0));
+                }
+                self.borrowed.extend(self.machines[1].take_borrowed());
+                for (index, came) in self.came.iter_mut().enumerate() {
+                    while let Ok(Some(Read::Data(bytes, _))) =
+                        self.machines[1].read(index as u32 + 1, &mut cx())
+                    {
+                        came.extend_from_slice(&bytes);
+                    }
+                }
+            }
+        }
+
+        /// Has the server read one of the loans, or fail to.
+        fn borrow(&mut self, which: usize, succeeds: bool) {
+            let Some(borrowed) = self.borrowed.remove(which % self.borrowed.len().max(1)) else { return };
+            let bytes = self.shelf.with(|places| places[borrowed.loan as usize].clone().expect("it is lent"));
+            assert_eq!(bytes.len(), borrowed.length);
+            self.machines[1].borrowed(borrowed.call, borrowed.loan, succeeds.then(|| bytes.into()));
+        }
+    }
+
+    const END_OF_BODY: End<'static> = Some(None);
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        // Loans are read in any order, some calls are given up or fail: what comes is the beginning of what was sent, all of it
+        // for the others, and no loan is left.
+        #[test]
+        fn bodies_come_whole_and_loans_return(
+            lengths in prop::collection::vec(5_000_usize..900_000, 1..5),
+            steps in prop::collection::vec((0_u8..12, any::<usize>()), 0..40),
+        ) {
+            let mut ends = Ends::new();
+            let mut left: Vec<_> = lengths.iter().map(|length| ends.post(*length)).collect();
+            let mut is_spoilt = vec![false; lengths.len()];
+            let all = std::iter::repeat_n((0, 0), 60);
+            for (step, index) in steps.into_iter().chain(all) {
+                ends.exchange();
+                let call = index % lengths.len();
+                match step {
+                    0..8 => ends.borrow(index, true),
+                    8 if !ends.borrowed.is_empty() => {
+                        let which = index % ends.borrowed.len();
+                        is_spoilt[ends.borrowed[which].call as usize - 1] = true;
+                        ends.borrow(which, false);
+                    }
+                    9 => {
+                        is_spoilt[call] = true;
+                        ends.machines[0].reset(call as u32 + 1, Code::Cancel);
+                    }
+                    10 => {
+                        is_spoilt[call] = true;
+                        ends.machines[1].stop_reading(call as u32 + 1);
+                    }
+                    _ => {}
+                }
+                for (index, body) in left.iter_mut().enumerate().filter(|(_, body)| !body.is_empty()) {
+                    let _ = ends.machines[0].send(index as u32 + 1, &mut None, body, END_OF_BODY, &mut cx());
+                }
+            }
+            ends.exchange();
+            prop_assert!(ends.shelf.is_empty() && !ends.machines[0].loans.are_out());
+            prop_assert_eq!(ends.machines[1].loans.borrowed, 0);
+            for ((came, length), (id, is_spoilt)) in ends.came.iter().zip(lengths).zip((1..).zip(is_spoilt)) {
+                let sent: Vec<u8> = (0..length).map(|place| (place / 7 + id) as u8).collect();
+                prop_assert!(sent.starts_with(came), "call {}", id);
+                prop_assert!(is_spoilt || came.len() == length, "call {}: {} of {}", id, came.len(), length);
+            }
+        }
+    }
+
+    #[test]
+    fn kept_loan_is_overdue() {
+        let mut ends = Ends::new();
+        ends.post(SHORTEST);
+        ends.exchange();
+        assert!(ends.machines[0].loans.are_out());
+        let client = &mut ends.machines[0];
+        assert!((0..PATIENCE).all(|_| matches!(client.check_loans(), Checked::InUse)));
+        assert!(matches!(client.check_loans(), Checked::Overdue));
+    }
+
+    #[test]
+    fn unused_memory_is_given_back_and_wanted_again() {
+        let mut ends = Ends::new();
+        let check = |ends: &mut Ends| matches!(ends.machines[0].check_loans(), Checked::Idle(Some(_)));
+        assert!(!check(&mut ends), "it is new");
+        ends.post(SHORTEST);
+        ends.exchange();
+        assert!(!check(&mut ends) && !check(&mut ends), "it is lent");
+        ends.borrow(0, true);
+        ends.exchange();
+        assert_eq!(ends.came[0].len(), SHORTEST);
+        assert!(check(&mut ends));
+        assert!(!ends.machines[0].wants_memory(Waker::noop()));
+        ends.post(SHORTEST - 1);
+        assert!(!ends.machines[0].wants_memory(Waker::noop()));
+        ends.post(SHORTEST);
+        assert!(ends.machines[0].wants_memory(Waker::noop()), "a long body");
+        ends.exchange();
+        assert_eq!(ends.came[2].len(), SHORTEST, "it came in frames");
     }
 }
