@@ -22,7 +22,7 @@ use crate::wire::{
 use after::After;
 use ids::IdHasher;
 use loans::Loans;
-pub(crate) use loans::{Borrowed, Checked, LONGEST as LONGEST_LOAN, Lender, MOST as MOST_LOANS};
+pub(crate) use loans::{Borrowed, Checked, LONGEST as LONGEST_LOAN, Lender, MOST as MOST_LOANS, Need};
 use output::Output;
 use window::Window;
 

@@ -238,11 +238,12 @@ fn futures_go_to_any_thread(
     peer: SocketAddr,
     requests: [Request; 2],
     replies: [Reply; 2],
-    buffers: [Buffer; 4],
+    buffers: [Buffer; 5],
     remote: &RemoteRegion,
     region: &Region,
     owned: OwnedRegion<Vec<u8>>,
     pool: &Pool,
+    one_sided: &OneSided,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // The compiler checks the future of every async method and of every request (CAN-13).
     let params = ConnectParams::default;
@@ -265,7 +266,8 @@ fn futures_go_to_any_thread(
     future(region.register_again(Access::REMOTE_READ));
     future(pool.get());
     future(pool.lend(Bytes::new()));
-    let [a, b, c, d] = buffers;
+    let [a, b, c, d, e] = buffers;
+    future(one_sided.read(e, remote));
     movable(queue_pair.receive(a)?);
     movable(queue_pair.send(b)?);
     movable(queue_pair.write(c, remote)?);

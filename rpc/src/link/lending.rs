@@ -1,22 +1,26 @@
 //! Long bodies one-sidedly, on devices: the memory that this end lends, and the reads of what the peer lends.
 
 use std::fmt::Display;
-use std::sync::{Arc, OnceLock};
+use std::future::{pending, poll_fn};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
+use tokio_rdma::error::RegisterError;
 use tokio_rdma::io::OneSided;
 use tokio_rdma::{Access, Pool, PoolConfig, RdmaStream, Region, RemoteRegion};
 
 use super::Link;
 use crate::error::Error;
-use crate::machine::{Borrowed, Checked, LONGEST_LOAN, Lender, MOST_LOANS};
+use crate::machine::{Borrowed, Checked, LONGEST_LOAN, Lender, MOST_LOANS, Need};
 
-/// The places in the memory that an end lends: 4 MiB, which it has while it is in use.
-const PLACES: usize = 16;
+/// The places in the memory that an end lends: 1 MiB, which it has while it is in use. With more, what is copied leaves the
+/// cache before it is read.
+const PLACES: usize = 4;
 const _: () = assert!(PLACES <= MOST_LOANS);
-/// The buffers for what the peer lends. Half of them may be in the hands of the program.
+/// The most buffers for what the peer lends. Half of them may be in the hands of the program.
 const BUFFERS: usize = 16;
 /// The time between two checks of the loans. Memory that was not used between two is given back.
 const CHECKED: Duration = Duration::from_secs(10);
@@ -24,7 +28,7 @@ const CHECKED: Duration = Duration::from_secs(10);
 /// The means of a connection to read memory of the peer.
 pub(crate) struct Lending {
     one_sided: OneSided,
-    buffers: OnceLock<Pool>,
+    buffers: Mutex<Option<Pool>>,
 }
 
 impl Lending {
@@ -33,20 +37,23 @@ impl Lending {
     pub(crate) fn of(stream: &dyn std::any::Any) -> Option<Self> {
         let one_sided = stream.downcast_ref::<RdmaStream>()?.one_sided()?;
         let is_named = one_sided.adapter().info().read_sink_required;
-        (!is_named).then(|| Self { one_sided, buffers: OnceLock::new() })
+        (!is_named).then(|| Self { one_sided, buffers: Mutex::default() })
+    }
+
+    /// Returns the buffers, which are made when they are first used.
+    fn buffers(&self) -> Result<Pool, RegisterError> {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = &*buffers {
+            return Ok(pool.clone());
+        }
+        let pool = self.one_sided.adapter().pool(PoolConfig::new(LONGEST_LOAN, BUFFERS))?;
+        Ok(buffers.insert(pool).clone())
     }
 
     /// Reads memory of the peer.
     async fn read(&self, borrowed: &Borrowed) -> Result<Bytes, String> {
         let text = |error: &dyn Display| error.to_string();
-        let pool = match self.buffers.get() {
-            Some(pool) => pool,
-            None => {
-                let config = PoolConfig::new(LONGEST_LOAN, BUFFERS);
-                let pool = self.one_sided.adapter().pool(config).map_err(|error| text(&error))?;
-                self.buffers.get_or_init(|| pool)
-            }
-        };
+        let pool = self.buffers().map_err(|error| text(&error))?;
         let buffer = pool.get().await.map_err(|error| text(&error))?;
         let remote = RemoteRegion::from_bytes(borrowed.memory);
         let part = self.one_sided.read(buffer.part(0..borrowed.length), &remote).await;
@@ -98,31 +105,50 @@ impl Link {
         });
     }
 
-    /// Keeps memory for loans while it is in use. Ends the connection if the peer keeps a loan. Resolves when there can be no
-    /// more loans.
+    /// Keeps memory for loans of both directions while it is in use. Ends the connection if the peer keeps a loan. Resolves when
+    /// there can be no more loans.
     pub(super) async fn keep_memory(&self) {
         let Some(lending) = &self.lending else { return };
+        let (mut next_check, mut is_refused) = (None, false);
         loop {
-            std::future::poll_fn(|cx| {
-                let is_wanted = self.with(|state| state.machine.wants_memory(cx.waker()));
-                if is_wanted { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-            })
-            .await;
-            let length = PLACES * LONGEST_LOAN;
-            let region = match lending.one_sided.adapter().register(length, Access::REMOTE_READ).await {
-                Ok(region) => region,
-                // Bodies go in frames.
-                Err(error) => return tracing::debug!(%error, "no memory for long bodies"),
+            let need = poll_fn(|cx| {
+                let need = self.with(|state| state.machine.loans_need(cx.waker()));
+                need.map_or(Poll::Pending, Poll::Ready)
+            });
+            let check = async {
+                match next_check {
+                    Some(time) => sleep_until(time).await,
+                    None => pending().await,
+                }
             };
-            let places = Places { region, is_lent: [false; PLACES] };
-            self.with(|state| state.machine.lend_from(Box::new(places)));
-            loop {
-                sleep(CHECKED).await;
-                match self.with(|state| state.machine.check_loans()) {
-                    Checked::InUse => {}
-                    Checked::Idle(memory) => break drop(memory),
-                    Checked::Overdue => {
-                        return self.fail(Error::Protocol("it keeps memory that it was lent"));
+            tokio::select! {
+                need = need => {
+                    if matches!(need, Need::Memory) && !is_refused {
+                        let length = PLACES * LONGEST_LOAN;
+                        match lending.one_sided.adapter().register(length, Access::REMOTE_READ).await {
+                            Ok(region) => {
+                                let places = Places { region, is_lent: [false; PLACES] };
+                                self.with(|state| state.machine.lend_from(Box::new(places)));
+                            }
+                            // Bodies go in frames, at least until the next check.
+                            Err(error) => {
+                                tracing::debug!(%error, "no memory for long bodies");
+                                is_refused = true;
+                            }
+                        }
+                    }
+                    next_check = next_check.or_else(|| Some(Instant::now() + CHECKED));
+                }
+                () = check => {
+                    is_refused = false;
+                    match self.with(|state| state.machine.check_loans()) {
+                    Checked::InUse => next_check = Some(Instant::now() + CHECKED),
+                    Checked::Idle(memory) => {
+                        let buffers = lending.buffers.lock().unwrap_or_else(PoisonError::into_inner).take();
+                        drop((memory, buffers));
+                        next_check = None;
+                    }
+                    Checked::Overdue => return self.fail(Error::Protocol("it keeps memory that it was lent")),
                     }
                 }
             }

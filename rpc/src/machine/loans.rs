@@ -8,7 +8,7 @@ use super::{Call, Chunk, Content, FRAME_COST, Machine};
 use crate::wire::{Code, Header, Kind, Malformed, number};
 
 /// The shortest part of a body that is lent: for a shorter one a copy is quicker than another message each way.
-const SHORTEST: usize = 64 << 10;
+const SHORTEST: usize = 128 << 10;
 /// The longest part that is lent at once, so that the peer reads the first parts of a long body while others are copied.
 pub(crate) const LONGEST: usize = 256 << 10;
 /// The most loans at once, in each direction. Their numbers are below it.
@@ -42,11 +42,12 @@ pub(super) struct Loans {
     lender: Option<Box<dyn Lender>>,
     /// A body was long enough, and there was no memory.
     is_wanted: bool,
-    /// The one that makes the memory.
+    /// The one that makes the memory, and looks after it while it is watched.
     keeper: Option<Waker>,
+    is_watched: bool,
     /// The checks since each loan was made, of those that the peer has.
     lent: Vec<(u32, u8)>,
-    /// Something was lent since the last check.
+    /// Something was lent or borrowed since the last check.
     is_used: bool,
     /// The loans of the peer that this end has, as bits.
     borrowed: u64,
@@ -54,9 +55,17 @@ pub(super) struct Loans {
     arrived: Vec<Borrowed>,
 }
 
+/// What the loans need.
+pub(crate) enum Need {
+    /// Memory that can be lent, and checks from now on.
+    Memory,
+    /// Checks from now on.
+    Checks,
+}
+
 /// What a check of the loans finds.
 pub(crate) enum Checked {
-    /// Nothing is lent, nor was since the last check. The memory is no longer used.
+    /// Nothing is lent or borrowed, nor was since the last check. The memory is no longer used.
     Idle(Option<Box<dyn Lender>>),
     InUse,
     /// The peer keeps a loan.
@@ -71,10 +80,18 @@ impl Loans {
 }
 
 impl Machine {
-    /// Returns whether memory for loans is wanted. If not, the waker is woken when it is.
-    pub(crate) fn wants_memory(&mut self, waker: &Waker) -> bool {
-        self.loans.keeper = Some(waker.clone());
-        std::mem::take(&mut self.loans.is_wanted)
+    /// Returns what the loans need. If that is nothing, the waker is woken when it is something.
+    pub(crate) fn loans_need(&mut self, waker: &Waker) -> Option<Need> {
+        let loans = &mut self.loans;
+        if std::mem::take(&mut loans.is_wanted) {
+            loans.is_watched = true;
+            return Some(Need::Memory);
+        }
+        if loans.is_used && !std::mem::replace(&mut loans.is_watched, loans.is_used) {
+            return Some(Need::Checks);
+        }
+        loans.keeper = Some(waker.clone());
+        None
     }
 
     /// Lends from this memory from now on.
@@ -85,16 +102,16 @@ impl Machine {
 
     /// Checks the loans. It is done at intervals.
     pub(crate) fn check_loans(&mut self) -> Checked {
-        let Loans { lent, is_used, lender, .. } = &mut self.loans;
+        let Loans { lent, is_used, lender, borrowed, is_watched, .. } = &mut self.loans;
         lent.iter_mut().for_each(|(_, checks)| *checks += 1);
         if lent.iter().any(|(_, checks)| *checks > PATIENCE) {
             return Checked::Overdue;
         }
-        if std::mem::take(is_used) || !lent.is_empty() {
-            Checked::InUse
-        } else {
-            Checked::Idle(lender.take())
+        if std::mem::take(is_used) || !lent.is_empty() || *borrowed != 0 {
+            return Checked::InUse;
         }
+        *is_watched = false;
+        Checked::Idle(lender.take())
     }
 
     /// Returns whether a body of this length is lent. If only memory is lacking for it, that is made.
@@ -175,6 +192,9 @@ impl Machine {
         let is_wanted = self.take_content(header, Content::Lent(loan), cost, length, None)?;
         if is_wanted {
             self.loans.borrowed |= bit;
+            if !std::mem::replace(&mut self.loans.is_used, true) && !self.loans.is_watched {
+                self.after.wakers.extend(self.loans.keeper.take());
+            }
             self.loans.arrived.push(Borrowed { call: id, loan, length, memory });
         } else {
             self.put(0, Kind::Returned, 0, &loan.to_be_bytes());
@@ -340,6 +360,10 @@ mod tests {
 
     const END_OF_BODY: End<'static> = Some(None);
 
+    fn wants_memory(machine: &mut Machine) -> bool {
+        matches!(machine.loans_need(Waker::noop()), Some(Need::Memory))
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -408,15 +432,21 @@ mod tests {
         ends.post(SHORTEST);
         ends.exchange();
         assert!(!check(&mut ends) && !check(&mut ends), "it is lent");
+        let server = &mut ends.machines[1];
+        assert!(matches!(server.loans_need(Waker::noop()), Some(Need::Checks)));
+        assert!((0..9).all(|_| matches!(server.check_loans(), Checked::InUse)), "it is being read");
         ends.borrow(0, true);
         ends.exchange();
         assert_eq!(ends.came[0].len(), SHORTEST);
         assert!(check(&mut ends));
-        assert!(!ends.machines[0].wants_memory(Waker::noop()));
+        let server = &mut ends.machines[1];
+        assert!(matches!(server.check_loans(), Checked::Idle(None)));
+        assert!(server.loans_need(Waker::noop()).is_none());
+        assert!(!wants_memory(&mut ends.machines[0]));
         ends.post(SHORTEST - 1);
-        assert!(!ends.machines[0].wants_memory(Waker::noop()));
+        assert!(!wants_memory(&mut ends.machines[0]));
         ends.post(SHORTEST);
-        assert!(ends.machines[0].wants_memory(Waker::noop()), "a long body");
+        assert!(wants_memory(&mut ends.machines[0]), "a long body");
         ends.exchange();
         assert_eq!(ends.came[2].len(), SHORTEST, "it came in frames");
     }
