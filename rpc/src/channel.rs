@@ -134,7 +134,7 @@ impl Channel {
             let stream = connect();
             Box::pin(async move {
                 let stream = stream.await?;
-                let lending = Lending::of(&stream);
+                let lending = Lending::of(&stream).filter(|_| config.one_sided);
                 let (reader, writer) = tokio::io::split(stream);
                 Ok((Box::new(reader) as Reader, Box::new(writer) as Writer, lending))
             })

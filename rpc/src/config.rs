@@ -10,6 +10,7 @@ pub struct Config {
     pub(crate) settings: Settings,
     pub(crate) handshake_timeout: Duration,
     pub(crate) shutdown_timeout: Duration,
+    pub(crate) one_sided: bool,
 }
 
 /// The range of all windows: half of 2^32, so that a grant never makes one too large.
@@ -25,12 +26,13 @@ impl Default for Config {
             window: 4 << 20,
             calls: 1_000,
             head: 16 << 10,
-            reads: false,
+            loans: None,
         };
         Self {
             settings,
             handshake_timeout: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
+            one_sided: true,
         }
     }
 }
@@ -66,6 +68,16 @@ impl Config {
         self.settings.head = bytes.clamp(4 << 10, 64 << 10);
         // A head and trailers go into one frame.
         self.settings.frame = self.settings.frame.max(2 * (self.settings.head + 4));
+        self
+    }
+
+    /// Sets whether parts of long bodies, from 128 KiB on, stay in registered memory of their sender until the receiver has read them
+    /// by RDMA Read, where both ends are on devices. By default they do. While such bodies come and go, and for up to 20 seconds
+    /// after, an end has 1 MiB of registered memory for those that it sends, and up to 4 MiB for those that it receives, which
+    /// the windows do not limit.
+    #[must_use]
+    pub fn one_sided(mut self, is_used: bool) -> Self {
+        self.one_sided = is_used;
         self
     }
 

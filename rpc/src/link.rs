@@ -24,7 +24,7 @@ pub(crate) use self::lending::Lending;
 use crate::error::{BoxError, Error};
 use crate::machine::{Answer, Arrived, End, Machine, Read, Sent};
 use crate::metrics::TrafficMetrics;
-use crate::wire::{Code, HELLO_START, MOST_FIELDS, Origin, Settings, put_trailers};
+use crate::wire::{Code, Ends, HELLO_START, MOST_FIELDS, Origin, Settings, put_trailers};
 
 /// The bytes from which on what calls have to say is written without waiting for more: the peer works on the first of them while
 /// this end says the others.
@@ -358,11 +358,12 @@ impl Link {
 
     /// Gives the stream up. Owners of calls may live on.
     fn close(&self) {
-        let writer = self.with(|state| {
+        let unused = self.with(|state| {
             state.machine.output().clear();
-            std::mem::replace(&mut state.writer, Box::new(tokio::io::sink()))
+            let writer = std::mem::replace(&mut state.writer, Box::new(tokio::io::sink()));
+            (writer, state.machine.take_lender())
         });
-        drop(writer);
+        drop((unused, self.lending.as_ref().map(Lending::take_buffers)));
     }
 }
 
@@ -645,12 +646,13 @@ pub(crate) async fn connect(
     origin: Origin,
     lending: Option<Lending>,
 ) -> Result<(Arc<Link>, Frames), Error> {
-    settings.reads = lending.is_some();
+    settings.loans = lending.as_ref().map(Lending::ends);
     let lost = |error| Error::Lost(Arc::new(error));
     writer.write_all(&settings.hello(Some(&origin))).await.map_err(lost)?;
     writer.flush().await.map_err(lost)?;
     let mut reader = reader;
-    let (peer, _) = read_hello(&mut reader).await?;
+    let (mut peer, _) = read_hello(&mut reader).await?;
+    agree(&mut settings, &mut peer);
     let machine = Machine::new(true, settings, peer, origin);
     Ok((Link::new(machine, writer, peer.calls, lending), Frames::new(reader, &settings)))
 }
@@ -665,21 +667,30 @@ pub(crate) async fn accept(
     mut settings: Settings,
     lending: Option<Lending>,
 ) -> Result<(Arc<Link>, Frames), Error> {
-    settings.reads = lending.is_some();
+    settings.loans = lending.as_ref().map(Lending::ends);
     let lost = |error| Error::Lost(Arc::new(error));
-    let (peer, origin) = read_hello(&mut reader).await?;
+    let (mut peer, origin) = read_hello(&mut reader).await?;
     writer.write_all(&settings.hello(None)).await.map_err(lost)?;
     writer.flush().await.map_err(lost)?;
+    agree(&mut settings, &mut peer);
     let machine = Machine::new(false, settings, peer, origin);
     Ok((Link::new(machine, writer, 0, lending), Frames::new(reader, &settings)))
+}
+
+/// Lends and reads memory only if both ends do, over the same connection: a relay in between has two, and memory of neither end.
+fn agree(settings: &mut Settings, peer: &mut Settings) {
+    if peer.loans.is_none() || peer.loans != settings.loans.map(Ends::swapped) {
+        (settings.loans, peer.loans) = (None, None);
+    }
 }
 
 async fn read_hello(reader: &mut Reader) -> Result<(Settings, Origin), Error> {
     let lost = |error| Error::Lost(Arc::new(error));
     let mut start = [0; HELLO_START];
     reader.read_exact(&mut start).await.map_err(lost)?;
-    let (length, reads) = Settings::from_start(&start).map_err(|malformed| Error::Protocol(malformed.0))?;
+    let (length, has_loans) =
+        Settings::from_start(&start).map_err(|malformed| Error::Protocol(malformed.0))?;
     let mut rest = vec![0; length];
     reader.read_exact(&mut rest).await.map_err(lost)?;
-    Settings::from_hello(reads, &rest).map_err(|malformed| Error::Protocol(malformed.0))
+    Settings::from_hello(has_loans, &rest).map_err(|malformed| Error::Protocol(malformed.0))
 }

@@ -457,7 +457,10 @@ impl Machine {
 
     /// Takes the bytes of a call that were not read. Returns their cost.
     fn discard(&mut self, id: u32) -> u32 {
-        self.calls.get_mut(&id).map_or(0, |call| call.chunks.drain(..).map(|chunk| chunk.cost).sum())
+        let Some(call) = self.calls.get_mut(&id) else { return 0 };
+        let cost = call.chunks.iter().map(|chunk| chunk.cost).sum();
+        self.after.bytes.extend(call.chunks.drain(..).filter_map(Chunk::into_bytes));
+        cost
     }
 
     /// Reads no more of the body of a call, whose answer may go on.
@@ -574,6 +577,9 @@ impl Machine {
     /// Ends all calls, because the connection has ended.
     pub(crate) fn fail(&mut self) {
         self.going = true;
+        let unread: Vec<u32> =
+            self.calls.iter().filter(|(_, call)| call.has_loan()).map(|(id, _)| *id).collect();
+        unread.into_iter().for_each(|id| self.cut_at_loan(id));
         for call in self.calls.values_mut() {
             if call.receives {
                 call.failed = Some(Code::Internal);
@@ -629,7 +635,7 @@ impl Machine {
                 Ok(None)
             }
             Kind::Lent => self.receive_lent(header, &payload).map(|()| None),
-            Kind::Returned => self.receive_returned(&payload).map(|()| None),
+            Kind::Returned => self.receive_returned(header, &payload).map(|()| None),
         }
     }
 

@@ -148,7 +148,7 @@ where
     S: HttpService,
 {
     let extensions = connected::extensions(&stream);
-    let lending = Lending::of(&stream);
+    let lending = Lending::of(&stream).filter(|_| config.one_sided);
     let (reader, writer) = tokio::io::split(stream);
     let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings, lending);
     let (link, mut frames) = match timeout(config.handshake_timeout, accepted).await {

@@ -7,6 +7,8 @@ mod head;
 #[cfg(test)]
 mod tests;
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 pub(crate) use fields::{MOST_FIELDS, Malformed};
 pub(crate) use head::{
     Origin, put_request, put_response, put_trailers, take_request, take_response, take_trailers,
@@ -18,8 +20,8 @@ pub(crate) const MAGIC: [u8; 8] = *b"rdma-rpc";
 pub(crate) const VERSION: u8 = 1;
 /// The length of the start of a hello: magic, version, flags, and the length of the rest.
 pub(crate) const HELLO_START: usize = 12;
-/// The flag of a hello whose sender reads bodies from the memory of its peer.
-const READS: u8 = 1;
+/// The flag of a hello whose sender reads bodies from the memory of its peer, and has the addresses of its connection in it.
+const LOANS: u8 = 1;
 /// The most bytes of a hello behind its start.
 pub(crate) const LONGEST_HELLO: usize = 1024;
 
@@ -163,13 +165,51 @@ pub(crate) struct Settings {
     pub(crate) calls: u32,
     /// The longest head, and the longest trailers.
     pub(crate) head: u32,
-    /// It reads bodies from the memory of its peer.
-    pub(crate) reads: bool,
+    /// It reads bodies from the memory of its peer, over a connection with these ends.
+    pub(crate) loans: Option<Ends>,
+}
+
+/// The addresses of a connection, as one end sees them. If the other sees others, there is a relay between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+}
+
+impl Ends {
+    const LEN: usize = 36;
+
+    /// Returns what the peer sees.
+    pub(crate) fn swapped(self) -> Self {
+        Self { local: self.peer, peer: self.local }
+    }
+
+    fn encode(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        for (address, bytes) in [self.local, self.peer].into_iter().zip(bytes.chunks_exact_mut(18)) {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            bytes[..16].copy_from_slice(&ip.octets());
+            bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; Self::LEN]) -> Self {
+        let (addresses, _) = bytes.as_chunks::<18>();
+        let address = |index: usize| {
+            let [ip @ .., a, b] = addresses[index];
+            SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes([a, b]))
+        };
+        Self { local: address(0), peer: address(1) }
+    }
 }
 
 /// The smallest values that a peer may name: the others would not work, or would be a frame for each byte.
 const LEAST: Settings =
-    Settings { frame: 1 << 14, call_window: 1 << 12, window: 1 << 14, calls: 1, head: 1 << 12, reads: false };
+    Settings { frame: 1 << 14, call_window: 1 << 12, window: 1 << 14, calls: 1, head: 1 << 12, loans: None };
 
 impl Settings {
     const LEN: usize = 20;
@@ -177,14 +217,17 @@ impl Settings {
     /// Returns the hello of this end. `origin` is what a client's requests have in front of their paths.
     pub(crate) fn hello(&self, origin: Option<&Origin>) -> Vec<u8> {
         let origin = origin.map(Origin::encode).unwrap_or_default();
-        let length = u16::try_from(Self::LEN + origin.len()).unwrap_or(u16::MAX);
+        let ends = self.loans.map(Ends::encode);
+        let ends = ends.as_ref().map_or(&[][..], |ends| ends);
+        let length = u16::try_from(Self::LEN + ends.len() + origin.len()).unwrap_or(u16::MAX);
         let mut hello = Vec::with_capacity(HELLO_START + usize::from(length));
         hello.extend_from_slice(&MAGIC);
-        hello.extend_from_slice(&[VERSION, if self.reads { READS } else { 0 }]);
+        hello.extend_from_slice(&[VERSION, if self.loans.is_some() { LOANS } else { 0 }]);
         hello.extend_from_slice(&length.to_be_bytes());
         for value in [self.frame, self.call_window, self.window, self.calls, self.head] {
             hello.extend_from_slice(&value.to_be_bytes());
         }
+        hello.extend_from_slice(ends);
         hello.extend_from_slice(&origin);
         hello
     }
@@ -198,27 +241,32 @@ impl Settings {
         if magic != MAGIC {
             return Err(Malformed("it does not begin with the hello of this protocol"));
         }
-        if rest[0] != VERSION || rest[1] & !READS != 0 {
+        if rest[0] != VERSION || rest[1] & !LOANS != 0 {
             return Err(Malformed("it has another version of the protocol"));
         }
         let length = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
         if !(Self::LEN..=LONGEST_HELLO).contains(&length) {
             return Err(Malformed("the length of its hello is out of bounds"));
         }
-        Ok((length, rest[1] & READS != 0))
+        Ok((length, rest[1] & LOANS != 0))
     }
 
     /// Reads the rest of a hello.
     ///
     /// # Errors
     /// It is malformed.
-    pub(crate) fn from_hello(reads: bool, rest: &[u8]) -> Result<(Self, Origin), Malformed> {
-        let (numbers, origin) =
-            rest.split_at_checked(Self::LEN).ok_or(Malformed("its hello is too short"))?;
+    pub(crate) fn from_hello(has_loans: bool, rest: &[u8]) -> Result<(Self, Origin), Malformed> {
+        let short = Malformed("its hello is too short");
+        let (numbers, mut origin) = rest.split_at_checked(Self::LEN).ok_or(short)?;
+        let mut loans = None;
+        if has_loans {
+            let (ends, rest) = origin.split_first_chunk().ok_or(short)?;
+            (loans, origin) = (Some(Ends::decode(ends)), rest);
+        }
         let mut numbers = numbers.as_chunks().0.iter().map(|number| u32::from_be_bytes(*number));
         let mut next = || numbers.next().unwrap_or_default();
         let settings =
-            Self { frame: next(), call_window: next(), window: next(), calls: next(), head: next(), reads };
+            Self { frame: next(), call_window: next(), window: next(), calls: next(), head: next(), loans };
         let fits = settings.frame >= LEAST.frame
             && settings.call_window >= LEAST.call_window
             && settings.window >= LEAST.window

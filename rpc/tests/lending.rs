@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use common::device::Device;
@@ -96,6 +96,15 @@ async fn long_bodies_come_back_whole() {
     }
 }
 
+/// Returns an address as it is in a hello.
+fn place(address: SocketAddr) -> Vec<u8> {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    [&ip.octets()[..], &address.port().to_be_bytes()].concat()
+}
+
 /// A client that speaks in frames, and the adapter that its memory belongs to.
 struct Raw {
     stream: RdmaStream,
@@ -105,15 +114,24 @@ struct Raw {
 impl Raw {
     /// Connects, and exchanges the hellos. `None` where bodies are not lent.
     async fn connect(adapter: &Adapter, address: SocketAddr) -> Option<Self> {
+        Self::connect_as(adapter, address, 0).await
+    }
+
+    /// Connects like [`connect`](Self::connect), and says in the hello that its port is so much higher.
+    async fn connect_as(adapter: &Adapter, address: SocketAddr, wrong: u16) -> Option<Self> {
         let config = StreamConfig::default();
         let stream = RdmaStream::connect_on(adapter, address, &config);
         let mut stream = within(stream).await.expect("connected");
         let lends = !Device::under_test().is_soft() && !adapter.info().read_sink_required;
         let start = [&b"rdma-rpc\x01"[..], &[lends.into()]].concat();
-        let limits =
-            b"\x00\x14\x00\x04\x00\x00\x10\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x64\x00\x00\x40\x00";
-        stream.write_all(&[&start[..], limits].concat()).await.expect("written");
-        let mut hello = [0; 32];
+        let limits = b"\x00\x04\x00\x00\x10\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x64\x00\x00\x40\x00";
+        let [own, peer] =
+            [stream.local_addr(), stream.peer_addr()].map(|address| address.expect("connected"));
+        let own = SocketAddr::new(own.ip(), own.port().wrapping_add(wrong));
+        let ends = if lends { [place(own), place(peer)].concat() } else { Vec::new() };
+        let length = u16::try_from(20 + ends.len()).expect("short").to_be_bytes();
+        stream.write_all(&[&start[..], &length, limits, &ends].concat()).await.expect("written");
+        let mut hello = vec![0; 32 + ends.len()];
         within(stream.read_exact(&mut hello)).await.expect("a hello");
         assert_eq!(hello[..10], start, "devices read, unless they name their memory");
         let one_sided = stream.one_sided().filter(|_| lends)?;
@@ -300,10 +318,12 @@ async fn wrong_loans_end_the_connection() {
     let cases = [
         ("a number that is too large", vec![(LENT, 1, loan(64, &memory, PART))]),
         ("a loan of nothing", vec![(LENT, 1, nothing)]),
+        ("a loan that is too short", vec![(LENT, 1, loan(0, &memory, PART / 2 - 1))]),
         ("a loan that is too long", vec![(LENT, 1, loan(0, &memory, PART + 1))]),
         ("a short frame", vec![(LENT, 1, short)]),
         ("a loan for no call", vec![(LENT, 2, loan(0, &memory, PART))]),
         ("a return of nothing", vec![(RETURNED, 0, vec![0; 4])]),
+        ("the same loan twice", vec![(LENT, 1, loan(0, &memory, PART)), (LENT, 1, loan(0, &memory, PART))]),
         (
             "more than the window",
             (0..4).map(|number| (LENT, 1, loan(number, &memory, PART))).collect::<Vec<_>>(),
@@ -317,6 +337,11 @@ async fn wrong_loans_end_the_connection() {
         }
         raw.assert_ended(what).await;
     }
+    // What a relay passes on would be memory of another connection.
+    let mut raw = Raw::connect_as(&adapter, address, 1).await.expect("as before");
+    raw.post(1, 0).await;
+    raw.send(LENT, 0, 1, &loan(0, &memory, PART)).await;
+    raw.assert_ended("a relay").await;
     // A device does not permit it, which ends the connection without a word.
     let mut raw = Raw::connect(&adapter, address).await.expect("as before");
     let memory = raw.memory().await;

@@ -86,8 +86,9 @@ impl Frames {
             self.long.take_if(|(header, payload)| payload.len() >= header.length as usize)
         {
             self.handed_out += payload.len();
+            let room = payload.capacity();
             let whole = payload.split().freeze();
-            SPARE.keep(payload);
+            SPARE.keep(payload, room);
             return Ok(Some((header, whole)));
         }
         if self.long.is_some() {
@@ -132,7 +133,7 @@ mod tests {
         window: 4 << 20,
         calls: 1,
         head: 16 << 10,
-        reads: false,
+        loans: None,
     };
 
     /// Bytes from a place on, which come in pieces of up to this length.

@@ -1,7 +1,9 @@
 //! Long bodies one-sidedly, on devices: the memory that this end lends, and the reads of what the peer lends.
 
-use std::fmt::Display;
 use std::future::{pending, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use tokio_rdma::{Access, Pool, PoolConfig, RdmaStream, Region, RemoteRegion};
 use super::Link;
 use crate::error::Error;
 use crate::machine::{Borrowed, Checked, LONGEST_LOAN, Lender, MOST_LOANS, Need};
+use crate::wire::Ends;
 
 /// The places in the memory that an end lends: 1 MiB, which it has while it is in use. With more, what is copied leaves the
 /// cache before it is read.
@@ -25,9 +28,13 @@ const BUFFERS: usize = 16;
 /// The time between two checks of the loans. Memory that was not used between two is given back.
 const CHECKED: Duration = Duration::from_secs(10);
 
+/// The process could not register memory for what a peer had lent: no peer of a new connection lends to it.
+static LACKS_MEMORY: AtomicBool = AtomicBool::new(false);
+
 /// The means of a connection to read memory of the peer.
 pub(crate) struct Lending {
     one_sided: OneSided,
+    ends: Ends,
     buffers: Mutex<Option<Pool>>,
 }
 
@@ -35,9 +42,23 @@ impl Lending {
     /// Returns that of a stream, `None` if it has none: the soft provider reads into the memory of the reader anyway. An
     /// adapter of iWARP that names its buffers to the peer is left out: they would be writable while the program has them.
     pub(crate) fn of(stream: &dyn std::any::Any) -> Option<Self> {
-        let one_sided = stream.downcast_ref::<RdmaStream>()?.one_sided()?;
+        let stream = stream.downcast_ref::<RdmaStream>()?;
+        let one_sided = stream.one_sided().filter(|_| !LACKS_MEMORY.load(Ordering::Relaxed))?;
+        let address = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
+        let connection = stream.connection();
+        let ends = Ends { local: address(connection.local_addr()), peer: address(connection.peer_addr()) };
         let is_named = one_sided.adapter().info().read_sink_required;
-        (!is_named).then(|| Self { one_sided, buffers: Mutex::default() })
+        (!is_named).then(|| Self { one_sided, ends, buffers: Mutex::default() })
+    }
+
+    /// Returns the addresses of the connection.
+    pub(super) fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    /// Takes the buffers, to be dropped.
+    pub(super) fn take_buffers(&self) -> Option<Pool> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns the buffers, which are made when they are first used.
@@ -51,13 +72,12 @@ impl Lending {
     }
 
     /// Reads memory of the peer.
-    async fn read(&self, borrowed: &Borrowed) -> Result<Bytes, String> {
-        let text = |error: &dyn Display| error.to_string();
-        let pool = self.buffers().map_err(|error| text(&error))?;
-        let buffer = pool.get().await.map_err(|error| text(&error))?;
+    async fn read(&self, borrowed: &Borrowed) -> Result<Bytes, Unread> {
+        let pool = self.buffers()?;
+        let buffer = pool.get().await?;
         let remote = RemoteRegion::from_bytes(borrowed.memory);
         let part = self.one_sided.read(buffer.part(0..borrowed.length), &remote).await;
-        let buffer = part.map_err(|error| text(&error))?.into_buffer();
+        let buffer = part.map_err(Unread::Stream)?.into_buffer();
         // The others go on if the program keeps what it has been given.
         let is_scarce = pool.in_use() > BUFFERS / 2;
         Ok(if is_scarce {
@@ -65,6 +85,19 @@ impl Lending {
         } else {
             buffer.freeze(borrowed.length)
         })
+    }
+}
+
+/// Why a loan was not read.
+enum Unread {
+    /// There is no memory for it.
+    Memory(RegisterError),
+    Stream(io::Error),
+}
+
+impl From<RegisterError> for Unread {
+    fn from(error: RegisterError) -> Self {
+        Self::Memory(error)
     }
 }
 
@@ -100,7 +133,14 @@ impl Link {
             let Some(lending) = &guard.link.lending else { return };
             match lending.read(&guard.borrowed).await {
                 Ok(bytes) => guard.bytes = Some(bytes),
-                Err(error) => tracing::debug!(call = guard.borrowed.call, error, "no body read"),
+                // The connection has ended.
+                Err(Unread::Stream(error)) => tracing::debug!(%error, "no body read"),
+                // The peer may lend over this connection, so later calls have another, without loans.
+                Err(Unread::Memory(error)) => {
+                    tracing::warn!(%error, "no memory for long bodies: they go in frames from now on");
+                    LACKS_MEMORY.store(true, Ordering::Relaxed);
+                    guard.link.go_away();
+                }
             }
         });
     }
@@ -112,7 +152,7 @@ impl Link {
         let (mut next_check, mut is_refused) = (None, false);
         loop {
             let need = poll_fn(|cx| {
-                let need = self.with(|state| state.machine.loans_need(cx.waker()));
+                let need = self.with(|state| state.machine.loans_need(cx));
                 need.map_or(Poll::Pending, Poll::Ready)
             });
             let check = async {
@@ -128,7 +168,13 @@ impl Link {
                         match lending.one_sided.adapter().register(length, Access::REMOTE_READ).await {
                             Ok(region) => {
                                 let places = Places { region, is_lent: [false; PLACES] };
-                                self.with(|state| state.machine.lend_from(Box::new(places)));
+                                let places: Box<dyn Lender> = Box::new(places);
+                                // That of a connection that has ended is dropped.
+                                self.with(|state| match state.lost {
+                                    None => Ok(state.machine.lend_from(places)),
+                                    Some(_) => Err(places),
+                                })
+                                .unwrap_or_else(drop);
                             }
                             // Bodies go in frames, at least until the next check.
                             Err(error) => {
@@ -144,8 +190,7 @@ impl Link {
                     match self.with(|state| state.machine.check_loans()) {
                     Checked::InUse => next_check = Some(Instant::now() + CHECKED),
                     Checked::Idle(memory) => {
-                        let buffers = lending.buffers.lock().unwrap_or_else(PoisonError::into_inner).take();
-                        drop((memory, buffers));
+                        drop((memory, lending.take_buffers()));
                         next_check = None;
                     }
                     Checked::Overdue => return self.fail(Error::Protocol("it keeps memory that it was lent")),

@@ -11,8 +11,9 @@ use bytes::BytesMut;
 /// The most buffers that are kept.
 const MOST: usize = 8;
 
-/// Buffers whose content was split off. They can be used again when that has been dropped.
-pub(super) struct Spare(Mutex<Vec<BytesMut>>);
+/// Buffers whose content was split off, with the room that they had. They can be used again when that has been dropped, and the
+/// rest of them at once.
+pub(super) struct Spare(Mutex<Vec<(BytesMut, usize)>>);
 
 /// Those of the process.
 pub(super) static SPARE: Spare = Spare::new();
@@ -25,17 +26,19 @@ impl Spare {
     /// Returns an empty buffer with room for so many bytes.
     pub(super) fn take(&self, length: usize) -> BytesMut {
         let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = buffers.iter_mut().position(|buffer| buffer.try_reclaim(length));
-        let buffer = free.map(|index| buffers.remove(index));
+        // Who keeps a short frame is not to keep a long buffer with it.
+        let mut free = buffers.iter_mut();
+        let free = free.position(|(buffer, room)| *room <= 2 * length && buffer.try_reclaim(length));
+        let buffer = free.map(|index| buffers.remove(index).0);
         drop(buffers);
         buffer.unwrap_or_else(|| BytesMut::with_capacity(length))
     }
 
-    /// Keeps a buffer, in place of the one that has been kept for longest if there are enough.
-    pub(super) fn keep(&self, buffer: BytesMut) {
+    /// Keeps a buffer that had this room, in place of the one that has been kept for longest if there are enough.
+    pub(super) fn keep(&self, buffer: BytesMut, room: usize) {
         let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = (buffers.len() >= MOST).then(|| buffers.remove(0));
-        buffers.push(buffer);
+        buffers.push((buffer, room));
         drop(buffers);
         drop(oldest);
     }
@@ -52,8 +55,9 @@ mod tests {
         let mut buffer = spare.take(length);
         assert!(buffer.is_empty());
         buffer.resize(length, 1);
+        let room = buffer.capacity();
         let bytes = buffer.split().freeze();
-        spare.keep(buffer);
+        spare.keep(buffer, room);
         bytes
     }
 
@@ -67,6 +71,7 @@ mod tests {
         drop(first);
         assert_eq!(fill(&spare, 900).as_ptr(), place);
         assert_ne!(fill(&spare, 2000).as_ptr(), place, "it is too short");
+        assert_ne!(fill(&spare, 400).as_ptr(), place, "it is too long");
         assert_eq!(&second[..], &[1; 1000]);
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct After {
     pub(super) tasks: Vec<AbortHandle>,
     /// Only to be dropped.
     pub(super) calls: Vec<Call>,
+    /// Only to be dropped: it may be memory of the program's, or of a device.
+    pub(super) bytes: Vec<Bytes>,
     old: Vec<Waker>,
     written: Vec<Bytes>,
 }
@@ -23,18 +25,22 @@ impl After {
     /// Takes it, with the bytes that were written and are to be dropped, if there is something to be done.
     #[inline]
     pub(super) fn take(&mut self, written: &mut Vec<Bytes>) -> Option<Self> {
-        let Self { wakers, tasks, calls, old, .. } = self;
-        let is_nothing =
-            wakers.is_empty() && tasks.is_empty() && calls.is_empty() && old.is_empty() && written.is_empty();
+        let Self { wakers, tasks, calls, bytes, old, .. } = self;
+        let is_nothing = wakers.is_empty()
+            && tasks.is_empty()
+            && calls.is_empty()
+            && bytes.is_empty()
+            && old.is_empty()
+            && written.is_empty();
         (!is_nothing).then(|| Self { written: take(written), ..take(self) })
     }
 
     /// Does it.
     pub(crate) fn run(self) {
-        let Self { wakers, tasks, old, calls, written } = self;
+        let Self { wakers, tasks, old, calls, bytes, written } = self;
         tasks.iter().for_each(AbortHandle::abort);
         wakers.into_iter().for_each(Waker::wake);
-        drop((tasks, old, calls, written));
+        drop((tasks, old, calls, bytes, written));
     }
 
     /// Sets the waker of a task that waits.

@@ -1,6 +1,6 @@
 //! Long bodies one-sidedly: this end lends memory that the peer reads, and reads what the peer lends.
 
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use bytes::{Buf, Bytes};
 
@@ -51,6 +51,8 @@ pub(super) struct Loans {
     is_used: bool,
     /// The loans of the peer that this end has, as bits.
     borrowed: u64,
+    /// Those that were returned, with the place of that frame in all that is written.
+    returned: Vec<(u32, u64)>,
     /// Those that are to be read.
     arrived: Vec<Borrowed>,
 }
@@ -73,15 +75,15 @@ pub(crate) enum Checked {
 }
 
 impl Loans {
-    /// Returns whether the peer has loans of this end.
+    /// Returns whether one of the ends has loans of the other.
     pub(super) fn are_out(&self) -> bool {
-        !self.lent.is_empty()
+        !self.lent.is_empty() || self.borrowed != 0
     }
 }
 
 impl Machine {
     /// Returns what the loans need. If that is nothing, the waker is woken when it is something.
-    pub(crate) fn loans_need(&mut self, waker: &Waker) -> Option<Need> {
+    pub(crate) fn loans_need(&mut self, cx: &Context<'_>) -> Option<Need> {
         let loans = &mut self.loans;
         if std::mem::take(&mut loans.is_wanted) {
             loans.is_watched = true;
@@ -90,20 +92,22 @@ impl Machine {
         if loans.is_used && !std::mem::replace(&mut loans.is_watched, loans.is_used) {
             return Some(Need::Checks);
         }
-        loans.keeper = Some(waker.clone());
+        self.after.register(&mut loans.keeper, cx);
         None
     }
 
     /// Lends from this memory from now on.
     pub(crate) fn lend_from(&mut self, lender: Box<dyn Lender>) {
         self.loans.lender = Some(lender);
-        self.loans.is_used = true;
+        (self.loans.is_used, self.loans.is_wanted) = (true, false);
     }
 
     /// Checks the loans. It is done at intervals.
     pub(crate) fn check_loans(&mut self) -> Checked {
+        // What the peer has returned is perhaps not read as long as this is so.
+        let is_deaf = self.is_full();
         let Loans { lent, is_used, lender, borrowed, is_watched, .. } = &mut self.loans;
-        lent.iter_mut().for_each(|(_, checks)| *checks += 1);
+        lent.iter_mut().filter(|_| !is_deaf).for_each(|(_, checks)| *checks += 1);
         if lent.iter().any(|(_, checks)| *checks > PATIENCE) {
             return Checked::Overdue;
         }
@@ -116,7 +120,7 @@ impl Machine {
 
     /// Returns whether a body of this length is lent. If only memory is lacking for it, that is made.
     pub(super) fn is_lent(&mut self, length: usize) -> bool {
-        if length < SHORTEST || !self.peer.reads {
+        if length < SHORTEST || self.peer.loans.is_none() {
             return false;
         }
         if self.loans.lender.is_none() && !std::mem::replace(&mut self.loans.is_wanted, true) {
@@ -151,9 +155,17 @@ impl Machine {
         true
     }
 
+    /// Takes the memory, which nothing is lent from any more.
+    pub(crate) fn take_lender(&mut self) -> Option<Box<dyn Lender>> {
+        self.loans.lender.take()
+    }
+
     /// Takes back what the peer has read.
-    pub(super) fn receive_returned(&mut self, payload: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn receive_returned(&mut self, header: Header, payload: &[u8]) -> Result<(), Malformed> {
         let loan = number(payload)?;
+        if header.call != 0 {
+            return Err(Malformed("a return for a call"));
+        }
         let place = self.loans.lent.iter().position(|(lent, _)| *lent == loan);
         let place = place.ok_or(Malformed("a loan is returned that was not made"))?;
         self.loans.lent.swap_remove(place);
@@ -173,14 +185,17 @@ impl Machine {
             .ok_or(Malformed("a frame of another length than its kind has"))?;
         let [.., a, b, c, d] = memory;
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
-        if !self.local.reads {
+        if self.local.loans.is_none() {
             return Err(Malformed("memory is lent to an end that does not read it"));
         }
-        if length == 0 || length > LONGEST {
-            return Err(Malformed("a loan of nothing, or of too much"));
+        if !(SHORTEST..=LONGEST).contains(&length) {
+            return Err(Malformed("a loan of too little, or of too much"));
         }
         let bit = 1_u64.checked_shl(loan).ok_or(Malformed("the number of a loan is too large"))?;
-        if self.loans.borrowed & bit != 0 {
+        let written = self.output.written_in_all();
+        self.loans.returned.retain(|(_, place)| *place > written);
+        let is_returned = self.loans.returned.iter().all(|(returned, _)| *returned != loan);
+        if self.loans.borrowed & bit != 0 || !is_returned {
             return Err(Malformed("a loan that was not returned is made again"));
         }
         let call = self.calls.get(&id).filter(|call| call.receives);
@@ -197,9 +212,15 @@ impl Machine {
             }
             self.loans.arrived.push(Borrowed { call: id, loan, length, memory });
         } else {
-            self.put(0, Kind::Returned, 0, &loan.to_be_bytes());
+            self.put_returned(loan);
         }
         Ok(())
+    }
+
+    fn put_returned(&mut self, loan: u32) {
+        self.put(0, Kind::Returned, 0, &loan.to_be_bytes());
+        let place = self.output.written_in_all() + self.output.len() as u64;
+        self.loans.returned.push((loan, place));
     }
 
     /// Takes what is to be read from the peer's memory. [`borrowed`](Self::borrowed) follows for each.
@@ -210,28 +231,46 @@ impl Machine {
     /// Returns a loan, which was read to these bytes; `None` if that has failed, which ends the call.
     pub(crate) fn borrowed(&mut self, id: u32, loan: u32, bytes: Option<Bytes>) {
         self.loans.borrowed &= !1_u64.checked_shl(loan).unwrap_or(0);
-        self.put(0, Kind::Returned, 0, &loan.to_be_bytes());
-        let Some(call) = self.calls.get_mut(&id) else { return };
+        self.put_returned(loan);
         let is_it = |chunk: &Chunk| matches!(chunk.content, Content::Lent(lent) if lent == loan);
-        let Some(place) = call.chunks.iter().position(is_it) else { return };
-        match bytes {
-            Some(bytes) => call.chunks[place].content = Content::Bytes(bytes),
-            None => {
-                // Nothing behind it can be read.
-                let cost = call.chunks.drain(place..).map(|chunk| chunk.cost).sum();
-                call.failed = Some(call.failed.unwrap_or(Code::Internal));
-                self.grant(id, cost);
+        let call = self.calls.get_mut(&id);
+        let chunk = call.and_then(|call| call.chunks.iter_mut().find(|chunk| is_it(chunk)));
+        match (chunk, bytes) {
+            (Some(chunk), Some(bytes)) => chunk.content = Content::Bytes(bytes),
+            (Some(_), None) => {
+                self.cut_at_loan(id);
                 self.reset(id, Code::Internal);
             }
+            (None, bytes) => self.after.bytes.extend(bytes),
         }
         if let Some(call) = self.calls.get_mut(&id) {
             self.after.wakers.extend(call.reader.take());
         }
     }
+
+    /// Ends a body before the first part that is still being read. It has failed, also if its end had come.
+    pub(super) fn cut_at_loan(&mut self, id: u32) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let is_lent = |chunk: &Chunk| matches!(chunk.content, Content::Lent(_));
+        let Some(place) = call.chunks.iter().position(is_lent) else { return };
+        let mut cost = 0;
+        for chunk in call.chunks.drain(place..) {
+            cost += chunk.cost;
+            self.after.bytes.extend(chunk.into_bytes());
+        }
+        call.trailers = None;
+        call.failed = Some(call.failed.unwrap_or(Code::Internal));
+        self.grant(id, cost);
+    }
 }
 
 impl Call {
-    /// Returns whether the next part of the body is still being read.
+    /// Returns whether a part of the body is still being read.
+    pub(super) fn has_loan(&self) -> bool {
+        self.chunks.iter().any(|chunk| matches!(chunk.content, Content::Lent(_)))
+    }
+
+    /// Returns whether the next part of the body is.
     pub(super) fn waits_for_loan(&self) -> bool {
         matches!(self.chunks.front(), Some(Chunk { content: Content::Lent(_), .. }))
     }
@@ -240,23 +279,25 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::sync::{Arc, Mutex, PoisonError};
-    use std::task::Context;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::machine::{End, Read};
-    use crate::wire::{HEADER, Origin, Settings};
+    use crate::wire::{Ends, HEADER, Origin, Settings};
 
     const WINDOW: u32 = 1 << 20;
+    const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+    const ENDS: Ends = Ends { local: ANY, peer: ANY };
     const SETTINGS: Settings = Settings {
         frame: 64 << 10,
         call_window: WINDOW,
         window: 2 * WINDOW,
         calls: 9,
         head: 16 << 10,
-        reads: true,
+        loans: Some(ENDS),
     };
 
     /// Memory of a few places, which the other end finds here.
@@ -291,20 +332,29 @@ mod tests {
     }
 
     /// A client and a server, the first of which lends from a shelf.
-    struct Ends {
+    struct Pair {
         machines: [Machine; 2],
         shelf: Shelf,
         /// What the server has to read.
         borrowed: VecDeque<Borrowed>,
         /// The bytes that the server has read of each call.
-        came: Vec<Vec<u8>>,
+        came: Vec<(Vec<u8>, Seen)>,
+    }
+
+    /// What the server has seen of the end of a body.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Seen {
+        Nothing,
+        End,
+        /// It reads no more.
+        Stopped,
     }
 
     fn cx() -> Context<'static> {
         Context::from_waker(Waker::noop())
     }
 
-    impl Ends {
+    impl Pair {
         fn new() -> Self {
             let machine = |is_client| Machine::new(is_client, SETTINGS, SETTINGS, Origin::default());
             let (mut machines, shelf) = ([machine(true), machine(false)], Shelf(Arc::default()));
@@ -318,7 +368,7 @@ mod tests {
             let mut body: Bytes = (0..length).map(|place| (place / 7 + id as usize) as u8).collect();
             let head = [&[1, 1, b'/', 0][..]].concat();
             let _ = self.machines[0].send(id, &mut Some(head), &mut body, END_OF_BODY, &mut cx());
-            self.came.push(Vec::new());
+            self.came.push((Vec::new(), Seen::Nothing));
             body
         }
 
@@ -339,11 +389,19 @@ mod tests {
                     to.receive(header, payload).unwrap_or_else(|error| panic!("{}", error.0));
                 }
                 self.borrowed.extend(self.machines[1].take_borrowed());
-                for (index, came) in self.came.iter_mut().enumerate() {
-                    while let Ok(Some(Read::Data(bytes, _))) =
-                        self.machines[1].read(index as u32 + 1, &mut cx())
-                    {
-                        came.extend_from_slice(&bytes);
+                self.read();
+            }
+        }
+
+        /// Has the server read what is there.
+        fn read(&mut self) {
+            for (id, (came, seen)) in (1..).zip(&mut self.came) {
+                while *seen != Seen::Stopped {
+                    match self.machines[1].read(id, &mut cx()) {
+                        Ok(Some(Read::Data(bytes, _))) => came.extend_from_slice(&bytes),
+                        Ok(Some(Read::Trailers(_))) => *seen = Seen::End,
+                        Ok(Some(Read::End)) => break,
+                        Ok(None) | Err(_) => break,
                     }
                 }
             }
@@ -358,10 +416,11 @@ mod tests {
         }
     }
 
-    const END_OF_BODY: End<'static> = Some(None);
+    /// With the trailer of a call of gRPC that is fine.
+    const END_OF_BODY: End<'static> = Some(Some(&[130]));
 
     fn wants_memory(machine: &mut Machine) -> bool {
-        matches!(machine.loans_need(Waker::noop()), Some(Need::Memory))
+        matches!(machine.loans_need(&cx()), Some(Need::Memory))
     }
 
     proptest! {
@@ -374,12 +433,22 @@ mod tests {
             lengths in prop::collection::vec(5_000_usize..900_000, 1..5),
             steps in prop::collection::vec((0_u8..12, any::<usize>()), 0..40),
         ) {
-            let mut ends = Ends::new();
+            let mut ends = Pair::new();
+            let is_lost = steps.len() % 3 == 0;
+            let count = steps.len();
             let mut left: Vec<_> = lengths.iter().map(|length| ends.post(*length)).collect();
             let mut is_spoilt = vec![false; lengths.len()];
             let all = std::iter::repeat_n((0, 0), 60);
-            for (step, index) in steps.into_iter().chain(all) {
+            for (number, (step, index)) in steps.into_iter().chain(all).enumerate() {
                 ends.exchange();
+                if is_lost && number == count {
+                    // The device ends the reads that are under way.
+                    ends.machines[1].fail();
+                    while !ends.borrowed.is_empty() {
+                        ends.borrow(0, false);
+                    }
+                    break;
+                }
                 let call = index % lengths.len();
                 match step {
                     0..8 => ends.borrow(index, true),
@@ -394,6 +463,7 @@ mod tests {
                     }
                     10 => {
                         is_spoilt[call] = true;
+                        ends.came[call].1 = Seen::Stopped;
                         ends.machines[1].stop_reading(call as u32 + 1);
                     }
                     _ => {}
@@ -403,19 +473,21 @@ mod tests {
                 }
             }
             ends.exchange();
-            prop_assert!(ends.shelf.is_empty() && !ends.machines[0].loans.are_out());
+            prop_assert!(is_lost || ends.shelf.is_empty() && !ends.machines[0].loans.are_out());
             prop_assert_eq!(ends.machines[1].loans.borrowed, 0);
             for ((came, length), (id, is_spoilt)) in ends.came.iter().zip(lengths).zip((1..).zip(is_spoilt)) {
                 let sent: Vec<u8> = (0..length).map(|place| (place / 7 + id) as u8).collect();
+                let (came, seen) = came;
                 prop_assert!(sent.starts_with(came), "call {}", id);
-                prop_assert!(is_spoilt || came.len() == length, "call {}: {} of {}", id, came.len(), length);
+                prop_assert!(*seen != Seen::End || came.len() == length, "call {}: {} of {}", id, came.len(), length);
+                prop_assert!(*seen == Seen::End || is_spoilt || is_lost, "call {}", id);
             }
         }
     }
 
     #[test]
     fn kept_loan_is_overdue() {
-        let mut ends = Ends::new();
+        let mut ends = Pair::new();
         ends.post(SHORTEST);
         ends.exchange();
         assert!(ends.machines[0].loans.are_out());
@@ -426,28 +498,28 @@ mod tests {
 
     #[test]
     fn unused_memory_is_given_back_and_wanted_again() {
-        let mut ends = Ends::new();
-        let check = |ends: &mut Ends| matches!(ends.machines[0].check_loans(), Checked::Idle(Some(_)));
+        let mut ends = Pair::new();
+        let check = |ends: &mut Pair| matches!(ends.machines[0].check_loans(), Checked::Idle(Some(_)));
         assert!(!check(&mut ends), "it is new");
         ends.post(SHORTEST);
         ends.exchange();
         assert!(!check(&mut ends) && !check(&mut ends), "it is lent");
         let server = &mut ends.machines[1];
-        assert!(matches!(server.loans_need(Waker::noop()), Some(Need::Checks)));
+        assert!(matches!(server.loans_need(&cx()), Some(Need::Checks)));
         assert!((0..9).all(|_| matches!(server.check_loans(), Checked::InUse)), "it is being read");
         ends.borrow(0, true);
         ends.exchange();
-        assert_eq!(ends.came[0].len(), SHORTEST);
+        assert_eq!(ends.came[0].0.len(), SHORTEST);
         assert!(check(&mut ends));
         let server = &mut ends.machines[1];
         assert!(matches!(server.check_loans(), Checked::Idle(None)));
-        assert!(server.loans_need(Waker::noop()).is_none());
+        assert!(server.loans_need(&cx()).is_none());
         assert!(!wants_memory(&mut ends.machines[0]));
         ends.post(SHORTEST - 1);
         assert!(!wants_memory(&mut ends.machines[0]));
         ends.post(SHORTEST);
         assert!(wants_memory(&mut ends.machines[0]), "a long body");
         ends.exchange();
-        assert_eq!(ends.came[2].len(), SHORTEST, "it came in frames");
+        assert_eq!(ends.came[2].0.len(), SHORTEST, "it came in frames");
     }
 }

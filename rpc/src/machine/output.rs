@@ -17,6 +17,8 @@ pub(crate) struct Output {
     /// Those behind the pieces.
     tail: BytesMut,
     length: usize,
+    /// The bytes that were written since the beginning.
+    written_in_all: u64,
     /// Pieces that were written. They may be the program's own, so they are dropped without the lock.
     written: Vec<Bytes>,
 }
@@ -24,6 +26,10 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    pub(super) fn written_in_all(&self) -> u64 {
+        self.written_in_all
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -76,6 +82,7 @@ impl Output {
     /// Removes bytes that were written.
     pub(crate) fn advance(&mut self, mut written: usize) {
         self.length -= written;
+        self.written_in_all += written as u64;
         while let Some(piece) = self.pieces.front_mut().filter(|_| written > 0) {
             let here = written.min(piece.len());
             piece.advance(here);

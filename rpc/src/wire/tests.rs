@@ -7,6 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
+use std::net::{Ipv6Addr, SocketAddr};
+
 use super::*;
 
 /// Returns names of fields, the usual ones among them.
@@ -82,20 +84,24 @@ fn responses() -> impl Strategy<Value = http::response::Parts> {
     })
 }
 
+fn address((ip, port): (u128, u16)) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port)
+}
+
 /// Returns settings that a peer takes.
 fn settings() -> impl Strategy<Value = Settings> {
-    (1_u32 << 12..=1 << 20, any::<bool>())
-        .prop_flat_map(|(head, reads)| {
+    (1_u32 << 12..=1 << 20, prop::option::of(any::<[(u128, u16); 2]>()))
+        .prop_flat_map(|(head, ends)| {
             let frame = 2 * (head + 4).max(1 << 13)..=u32::MAX;
-            (Just((head, reads)), frame, 1_u32 << 12..=u32::MAX, 1_u32 << 14..=u32::MAX, 1..=u32::MAX)
+            (Just((head, ends)), frame, 1_u32 << 12..=u32::MAX, 1_u32 << 14..=u32::MAX, 1..=u32::MAX)
         })
-        .prop_map(|((head, reads), frame, call_window, window, calls)| Settings {
+        .prop_map(|((head, ends), frame, call_window, window, calls)| Settings {
             frame,
             call_window,
             window,
             calls,
             head,
-            reads,
+            loans: ends.map(|[local, peer]| Ends { local: address(local), peer: address(peer) }),
         })
 }
 
@@ -185,8 +191,8 @@ proptest! {
     fn hellos_are_taken_as_they_were_put(settings in settings(), origin in origins()) {
         let hello = settings.hello(Some(&origin));
         let (start, rest) = hello.split_first_chunk().expect("a start");
-        prop_assert_eq!(Settings::from_start(start), Ok((rest.len(), settings.reads)));
-        prop_assert_eq!(Settings::from_hello(settings.reads, rest), Ok((settings, origin)));
+        prop_assert_eq!(Settings::from_start(start), Ok((rest.len(), settings.loans.is_some())));
+        prop_assert_eq!(Settings::from_hello(settings.loans.is_some(), rest), Ok((settings, origin)));
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use tokio::sync::Semaphore;
 use tokio::task::coop::unconstrained;
 
 use super::{READ, Side, State, StreamEngine};
-use crate::WorkBuffer;
 use crate::cm::Adapter;
-use crate::error::PostError;
+use crate::error::{PostError, StreamBroken};
+use crate::inflight::WorkBuffer;
 use crate::io::stream::RdmaStream;
 use crate::mr::RemoteRegion;
 use crate::qp::{Op, WorkOptions};
@@ -27,8 +28,8 @@ use crate::qp::{Op, WorkOptions};
 /// On iWARP the buffer of a read is a region with [`Access::READ_SINK`](crate::Access::READ_SINK)
 /// ([`AdapterInfo::read_sink_required`](crate::AdapterInfo::read_sink_required)).
 ///
-/// At most four reads are under way at once, in the order in which they were begun; others wait. The handle does not keep the
-/// stream open.
+/// A few reads are under way at once: four, unless the read limits or the queue of the adapter permit fewer. Those of this handle
+/// and its clones wait in turn. It does not keep the stream open.
 ///
 /// ```no_run
 /// # async fn example(stream: tokio_rdma::RdmaStream, described: [u8; 16]) -> std::io::Result<()> {
@@ -47,14 +48,17 @@ use crate::qp::{Op, WorkOptions};
 pub struct OneSided {
     end: Weak<StreamEngine>,
     adapter: Adapter,
+    /// The places of reads: without, all that wait would be woken for each message.
+    places: Arc<Semaphore>,
 }
 
 impl RdmaStream {
     /// Returns the means to read memory of the peer beside the bytes of this stream. `None` on the soft provider, where the
     /// bytes of a stream go to the memory of the reader anyway, and if the read limits of the connection permit no reads.
     pub fn one_sided(&self) -> Option<OneSided> {
-        let end = (self.end().reads > 0).then(|| Arc::downgrade(&self.shared.end))?;
-        Some(OneSided { end, adapter: self.adapter().clone() })
+        let reads = self.end().reads;
+        let end = (reads > 0).then(|| Arc::downgrade(&self.shared.end))?;
+        Some(OneSided { end, adapter: self.adapter().clone(), places: Arc::new(Semaphore::new(reads)) })
     }
 }
 
@@ -69,7 +73,8 @@ impl OneSided {
     /// It takes part in the budget of the task, and is woken as a writer of the stream is.
     ///
     /// # Errors
-    /// The error of the stream if that has ended, `NotConnected` if it was dropped, and `InvalidInput` if the request is refused.
+    /// The error of the stream if that has ended, `NotConnected` if it was dropped and has closed, and `InvalidInput` if the request
+    /// is refused.
     /// If the peer does not permit the read, the stream ends at both ends.
     ///
     /// # Cancel safety
@@ -77,12 +82,17 @@ impl OneSided {
     /// the peer must still be there.
     pub async fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> io::Result<B> {
         let end = self.end.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        // It is never closed.
+        let _place = self.places.acquire().await.map_err(io::Error::other)?;
         let mut waiting = Some(buffer);
         let posted = end.wait_for(Side::Writer, |state, _| end.post_read(state, &mut waiting, remote));
         let mut op = match posted.await {
             Posted::Read(op) => op,
             Posted::Refused(refused) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, refused.kind));
+                let ended = end.connection.ended().map(|reason| StreamBroken::Connection(reason).into());
+                return Err(
+                    ended.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, refused.kind))
+                );
             }
             Posted::Ended(error) => return Err(error),
         };
