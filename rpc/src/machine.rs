@@ -1,6 +1,7 @@
 //! The state of a connection: its calls, windows, and the bytes to be written. It does no input or output.
 
 mod after;
+mod chunk;
 mod ids;
 mod loans;
 mod output;
@@ -20,6 +21,7 @@ use crate::wire::{
     take_trailers,
 };
 use after::After;
+use chunk::{Chunk, Content};
 use ids::IdHasher;
 use loans::Loans;
 pub(crate) use loans::{Borrowed, Checked, LONGEST as LONGEST_LOAN, Lender, MOST as MOST_LOANS, Need};
@@ -37,21 +39,6 @@ const MOST_OPENING: usize = 256;
 const ENDING: usize = 1_000;
 /// The bytes to be written from which on bodies and new calls wait, and a server reads no more.
 const MOST_OUTPUT: usize = 512 << 10;
-
-/// A part of a body.
-#[derive(Debug)]
-struct Chunk {
-    content: Content,
-    cost: u32,
-}
-
-#[derive(Debug)]
-enum Content {
-    /// Bytes that have arrived.
-    Bytes(Bytes),
-    /// A loan of this number, which is being read.
-    Lent(u32),
-}
 
 /// A call, from its first frame on until nobody of this end is interested in it.
 #[derive(Debug)]
@@ -82,16 +69,6 @@ struct Call {
     is_blocked: bool,
     /// The task that answers, at the server.
     task: Option<AbortHandle>,
-}
-
-impl Chunk {
-    /// Returns the bytes, if they have arrived.
-    fn into_bytes(self) -> Option<Bytes> {
-        match self.content {
-            Content::Bytes(bytes) => Some(bytes),
-            Content::Lent(_) => None,
-        }
-    }
 }
 
 /// What a client has of an answer.
