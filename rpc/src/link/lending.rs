@@ -169,12 +169,15 @@ impl Link {
                             Ok(region) => {
                                 let places = Places { region, is_lent: [false; PLACES] };
                                 let places: Box<dyn Lender> = Box::new(places);
-                                // That of a connection that has ended is dropped.
-                                self.with(|state| match state.lost {
-                                    None => Ok(state.machine.lend_from(places)),
-                                    Some(_) => Err(places),
-                                })
-                                .unwrap_or_else(drop);
+                                // A connection that has ended keeps none.
+                                let unused = self.with(|state| {
+                                    if state.lost.is_some() {
+                                        return Some(places);
+                                    }
+                                    state.machine.lend_from(places);
+                                    None
+                                });
+                                drop(unused);
                             }
                             // Bodies go in frames, at least until the next check.
                             Err(error) => {
