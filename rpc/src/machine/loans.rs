@@ -444,6 +444,11 @@ mod tests {
                 if is_lost && number == count {
                     // The device ends the reads that are under way.
                     ends.machines[1].fail();
+                    ends.read();
+                    for (id, (_, seen)) in (1..).zip(&ends.came).filter(|(_, (_, seen))| *seen != Seen::Stopped) {
+                        let read = ends.machines[1].read(id, &mut cx());
+                        prop_assert!(!matches!(read, Ok(None)), "call {} waits, behind {:?}", id, seen);
+                    }
                     while !ends.borrowed.is_empty() {
                         ends.borrow(0, false);
                     }
@@ -519,6 +524,10 @@ mod tests {
         assert!(!wants_memory(&mut ends.machines[0]));
         ends.post(SHORTEST);
         assert!(wants_memory(&mut ends.machines[0]), "a long body");
+        ends.post(SHORTEST);
+        let shelf = Box::new(ends.shelf.clone());
+        ends.machines[0].lend_from(shelf);
+        assert!(ends.machines[0].loans_need(&cx()).is_none(), "it is there");
         ends.exchange();
         assert_eq!(ends.came[2].0.len(), SHORTEST, "it came in frames");
     }
