@@ -97,7 +97,11 @@ enum Unread {
 
 impl From<RegisterError> for Unread {
     fn from(error: RegisterError) -> Self {
-        Self::Memory(error)
+        match error {
+            // It takes the connection along.
+            RegisterError::DeviceRemoved => Self::Stream(io::ErrorKind::NotConnected.into()),
+            error => Self::Memory(error),
+        }
     }
 }
 
@@ -191,12 +195,12 @@ impl Link {
                 () = check => {
                     is_refused = false;
                     match self.with(|state| state.machine.check_loans()) {
-                    Checked::InUse => next_check = Some(Instant::now() + CHECKED),
-                    Checked::Idle(memory) => {
-                        drop((memory, lending.take_buffers()));
-                        next_check = None;
-                    }
-                    Checked::Overdue => return self.fail(Error::Protocol("it keeps memory that it was lent")),
+                        Checked::InUse => next_check = Some(Instant::now() + CHECKED),
+                        Checked::Idle(memory) => {
+                            drop((memory, lending.take_buffers()));
+                            next_check = None;
+                        }
+                        Checked::Overdue => return self.fail(Error::Protocol("it keeps memory that it was lent")),
                     }
                 }
             }
