@@ -292,6 +292,15 @@ impl Adapter {
         only_soft!(self, adapter => adapter.has_listed(ip), false)
     }
 
+    /// Returns a random number that a peer cannot guess; `None` if the system has none.
+    pub(crate) fn random(&self) -> Option<u128> {
+        let of_system = || {
+            let mut bytes = [0; size_of::<u128>()];
+            getrandom::fill(&mut bytes).ok().map(|()| u128::from_ne_bytes(bytes))
+        };
+        only_soft!(self, adapter => adapter.random(), of_system())
+    }
+
     /// Returns whether the number of the adapter means the same adapter in the network namespace of the calling thread.
     pub(crate) fn is_of_this_thread(&self) -> bool {
         only_soft!(self, adapter => adapter.is_of_this_thread(), true)

@@ -187,7 +187,7 @@ pub use cm::{
     AcceptParams, Acceptor, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connection, Connector,
     Listener, Provider, ProviderKind, Reply, Request, Requests,
 };
-pub use io::{RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
+pub use io::{RdmaConnector, RdmaListener, RdmaStream, SessionConfig, StreamConfig};
 pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};
 pub use qp::{
     Completion, CompletionQueue, CompletionQueueConfig, NotifyKind, Op, QueuePair, QueuePairConfig,

@@ -130,6 +130,7 @@ pub(crate) struct AcceptorParts<A, F> {
     pub(crate) later: BoxStream<'static, (A, Listener)>,
     pub(crate) config: AcceptorConfig,
     pub(crate) metrics: AcceptMetrics,
+    /// Answers a request. A connection that belongs to something else that was accepted before is not returned.
     pub(crate) answer: F,
 }
 
@@ -139,7 +140,7 @@ impl<T: Send + 'static> Acceptor<T> {
     where
         A: Clone + Send + Sync + 'static,
         F: Fn(A, Request) -> H + Send + Sync + 'static,
-        H: Future<Output = Result<T, E>> + Send + 'static,
+        H: Future<Output = Result<Option<T>, E>> + Send + 'static,
         E: Into<io::Error> + Send + 'static,
     {
         let AcceptorParts { listeners, later, config, metrics, answer } = parts;
@@ -423,7 +424,7 @@ where
     A: Clone + Send + Sync + 'static,
     T: Send + 'static,
     F: Fn(A, Request) -> H + Send + Sync + 'static,
-    H: Future<Output = Result<T, E>> + Send + 'static,
+    H: Future<Output = Result<Option<T>, E>> + Send + 'static,
     E: Into<io::Error> + Send + 'static,
 {
     /// Adds a listener whose requests are taken, too.
@@ -591,17 +592,18 @@ pub(crate) async fn wait_until(time: Option<Instant>) {
 async fn answer<A, T, F, H, E>(answers: Arc<Answers<T, F>>, with: A, request: Request, place: Place)
 where
     F: Fn(A, Request) -> H,
-    H: Future<Output = Result<T, E>>,
+    H: Future<Output = Result<Option<T>, E>>,
     E: Into<io::Error>,
 {
     let (peer, id, metrics) = (request.peer_addr(), request.id(), answers.metrics);
     let _half_open = metrics.half_open();
     let answer = tokio::time::timeout(answers.config.handshake_timeout, (answers.answer)(with, request));
     let outcome = match answer.await {
-        Ok(Ok(connection)) => {
+        Ok(Ok(Some(connection))) => {
             answers.ready.push(connection, place);
             "accepted"
         }
+        Ok(Ok(None)) => "resumed",
         Ok(Err(error)) => {
             let error = error.into();
             debug!(%peer, connection = %id, %error, "peer not accepted");

@@ -123,6 +123,11 @@ impl Adapter {
         self.provider.has_listed(ip)
     }
 
+    /// Returns a random number that a peer cannot guess; `None` if the system has none.
+    pub(crate) fn random(&self) -> Option<u128> {
+        self.provider.random()
+    }
+
     /// Returns whether the id of the adapter means the same adapter to the calling thread, which may be in another network
     /// namespace.
     pub(crate) fn is_of_this_thread(&self) -> bool {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use futures::stream::{self, Fuse};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
@@ -183,7 +183,7 @@ impl Listener {
             later: none_later(),
             config,
             metrics: AcceptMetrics::new("acceptor"),
-            answer: move |(), request| answer(request),
+            answer: move |(), request| answer(request).map(|outcome| outcome.map(Some)),
         })
     }
 

@@ -163,6 +163,20 @@ pub enum StreamBroken {
     /// A request could not be posted.
     #[error("a request could not be posted: {0}")]
     Post(PostErrorKind),
+    /// The stream has a session, and found no other connection in time.
+    #[error("no other connection within {after:?}: {}", ended(reason))]
+    NoPath {
+        /// The time without a connection.
+        after: Duration,
+        /// The end of the last connection.
+        reason: DisconnectReason,
+    },
+    /// The stream has a session, and the peer does not: its program has ended, or has given the session up.
+    #[error("the peer does not have the session any more: {}", ended(reason))]
+    SessionUnknown {
+        /// The end of the last connection.
+        reason: DisconnectReason,
+    },
 }
 
 /// Formats the text of [`StreamBroken::Connection`].
@@ -192,7 +206,10 @@ status_tables! {
     }
     StreamBroken {
         Self::Connection(DisconnectReason::Lost { reason: Reason::PathTimeout, .. }) => Status::IO_TIMEOUT,
-        Self::Connection(DisconnectReason::Peer | DisconnectReason::Lost { .. }) | Self::Post(_) =>
+        Self::NoPath { .. } => Status::IO_TIMEOUT,
+        Self::Connection(DisconnectReason::Peer | DisconnectReason::Lost { .. })
+        | Self::Post(_)
+        | Self::SessionUnknown { .. } =>
             Status::CONNECTION_DISCONNECTED,
         Self::Connection(DisconnectReason::DeviceRemoved) => Status::DEVICE_REMOVED,
         Self::Connection(_) => Status::CONNECTION_INVALID,

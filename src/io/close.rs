@@ -16,16 +16,15 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::engine::StreamEngine;
-use crate::cm::Adapter;
+use super::end::{End, WeakEnd};
 use crate::sync::{Mutex, deadline};
 
 /// The most that a `shutdown` waits for, however slow the progress: a byte at a time would keep it for ever. A disconnect has
@@ -37,8 +36,7 @@ const UNCLAIMED: Duration = Duration::from_secs(1);
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
-    pub(super) end: Arc<StreamEngine>,
-    pub(super) adapter: Adapter,
+    pub(super) end: End,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
     /// The task that ends when `shutdown` has waited for long enough. A timer in its place would panic if it were polled after
@@ -49,9 +47,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(adapter: Adapter, end: StreamEngine) -> Arc<Self> {
+    pub(super) fn new(end: End) -> Arc<Self> {
         let (ending, limit, aborts) = (Mutex::new(None), Mutex::new(None), AtomicBool::new(false));
-        Arc::new(Self { end: Arc::new(end), adapter, ending, limit, aborts })
+        Arc::new(Self { end, ending, limit, aborts })
     }
 
     /// Sets whether dropping the stream aborts the connection.
@@ -65,14 +63,14 @@ impl Shared {
 
     /// Closes the write direction, and has a task send that end to the peer if it could not be sent at once.
     pub(super) fn shutdown(&self) {
-        if let (false, Some(runtime)) = (self.end.shutdown(), &self.end.runtime) {
+        if let (false, Some(runtime)) = (self.end.shutdown(), &self.end.engine().runtime) {
             let end = self.end.clone();
             let ending = runtime.spawn(async move {
                 // The read half returns the reason if it fails.
                 tokio::select! {
                     biased;
                     _ = poll_fn(|cx| end.poll_settled(cx)) => {}
-                    _ = end.connection.disconnected() => {}
+                    () = end.ended() => {}
                 }
             });
             *self.ending.lock() = Some(ending);
@@ -111,8 +109,9 @@ impl Shared {
 
     /// Spawns the task that limits a `shutdown`. `None` without a runtime.
     fn spawn_limit(&self) -> Option<JoinHandle<Instant>> {
-        let waits = no_progress(Arc::downgrade(&self.end), self.end.config.close_timeout);
-        self.end.runtime.as_ref().map(|runtime| runtime.spawn(waits))
+        let engine = self.end.engine();
+        let waits = no_progress(self.end.downgrade(), engine.config.close_timeout);
+        engine.runtime.as_ref().map(|runtime| runtime.spawn(waits))
     }
 }
 
@@ -127,14 +126,15 @@ impl Drop for Shared {
         }
         self.end.disconnect();
         // Without a runtime it ends here and now, with the queue pair.
-        if let Some(runtime) = &self.end.runtime {
-            runtime.spawn(close(self.end.clone(), ending, self.end.config.close_timeout));
+        let engine = self.end.engine();
+        if let Some(runtime) = &engine.runtime {
+            runtime.spawn(close(self.end.clone(), ending, engine.config.close_timeout));
         }
     }
 }
 
 /// Resolves with the time when the connection has made no progress for `limit`, or after [`MOST`].
-async fn no_progress(end: Weak<StreamEngine>, limit: Duration) -> Instant {
+async fn no_progress(end: WeakEnd, limit: Duration) -> Instant {
     let last = deadline(limit.max(MOST));
     let progress = || end.upgrade().and_then(|end| end.progress());
     let mut before = progress();
@@ -150,7 +150,7 @@ async fn no_progress(end: Weak<StreamEngine>, limit: Duration) -> Instant {
 }
 
 /// Waits until the written data has been delivered, for at most `limit`, and disconnects.
-async fn close(end: Arc<StreamEngine>, ending: Option<JoinHandle<()>>, limit: Duration) {
+async fn close(end: End, ending: Option<JoinHandle<()>>, limit: Duration) {
     if let Some(ending) = ending {
         // Its waker would displace the one of this task.
         ending.abort();
@@ -159,5 +159,5 @@ async fn close(end: Arc<StreamEngine>, ending: Option<JoinHandle<()>>, limit: Du
     let settled = poll_fn(|cx| end.poll_settled(cx));
     // The stream has been dropped, so no error can be returned.
     let _ = tokio::time::timeout(limit, settled).await;
-    let _ = end.connection.disconnect().await;
+    end.finish().await;
 }

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::session::SessionConfig;
 use crate::cm::{AcceptParams, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connector, ProviderKind};
 use crate::error::{BindError, StreamError};
 use crate::types::ReadLimits;
@@ -50,6 +51,7 @@ pub struct StreamConfig {
     pub(super) close_timeout: Duration,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) options: ConnectionOptions,
+    pub(super) session: Option<SessionConfig>,
 }
 
 impl Default for StreamConfig {
@@ -67,6 +69,7 @@ impl Default for StreamConfig {
             close_timeout: Duration::from_secs(30),
             connect_timeout: Some(CONNECT_TIMEOUT),
             options: ConnectionOptions::default(),
+            session: None,
         }
     }
 }
@@ -147,6 +150,14 @@ impl StreamConfig {
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// Gives streams a session: when its connection is lost, a stream goes on over another one, without a byte lost or twice. Both ends
+    /// have to want it; [`RdmaStream::session`](super::RdmaStream::session) tells whether they do. Default: none.
+    #[must_use]
+    pub fn session(mut self, session: SessionConfig) -> Self {
+        self.session = Some(session);
         self
     }
 

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 
 use futures::TryFutureExt;
+use futures::future::Either;
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
@@ -15,10 +16,12 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::config::StreamConfig;
+use super::engine::StreamEngine;
 use super::race::{HEAD_START, in_turns, race};
-use super::stream::{RdmaStream, within};
+use super::session::{Route, Session};
+use super::stream::{RdmaStream, connect_engine, within};
 use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
-use crate::error::{OpenError, StreamError};
+use crate::error::{OpenError, ProtocolError, StreamError};
 use crate::provider::runtime;
 use crate::sync::Mutex;
 use crate::types::AdapterId;
@@ -211,12 +214,61 @@ impl RdmaConnector {
         &self,
         address: A,
     ) -> impl Future<Output = Result<RdmaStream, StreamError>> + use<A> {
+        if self.config.session.is_some() {
+            // In a box: it is rare, and a future has the place of its largest state.
+            return Either::Left(Box::pin(self.clone().connect_session(address)));
+        }
         // The limit of all attempts is that of the connector.
         let config = self.config.connect_timeout(None);
         let connect = move |adapter: Adapter, peer| async move {
             RdmaStream::connect_on(&adapter, peer, &config).await
         };
-        self.connect_with(address, connect)
+        Either::Right(self.connect_with(address, connect))
+    }
+
+    /// Connects a stream that has a session if the peer agrees.
+    pub(super) async fn connect_session<A: ToSocketAddrs>(
+        self,
+        address: A,
+    ) -> Result<RdmaStream, StreamError> {
+        runtime::current()?;
+        let limit = self.config.connect_timeout;
+        let resolved =
+            async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
+        let addresses = in_turns(within(None, limit, pin!(resolved)).await?);
+        let engine = self.connect_engine(&addresses).await?;
+        if !engine.has_session() {
+            return Ok(RdmaStream::plain(engine));
+        }
+        let (peer, config) = (engine.connection.peer_addr(), self.config);
+        let opened = async {
+            let opened = Session::open(engine, &config, Route::new(self, addresses)).await;
+            // A peer that agrees to a session and then does not open it violates the protocol.
+            opened.map_err(|_| StreamError::Protocol { peer, error: ProtocolError::Foreign })
+        };
+        within(Some(peer), limit, pin!(opened)).await.map(RdmaStream::of_session)
+    }
+
+    /// Connects to the first of these addresses that answers, over the adapters of each provider that have a route to it.
+    pub(super) async fn connect_engine(&self, addresses: &[SocketAddr]) -> Result<StreamEngine, StreamError> {
+        let (source, limit) = (&self.source, self.config.connect_timeout);
+        let from = self.config.options.source;
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let providers = source.providers();
+        let places: Vec<_> = providers
+            .iter()
+            .flat_map(|provider| addresses.iter().map(move |peer| (provider, *peer)))
+            .collect();
+        let attempt = async |(provider, peer): (&Option<Provider>, SocketAddr)| {
+            let adapter = source.adapter_of(provider.as_ref(), from, peer)?;
+            connect_engine(&adapter, peer, &self.config).await
+        };
+        let expired =
+            |(_, peer): (&_, _)| StreamError::TimedOut { peer: Some(peer), limit: limit.unwrap_or_default() };
+        let outcome = race(&places, HEAD_START, attempt, deadline, expired).await;
+        outcome.map_err(|failed| {
+            one_or_all(failed.into_iter().map(|((_, peer), error)| (peer, error)).collect())
+        })
     }
 
     /// Connects with a protocol of the caller: `attempt` is called for each address, with the adapter that has a route
@@ -287,26 +339,45 @@ impl Source {
     /// Returns the adapter with the source address, or without one the adapter with a route to a peer, of the first provider
     /// that has one.
     fn adapter_for(&self, from: Option<IpAddr>, peer: SocketAddr) -> Result<Adapter, OpenError> {
-        let (only, adapters) = match self {
-            Self::Adapter(adapter) => return Ok(adapter.clone()),
-            Self::Providers(only, adapters) => (only, adapters),
-        };
-        let runtime = runtime::current()?;
         // Listed at each call: a device may have been added since the last.
-        let providers = only.as_ref().map_or_else(Provider::all, |only| vec![only.clone()]);
         let mut last = OpenError::Unsupported("no provider can be used here");
-        for provider in providers {
-            let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)));
-            let Ok(local) = local.map_err(|error| last = error) else { continue };
-            if let Some(adapter) = adapters.lock().at(&runtime, &provider, local.ip()) {
-                return Ok(adapter);
-            }
-            match provider.resolve_local(local) {
-                Ok(id) => return adapters.lock().open_once(&runtime, &provider, id),
+        for provider in self.providers() {
+            match self.adapter_of(provider.as_ref(), from, peer) {
+                Ok(adapter) => return Ok(adapter),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Returns the providers that there are now, devices first. `None` is that of the only adapter.
+    fn providers(&self) -> Vec<Option<Provider>> {
+        match self {
+            Self::Adapter(_) => vec![None],
+            Self::Providers(Some(only), _) => vec![Some(only.clone())],
+            Self::Providers(None, _) => Provider::all().into_iter().map(Some).collect(),
+        }
+    }
+
+    /// Returns the adapter of a provider with the source address, or without one that with a route to a peer.
+    fn adapter_of(
+        &self,
+        provider: Option<&Provider>,
+        from: Option<IpAddr>,
+        peer: SocketAddr,
+    ) -> Result<Adapter, OpenError> {
+        let (adapters, provider) = match (self, provider) {
+            (Self::Adapter(adapter), _) => return Ok(adapter.clone()),
+            (Self::Providers(_, adapters), Some(provider)) => (adapters, provider),
+            (_, None) => return Err(OpenError::Unsupported("no provider can be used here")),
+        };
+        let runtime = runtime::current()?;
+        let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)))?;
+        if let Some(adapter) = adapters.lock().at(&runtime, provider, local.ip()) {
+            return Ok(adapter);
+        }
+        let id = provider.resolve_local(local)?;
+        adapters.lock().open_once(&runtime, provider, id)
     }
 }
 

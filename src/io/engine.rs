@@ -2,25 +2,27 @@
 
 mod one_sided;
 mod post;
+mod session;
 mod transfer;
+mod wakers;
 
 pub use one_sided::OneSided;
+pub(super) use session::{Loss, Moved};
+pub(super) use wakers::Side;
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use futures::task::AtomicWaker;
 use tokio::runtime::Handle;
-use tokio::sync::futures::Notified;
 use tokio::task::coop;
 
 use super::config::StreamConfig;
 use super::resources::{Incoming, Memory, Queues, StreamResources};
-use crate::cm::Connection;
+use crate::cm::{Adapter, Connection};
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::inflight::{StreamNews, StreamSend, StreamSink, WORD, WakeList};
 use crate::metrics::Traffic;
@@ -30,6 +32,8 @@ use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard, Spin};
 use crate::types::{DisconnectReason, OpKind};
+use session::Standing;
+use wakers::{Cause, Wakers};
 
 /// The number of completions that are polled at once.
 const RESULTS: usize = 64;
@@ -49,6 +53,7 @@ const KIND: u64 = (1 << KIND_BITS) - 1;
 /// One end of a stream. The fields are dropped in this order: the connection ends before its memory does.
 pub(super) struct StreamEngine {
     pub(super) connection: Connection,
+    pub(super) adapter: Adapter,
     queue_pair: QueuePair,
     queues: Queues,
     memory: Option<Memory>,
@@ -80,7 +85,7 @@ struct Inner {
 impl StreamSink for Inner {
     fn take(&self, word: [u8; WORD], readable: usize, unprocessed: &AtomicUsize) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
-        let State { machine, ended, .. } = &mut *state;
+        let State { machine, ended, standing, .. } = &mut *state;
         // A message that violates the protocol changes nothing. It goes the way of the others, whose consequences take
         // locks of the provider.
         let applied = match Message::from_bytes(word, machine.peer_is_big_endian()) {
@@ -89,6 +94,9 @@ impl StreamSink for Inner {
             }
             _ => false,
         };
+        if applied {
+            standing.hear();
+        }
         unprocessed.fetch_add(usize::from(applied), Ordering::Relaxed);
         applied
     }
@@ -112,6 +120,7 @@ impl Drop for StreamEngine {
 
 struct State {
     machine: Machine,
+    standing: Standing,
     /// A scratch list for completions, empty between calls.
     results: Vec<WorkCompletion>,
     /// The next slots for outgoing messages and entries.
@@ -192,6 +201,7 @@ impl StreamEngine {
     /// Creates the end of an established connection whose peer has sent the hello `peer`. `may_send` is whether this end
     /// may be the first to send.
     pub(super) fn new(
+        adapter: &Adapter,
         prepared: StreamResources,
         connection: Connection,
         peer: Hello,
@@ -201,6 +211,7 @@ impl StreamEngine {
             prepared;
         let state = State {
             machine: Machine::new(settings, peer, may_send),
+            standing: Standing::Plain,
             results: Vec::new(),
             messages: 0,
             entries: 0,
@@ -225,6 +236,7 @@ impl StreamEngine {
         }
         let end = Self {
             connection,
+            adapter: adapter.clone(),
             queue_pair,
             queues,
             memory,
@@ -255,6 +267,7 @@ impl StreamEngine {
 
     /// Resolves when this end may send, or when the connection has ended.
     pub(super) fn poll_may_send(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // Of a connection that has just been made.
         self.poll_for(cx, Side::Reader, |state, _| {
             if self.has_unread(state) {
                 // Their message is on its way.
@@ -262,6 +275,7 @@ impl StreamEngine {
             }
             (state.machine.may_send() || state.ended.is_some()).then_some(())
         })
+        .map(drop)
     }
 
     /// Lets this end send although the peer has sent nothing.
@@ -278,17 +292,17 @@ impl StreamEngine {
         cx: &mut Context<'_>,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
-    ) -> Poll<T> {
+    ) -> Poll<Result<T, Moved>> {
         let budget = ready!(coop::poll_proceed(cx));
         // The value is often available without polling the queues, or with the message that has woken the task. A read
         // over soft finds none if nothing has come since the last one.
         let Queues { incoming, .. } = &self.queues;
         if side == Side::Writer || !self.frames || incoming.has_bytes() || !incoming.is_empty() {
             let mut state = self.lock();
-            let mut done = attempt(&mut state, false);
+            let mut done = state.here(|state| attempt(state, false));
             if done.is_none() && !self.queues.incoming.is_empty() {
                 self.collect(&mut state, side);
-                done = attempt(&mut state, false);
+                done = state.here(|state| attempt(state, false));
             }
             if let Some(done) = done {
                 state.spins[side as usize].stop();
@@ -308,7 +322,7 @@ impl StreamEngine {
         cx: &mut Context<'_>,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
-    ) -> Poll<T> {
+    ) -> Poll<Result<T, Moved>> {
         self.queues.incoming.progress();
         let mut state = self.lock();
         if self.frames && state.spins[side as usize].is_spinning() {
@@ -317,11 +331,12 @@ impl StreamEngine {
         }
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
-            if let Some(done) = attempt(&mut state, !more) {
+            if let Some(done) = state.here(|state| attempt(state, !more)) {
                 state.spins[side as usize].stop();
                 return Poll::Ready(done);
             }
-            if !more && !self.arm(&mut state, side) {
+            // The tasks of a stream that waits for its next engine are woken when it has that.
+            if !more && (state.is_left() || !self.arm(&mut state, side)) {
                 let spin = &mut state.spins[side as usize];
                 if !spin.is_started() {
                     spin.start();
@@ -341,7 +356,11 @@ impl StreamEngine {
     }
 
     /// Waits like [`poll_for`](Self::poll_for), for any number of tasks.
-    async fn wait_for<T>(&self, side: Side, mut attempt: impl FnMut(&mut State, bool) -> Option<T>) -> T {
+    async fn wait_for<T>(
+        &self,
+        side: Side,
+        mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
+    ) -> Result<T, Moved> {
         let waits = self.inner.wakers.waits(side);
         let mut woken = pin!(waits.next());
         poll_fn(|cx| {
@@ -522,15 +541,18 @@ impl StreamEngine {
             // The Writes of a message come before it.
             return Err(ProtocolError::Overrun("bytes"));
         }
+        state.standing.hear();
         match state.machine.apply(message)? {
             Event::Changed => Ok(()),
             Event::Targets => self.take_target(state),
+            Event::Read(bytes) => state.standing.acknowledge(bytes),
         }
     }
 
     /// Posts the control messages that are due, and what else has to be sent for the end of the stream.
     fn advance(&self, state: &mut State) {
         self.queues.incoming.processed();
+        self.advance_session(state);
         loop {
             while state.ended.is_none()
                 && let Some(control) = state.machine.control()
@@ -581,203 +603,6 @@ impl StreamEngine {
         if state.ended.is_none() {
             state.ended = Some(broken);
             state.has_unreported_end = true;
-        }
-    }
-}
-
-/// One of the two directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Reader,
-    Writer,
-}
-
-impl Side {
-    const BOTH: [Self; 2] = [Self::Reader, Self::Writer];
-
-    const fn bit(self) -> u8 {
-        1 << self as u8
-    }
-}
-
-/// The wakers of the two directions. Completion queues wake them, perhaps while the state of the stream is locked, even by
-/// the thread that has locked it, and a waker is foreign code. So the holder of the lock defers them, and wakes them when
-/// it has unlocked.
-#[derive(Debug, Default)]
-struct Wakers {
-    deferred: AtomicBool,
-    /// The sides whose tasks are to be woken, as bits.
-    pending: AtomicU8,
-    /// The reader waits for completions of its own requests, too.
-    eager: AtomicBool,
-    tasks: [Tasks; 2],
-}
-
-/// The tasks that wait in one direction: the one that polls, and those that wait by a shared reference.
-#[derive(Debug, Default)]
-struct Tasks {
-    poller: AtomicWaker,
-    /// The number of other tasks that wait: nearly always none.
-    others: AtomicUsize,
-    notify: tokio::sync::Notify,
-}
-
-impl Tasks {
-    fn wake(&self) {
-        self.poller.wake();
-        if self.others.load(Ordering::SeqCst) > 0 {
-            self.notify.notify_waiters();
-        }
-    }
-}
-
-/// A task that waits by a shared reference.
-struct Waits<'a>(&'a Tasks);
-
-impl Waits<'_> {
-    /// Resolves when the task is woken after this call.
-    fn next(&self) -> Notified<'_> {
-        self.0.notify.notified()
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.others.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Wakers {
-    /// Sets the waker of the task that waits in this direction. It must not be called while the state is
-    /// locked.
-    fn register(&self, side: Side, waker: &Waker) {
-        self.tasks(side).poller.register(waker);
-    }
-
-    /// Counts a task that waits in this direction without [`register`](Self::register), until the result is dropped.
-    fn waits(&self, side: Side) -> Waits<'_> {
-        let tasks = self.tasks(side);
-        tasks.others.fetch_add(1, Ordering::SeqCst);
-        Waits(tasks)
-    }
-
-    fn tasks(&self, side: Side) -> &Tasks {
-        &self.tasks[side as usize]
-    }
-
-    /// Sets whether completions of this end's own requests wake the reader.
-    fn set_eager(&self, eager: bool) {
-        self.eager.store(eager, Ordering::Relaxed);
-    }
-
-    /// Defers all wakes until [`release`](Self::release), because the state has been locked.
-    fn defer(&self) {
-        self.deferred.store(true, Ordering::SeqCst);
-    }
-
-    /// Ends the deferral, because the state is about to be unlocked. Call [`wake`](Self::wake) once it is.
-    fn release(&self) {
-        self.deferred.store(false, Ordering::SeqCst);
-    }
-
-    fn wake_sides(&self, sides: u8) {
-        // Either this sees that the state is not locked, or the holder of the lock sees this.
-        self.pending.fetch_or(sides, Ordering::SeqCst);
-        if !self.deferred.load(Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    /// Collects the wakers of both sides, for a provider that must not run them now. While the state is locked, perhaps
-    /// by this thread, they stay, and the result makes the holder of the lock wake them.
-    #[cfg(feature = "soft")]
-    fn collect(self: &Arc<Self>, wakes: &mut WakeList) {
-        let is_locked = self.deferred.load(Ordering::SeqCst);
-        if !is_locked {
-            wakes.extend(self.tasks.iter().filter_map(|tasks| tasks.poller.take()));
-        }
-        if is_locked || self.tasks.iter().any(|tasks| tasks.others.load(Ordering::SeqCst) > 0) {
-            wakes.extend([self.waker(Cause::Receive)]);
-        }
-    }
-
-    /// Wakes the tasks of the sides that are pending.
-    fn wake(&self) {
-        if self.pending.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let pending = self.pending.swap(0, Ordering::SeqCst);
-        for side in Side::BOTH {
-            if pending & side.bit() != 0 {
-                self.tasks(side).wake();
-            }
-        }
-    }
-
-    /// Returns the waker of a completion queue or of the provider.
-    fn waker(self: &Arc<Self>, of: Cause) -> Waker {
-        Arc::new(QueueWaker { wakers: self.clone(), of }).into()
-    }
-}
-
-/// The reason for a wake.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// A message of the peer, which may concern both directions.
-    Receive,
-    /// A completion of a request, which mostly concerns the writer.
-    Completion,
-    /// Data that the provider reads by itself for the reader.
-    Reading,
-}
-
-/// The waker of a completion queue, or of the provider.
-struct QueueWaker {
-    wakers: Arc<Wakers>,
-    of: Cause,
-}
-
-impl Wake for QueueWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let is_eager = self.wakers.eager.load(Ordering::Relaxed);
-        self.wakers.wake_sides(match self.of {
-            Cause::Reading => Side::Reader.bit(),
-            Cause::Completion if !is_eager => Side::Writer.bit(),
-            Cause::Completion | Cause::Receive => Side::Reader.bit() | Side::Writer.bit(),
-        });
-    }
-}
-
-#[cfg(all(test, feature = "soft"))]
-mod tests {
-    use super::*;
-
-    struct Flag(AtomicBool);
-
-    impl Wake for Flag {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-
-    // A waker of the program may use the stream, which may be locked by the thread that collects it.
-    #[test]
-    fn no_waker_runs_under_the_lock() {
-        for is_locked in [false, true] {
-            let (wakers, flag) = (Arc::<Wakers>::default(), Arc::new(Flag(AtomicBool::new(false))));
-            wakers.register(Side::Reader, &flag.clone().into());
-            wakers.deferred.store(is_locked, Ordering::SeqCst);
-            let mut wakes = WakeList::default();
-            wakers.collect(&mut wakes);
-            wakes.wake_all();
-            assert_eq!(flag.0.load(Ordering::SeqCst), !is_locked);
-            wakers.release();
-            wakers.wake();
-            assert!(flag.0.load(Ordering::SeqCst), "the holder of the lock wakes it");
         }
     }
 }

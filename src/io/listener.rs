@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::ready;
@@ -15,7 +16,8 @@ use tracing::warn;
 use super::addresses::{Wanted, follow_addresses, has_device, list_places, open_listener, unspecified};
 use super::config::StreamConfig;
 use super::connector::one_or_all;
-use super::stream::RdmaStream;
+use super::session::{LostSessions, Session};
+use super::stream::{RdmaStream, accept_engine};
 use crate::cm::{Acceptor, AcceptorParts, Adapter, AdapterInfo, Listener, Provider, Request, none_later};
 use crate::error::{BindError, OpenError, StreamError};
 use crate::metrics::AcceptMetrics;
@@ -133,9 +135,18 @@ impl RdmaListener {
     /// Accepts from these listeners, which all have the same port.
     fn new(bound: Bound, config: StreamConfig) -> Result<Self, StreamError> {
         let Bound { local, listeners, later } = bound.check(move |info| config.on(info).map(drop))?;
-        let answer = move |adapter: Adapter, request: Request| async move {
-            let adapter = request.adapter().unwrap_or(adapter);
-            RdmaStream::accept_on(&adapter, request, &config).await
+        let lost = Arc::<LostSessions>::default();
+        let answer = move |adapter: Adapter, request: Request| {
+            let lost = lost.clone();
+            async move {
+                let adapter = request.adapter().unwrap_or(adapter);
+                let engine = accept_engine(&adapter, request, &config).await?;
+                if !engine.has_session() {
+                    return Ok(Some(RdmaStream::plain(engine)));
+                }
+                let session = Session::accept(engine, &config, &lost).await?;
+                io::Result::Ok(session.map(RdmaStream::of_session))
+            }
         };
         let acceptor = Acceptor::new(AcceptorParts {
             listeners,

@@ -16,12 +16,14 @@ mod axum;
 mod close;
 mod config;
 mod connector;
+mod end;
 mod engine;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod listener;
 mod race;
 mod resources;
+mod session;
 mod split;
 mod stream;
 #[cfg(feature = "rustls")]
@@ -37,6 +39,7 @@ pub use engine::OneSided;
 #[cfg(feature = "hyper")]
 pub use hyper::HttpConnector;
 pub use listener::RdmaListener;
+pub use session::{PathChanges, SessionConfig, SessionPath};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::{ConnectionInfo, RdmaStream};
 #[cfg(feature = "rustls")]

@@ -26,34 +26,34 @@ pub(super) fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<S
     turns.flat_map(|turn| [one.get(turn), other.get(turn)]).flatten().copied().collect()
 }
 
-/// Returns the value of the first attempt that succeeds. An attempt starts when the head start of the previous one has
+/// Returns the value of the first attempt that succeeds, of those at each address or other place. An attempt starts when the head start of the previous one has
 /// passed, or when any attempt has failed.
 ///
 /// # Errors
-/// If all attempts have failed, or the deadline has passed: the address and the error of each that has begun, in the
-/// order of the addresses. `expired` is the error of one that was still in progress.
+/// If all attempts have failed, or the deadline has passed: the place and the error of each that has begun, in the
+/// order of the places. `expired` is the error of one that was still in progress.
 ///
 /// # Cancel safety
 /// Dropping the future drops the attempts in progress. So does the first success.
-pub(super) async fn race<T, E, F>(
-    addresses: &[SocketAddr],
+pub(super) async fn race<P: Clone, T, E, F>(
+    places: &[P],
     head_start: Duration,
-    mut attempt: impl FnMut(SocketAddr) -> F,
+    mut attempt: impl FnMut(P) -> F,
     deadline: Option<Instant>,
-    expired: impl Fn(SocketAddr) -> E,
-) -> Result<T, Vec<(SocketAddr, E)>>
+    expired: impl Fn(P) -> E,
+) -> Result<T, Vec<(P, E)>>
 where
     F: Future<Output = Result<T, E>>,
 {
-    let mut waiting = addresses.iter().copied().enumerate();
+    let mut waiting = places.iter().cloned().enumerate();
     let mut running = FuturesUnordered::new();
     // Those of the attempts that have begun.
     let mut errors: Vec<Option<E>> = Vec::new();
     loop {
         // After the last attempt there is no next one to start.
-        let next = waiting.next().map(|(place, address)| {
-            let attempt = attempt(address);
-            running.push(async move { (place, attempt.await) });
+        let next = waiting.next().map(|(number, place)| {
+            let attempt = attempt(place);
+            running.push(async move { (number, attempt.await) });
             errors.push(None);
         });
         let turn = next.and_then(|()| Instant::now().checked_add(head_start));
@@ -61,15 +61,15 @@ where
             biased;
             ended = running.next() => match ended {
                 Some((_, Ok(winner))) => return Ok(winner),
-                Some((place, Err(error))) => errors[place] = Some(error),
+                Some((number, Err(error))) => errors[number] = Some(error),
                 None => break,
             },
             () = wait_until(turn) => {}
             () = wait_until(deadline) => break,
         }
     }
-    let begun = addresses.iter().zip(errors);
-    Err(begun.map(|(address, error)| (*address, error.unwrap_or_else(|| expired(*address)))).collect())
+    let begun = places.iter().cloned().zip(errors);
+    Err(begun.map(|(place, error)| (place.clone(), error.unwrap_or_else(|| expired(place)))).collect())
 }
 
 #[cfg(test)]

@@ -112,6 +112,7 @@ impl StreamResources {
             confirms: frames,
             // Over iWARP on a device the active end has to speak first.
             grants_ring: frames,
+            session: config.session.is_some(),
         };
         let mut memory = None;
         if !frames {

@@ -177,7 +177,7 @@ macro_rules! half {
         impl fmt::Debug for $half {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($half))
-                    .field("connection", self.stream().connection())
+                    .field("connection", &self.stream().connection())
                     .finish_non_exhaustive()
             }
         }

@@ -14,8 +14,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf, Ready};
 
 use super::close::Shared;
 use super::config::StreamConfig;
+use super::connector::RdmaConnector;
+use super::end::End;
 use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
+use super::session::Session;
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, async_read, async_write};
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, ProviderKind, Request};
 use crate::error::StreamError;
@@ -167,39 +170,22 @@ impl RdmaStream {
         peer: SocketAddr,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let connect = pin!(Self::connect_to(adapter, peer, config));
-        within(Some(peer), config.connect_timeout, connect).await
-    }
-
-    async fn connect_to(
-        adapter: &Adapter,
-        peer: SocketAddr,
-        config: &StreamConfig,
-    ) -> Result<Self, StreamError> {
-        let end = StreamResources::new(adapter, config).await?;
-        let mut params = ConnectParams::default().private_data(end.private_data());
-        if !adapter.properties().iwarp {
-            params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
+        if config.session.is_some() {
+            let connector = RdmaConnector::new().adapter(adapter).config(*config);
+            // In a box: it is rare, and a future has the place of its largest state.
+            return Box::pin(connector.connect_session(peer)).await;
         }
-        let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
-        let reply = connector.connect(&end.queue_pair, peer, params).await?;
-        let hello = match Hello::decode(reply.private_data()) {
-            Ok(hello) => hello,
-            Err(error) => {
-                // If this fails, the peer receives the end of the connection instead.
-                let _ = reply.reject(&[]).await;
-                return Err(StreamError::Protocol { peer, error });
-            }
-        };
-        let connection = reply.complete().await?;
-        Ok(Self::new(adapter, StreamEngine::new(end, connection, hello, true)))
+        let connect = pin!(connect_engine(adapter, peer, config));
+        let engine = within(Some(peer), config.connect_timeout, connect).await?;
+        Ok(Self::plain(engine))
     }
 
     /// Accepts a request for a stream.
     ///
     /// A request for anything else is rejected. If
     /// [`AdapterInfo::passive_sends_first`](crate::AdapterInfo::passive_sends_first) is `false`, this waits up to a second
-    /// for the peer's first message.
+    /// for the peer's first message. A session ([`StreamConfig::session`]) is only for the streams of an
+    /// [`RdmaListener`](super::RdmaListener), which also takes its later connections: here the stream ends with its connection.
     ///
     /// # Errors
     /// `Protocol` if the peer does not use the rsocket protocol; `Accept` if accepting fails; `OutOfRange`, `Open`,
@@ -212,40 +198,22 @@ impl RdmaStream {
         request: Request,
         config: &StreamConfig,
     ) -> Result<Self, StreamError> {
-        let hello = match Hello::decode(request.private_data()) {
-            Ok(hello) => hello,
-            Err(error) => {
-                // If the peer has gone, there is nothing to reject.
-                let peer = request.peer_addr();
-                let _ = request.reject(&[]).await;
-                return Err(StreamError::Protocol { peer, error });
-            }
-        };
-        let end = StreamResources::new(adapter, config).await?;
-        let mut params = AcceptParams::default().private_data(end.private_data());
-        let info = adapter.properties();
-        if !info.iwarp {
-            params = params.rnr_retry_count(RETRIES);
-        }
-        let params = config.options.accept(params);
-        let accepted = request.accept(&end.queue_pair, params).await;
-        let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
-        let end = StreamEngine::new(end, connection, hello, info.passive_sends_first);
-        // Without a runtime there is no clock: then this end sends after the peer's first message.
-        if !info.passive_sends_first && end.runtime.is_some() {
-            let may_send = std::future::poll_fn(|cx| end.poll_may_send(cx));
-            if tokio::time::timeout(FIRST_MESSAGE, may_send).await.is_err() {
-                end.allow_sending();
-            }
-        }
-        Ok(Self::new(adapter, end))
+        let mut config = *config;
+        config.session = None;
+        accept_engine(adapter, request, &config).await.map(Self::plain)
     }
 
-    fn new(adapter: &Adapter, end: StreamEngine) -> Self {
-        Self { shared: Shared::new(adapter.clone(), end) }
+    /// Creates the stream of an engine, which ends with its connection.
+    pub(super) fn plain(engine: StreamEngine) -> Self {
+        Self { shared: Shared::new(End::Plain(Arc::new(engine))) }
     }
 
-    pub(super) fn end(&self) -> &StreamEngine {
+    /// Creates the stream of a session.
+    pub(super) fn of_session(session: Arc<Session>) -> Self {
+        Self { shared: Shared::new(End::Session(session)) }
+    }
+
+    pub(super) fn end(&self) -> &End {
         &self.shared.end
     }
 
@@ -266,8 +234,10 @@ impl RdmaStream {
     }
 
     /// Returns the underlying connection, with its read limits, its private data and its end.
-    pub fn connection(&self) -> &Connection {
-        &self.end().connection
+    ///
+    /// With a session it is the present one, or the last one after a loss.
+    pub fn connection(&self) -> Connection {
+        self.end().engine().connection.clone()
     }
 
     /// Returns `true`: written data is always sent at once.
@@ -489,7 +459,7 @@ impl RdmaStream {
 }
 
 /// Reads what has arrived, or fails with `WouldBlock`.
-struct Now<'a>(&'a StreamEngine);
+struct Now<'a>(&'a End);
 
 impl AsyncRead for Now<'_> {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -530,8 +500,10 @@ pub struct ConnectionInfo {
 
 impl RdmaStream {
     /// Returns the adapter of the stream.
-    pub fn adapter(&self) -> &Adapter {
-        &self.shared.adapter
+    ///
+    /// With a session it is that of the present connection.
+    pub fn adapter(&self) -> Adapter {
+        self.end().engine().adapter.clone()
     }
 
     /// Returns the addresses, the provider, the adapter and the number of the connection.
@@ -545,6 +517,68 @@ impl RdmaStream {
             connection: connection.id(),
         }
     }
+}
+
+/// Connects to a stream listener at this address. The connection begins with the messages of a session if both ends want one.
+pub(super) async fn connect_engine(
+    adapter: &Adapter,
+    peer: SocketAddr,
+    config: &StreamConfig,
+) -> Result<StreamEngine, StreamError> {
+    let end = StreamResources::new(adapter, config).await?;
+    let mut params = ConnectParams::default().private_data(end.private_data());
+    if !adapter.properties().iwarp {
+        params = params.retry_count(RETRIES).rnr_retry_count(RETRIES);
+    }
+    let (connector, params) = (config.options.connector(adapter)?, config.options.connect(params));
+    let reply = connector.connect(&end.queue_pair, peer, params).await?;
+    let hello = match Hello::decode(reply.private_data()) {
+        Ok(hello) => hello,
+        Err(error) => {
+            // If this fails, the peer receives the end of the connection instead.
+            let _ = reply.reject(&[]).await;
+            return Err(StreamError::Protocol { peer, error });
+        }
+    };
+    let connection = reply.complete().await?;
+    Ok(StreamEngine::new(adapter, end, connection, hello, true))
+}
+
+/// Accepts a request for a stream. The connection begins with the messages of a session if both ends want one.
+pub(super) async fn accept_engine(
+    adapter: &Adapter,
+    request: Request,
+    config: &StreamConfig,
+) -> Result<StreamEngine, StreamError> {
+    let hello = match Hello::decode(request.private_data()) {
+        Ok(hello) => hello,
+        Err(error) => {
+            // If the peer has gone, there is nothing to reject.
+            let peer = request.peer_addr();
+            let _ = request.reject(&[]).await;
+            return Err(StreamError::Protocol { peer, error });
+        }
+    };
+    let mut config = *config;
+    config.session = config.session.filter(|_| hello.session);
+    let end = StreamResources::new(adapter, &config).await?;
+    let mut params = AcceptParams::default().private_data(end.private_data());
+    let info = adapter.properties();
+    if !info.iwarp {
+        params = params.rnr_retry_count(RETRIES);
+    }
+    let params = config.options.accept(params);
+    let accepted = request.accept(&end.queue_pair, params).await;
+    let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
+    let end = StreamEngine::new(adapter, end, connection, hello, info.passive_sends_first);
+    // Without a runtime there is no clock: then this end sends after the peer's first message.
+    if !info.passive_sends_first && end.runtime.is_some() {
+        let may_send = std::future::poll_fn(|cx| end.poll_may_send(cx));
+        if tokio::time::timeout(FIRST_MESSAGE, may_send).await.is_err() {
+            end.allow_sending();
+        }
+    }
+    Ok(end)
 }
 
 /// Limits the time of a connect to this peer, or of the resolution of a name, by `TimedOut`. The future is the caller's: moved

@@ -139,7 +139,8 @@ impl TlsListener {
         // A peer that is dropped may never confirm the end, and a stream that waits for the confirmation holds no
         // place.
         stream.shared.set_aborts(true);
-        let budget = stream.connection().connector().descriptors();
+        let connection = stream.connection();
+        let budget = connection.connector().descriptors();
         let descriptor = budget.map(|budget| self.handshakes.holder(&budget.tls).hold());
         let (handshake, limit) = (self.acceptor.accept(stream).into_fallible(), self.timeout);
         let task = self.tasks.spawn(async move {

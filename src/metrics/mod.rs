@@ -46,8 +46,8 @@ mod off;
 mod on;
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) use off::{AcceptMetrics, PendingMetrics, PhaseGuard, Traffic};
+pub(crate) use off::{AcceptMetrics, PendingMetrics, PhaseGuard, Traffic, count_session};
 #[cfg(feature = "metrics")]
 pub use on::describe;
 #[cfg(feature = "metrics")]
-pub(crate) use on::{AcceptMetrics, PendingMetrics, PhaseGuard, Traffic};
+pub(crate) use on::{AcceptMetrics, PendingMetrics, PhaseGuard, Traffic, count_session};

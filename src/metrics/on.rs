@@ -19,6 +19,7 @@ const STREAMS: &str = "tokio_rdma_streams";
 const SENT: &str = "tokio_rdma_sent_bytes_total";
 const RECEIVED: &str = "tokio_rdma_received_bytes_total";
 const EXHAUSTED: &str = "tokio_rdma_credits_exhausted_total";
+const SESSIONS: &str = "tokio_rdma_sessions_total";
 const BROKEN: &str = "tokio_rdma_broken_total";
 
 /// Registers a description of each metric with the recorder. Call this once, after the recorder was installed.
@@ -32,6 +33,7 @@ pub fn describe() {
     describe_counter!(SENT, Unit::Bytes, "Bytes written to streams");
     describe_counter!(RECEIVED, Unit::Bytes, "Bytes read from streams");
     describe_counter!(EXHAUSTED, Unit::Count, "Writes that waited for room");
+    describe_counter!(SESSIONS, Unit::Count, "Steps of sessions of streams, by outcome");
     describe_counter!(BROKEN, Unit::Count, "Streams that broke, by status");
 }
 
@@ -189,6 +191,11 @@ impl AcceptMetrics {
         gauge.increment(1.0);
         HalfOpenGuard(gauge)
     }
+}
+
+/// Records what became of a connection of a session: `resumed`, `unknown` or `refused`.
+pub(crate) fn count_session(outcome: &'static str) {
+    counter!(SESSIONS, "outcome" => outcome).increment(1);
 }
 
 /// A peer that is half open.

@@ -12,3 +12,4 @@ pub(crate) mod qp;
 #[cfg(feature = "soft")]
 pub(crate) mod rdmap;
 pub(crate) mod rsocket;
+pub(crate) mod session;

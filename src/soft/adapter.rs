@@ -23,6 +23,7 @@ use crate::error::{OpenError, RegisterError};
 use crate::memory::{Owned, Shared};
 use crate::net::descriptors::Holder;
 use crate::net::errors::route_error;
+use crate::net::host::Reserve;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::{Namespace, PortRange};
 use crate::net::{Host, Interface, Monitor, Stream};
@@ -207,6 +208,12 @@ impl Adapter {
     pub(crate) fn has_listed(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         (self.interface.loopback && ip.is_loopback()) || self.addresses.lock().contains(&ip)
+    }
+
+    /// Returns a random number that a peer cannot guess; `None` if the system has none.
+    pub(crate) fn random(&self) -> Option<u128> {
+        let mut reserve = Reserve::default();
+        (0..4).try_fold(0, |all, _| Some(all << u32::BITS | u128::from(self.host.random(&mut reserve)?)))
     }
 
     /// Returns whether the calling thread is in the network namespace of the adapter.

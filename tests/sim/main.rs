@@ -17,6 +17,7 @@ mod races;
 mod raw;
 mod schedules;
 mod security;
+mod sessions;
 mod splits;
 mod stale;
 mod stories;

@@ -9,10 +9,11 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Semaphore;
 use tokio::task::coop::unconstrained;
 
-use super::{READ, Side, State, StreamEngine};
+use super::{Moved, READ, Side, State, StreamEngine};
 use crate::cm::Adapter;
 use crate::error::{PostError, StreamBroken};
 use crate::inflight::WorkBuffer;
+use crate::io::end::End;
 use crate::io::stream::RdmaStream;
 use crate::mr::RemoteRegion;
 use crate::qp::{Op, WorkOptions};
@@ -54,11 +55,14 @@ pub struct OneSided {
 
 impl RdmaStream {
     /// Returns the means to read memory of the peer beside the bytes of this stream. `None` on the soft provider, where the
-    /// bytes of a stream go to the memory of the reader anyway, and if the read limits of the connection permit no reads.
+    /// bytes of a stream go to the memory of the reader anyway, if the read limits of the connection permit no reads, and if the stream
+    /// has a session.
     pub fn one_sided(&self) -> Option<OneSided> {
-        let reads = self.end().reads;
-        let end = (reads > 0).then(|| Arc::downgrade(&self.shared.end))?;
-        Some(OneSided { end, adapter: self.adapter().clone(), places: Arc::new(Semaphore::new(reads)) })
+        // With a session a read would have to be repeated over another connection.
+        let End::Plain(engine) = self.end() else { return None };
+        let reads = engine.reads;
+        let end = (reads > 0).then(|| Arc::downgrade(engine))?;
+        Some(OneSided { end, adapter: self.adapter(), places: Arc::new(Semaphore::new(reads)) })
     }
 }
 
@@ -86,7 +90,7 @@ impl OneSided {
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
         let mut waiting = Some(buffer);
         let posted = end.wait_for(Side::Writer, |state, _| end.post_read(state, &mut waiting, remote));
-        let mut op = match posted.await {
+        let mut op = match posted.await.map_err(moved)? {
             Posted::Read(op) => op,
             Posted::Refused(refused) => {
                 let ended = end.connection.ended().map(|reason| StreamBroken::Connection(reason).into());
@@ -106,12 +110,17 @@ impl OneSided {
                 Poll::Pending => None,
             }
         });
-        let (outcome, buffer) = completed.await;
+        let (outcome, buffer) = completed.await.map_err(moved)?;
         match outcome {
             Ok(_) => Ok(buffer),
             Err((error, ended)) => Err(ended.unwrap_or_else(|| error.into())),
         }
     }
+}
+
+/// Returns the error of a read on a stream that has another connection: only those with a session have, which have no reads.
+fn moved(Moved: Moved) -> io::Error {
+    io::ErrorKind::NotConnected.into()
 }
 
 /// The outcome of an attempt to begin a read.

@@ -6,10 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{Interest, ReadBuf, Ready};
 
-use super::{Confirmation, Side, State, StreamEngine, TURNS};
-use crate::error::StreamBroken;
+use super::{Confirmation, Moved, Side, State, StreamEngine, TURNS};
+use crate::error::{PostErrorKind, StreamBroken};
 use crate::inflight::StreamInbox;
 use crate::io::resources::{Incoming, RING};
+use crate::io::session::Close;
 use crate::proto::rsocket::Span;
 use crate::provider::stream::{Progress, StreamRoom};
 use crate::provider::work::RemoteAddress;
@@ -21,9 +22,13 @@ const LATE_WRITE: usize = 64 << 10;
 
 impl StreamEngine {
     /// Reads the bytes that have arrived, up to the room in `into`.
-    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<Result<io::Result<()>, Moved>> {
         if into.remaining() == 0 {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(Ok(())));
         }
         let before = into.remaining();
         let outcome =
@@ -33,28 +38,36 @@ impl StreamEngine {
     }
 
     /// Reads like [`poll_read`](Self::poll_read), but fails with `WouldBlock` instead of waiting.
-    pub(crate) fn try_read(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+    pub(crate) fn try_read(&self, into: &mut ReadBuf<'_>) -> Result<io::Result<()>, Moved> {
         if into.remaining() == 0 {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let before = into.remaining();
-        self.try_for(Side::Reader, |state, collected| self.read(state, into, collected))?;
+        let outcome = self.try_for(Side::Reader, |state, collected| self.read(state, into, collected));
         self.traffic.received(before - into.remaining());
-        Ok(())
+        outcome
     }
 
     /// Copies the bytes that have arrived, which stay unread.
-    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<Result<io::Result<()>, Moved>> {
         self.poll_for(cx, Side::Reader, |state, collected| self.peek_unread(state, into, collected))
     }
 
     /// Copies the bytes that have arrived, which stay unread. Any number of tasks may wait.
-    pub(crate) async fn peek(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+    pub(crate) async fn peek(&self, into: &mut ReadBuf<'_>) -> Result<io::Result<()>, Moved> {
         self.wait_for(Side::Reader, |state, collected| self.peek_unread(state, into, collected)).await
     }
 
     /// Writes one message, as long as the peer and the ring have room for.
-    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<io::Result<usize>, Moved>> {
         let mut exhausted = false;
         let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
             self.write_parts(state, parts, collected, &mut exhausted)
@@ -63,14 +76,14 @@ impl StreamEngine {
             self.traffic.exhausted();
         }
         let outcome = ready!(outcome);
-        if let Ok(length) = &outcome {
+        if let Ok(Ok(length)) = &outcome {
             self.traffic.sent(*length);
         }
         Poll::Ready(outcome)
     }
 
     /// Writes like [`poll_write`](Self::poll_write), but fails with `WouldBlock` instead of waiting.
-    pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> Result<io::Result<usize>, Moved> {
         let mut exhausted = false;
         let outcome = self.try_for(Side::Writer, |state, collected| {
             self.write_parts(state, parts, collected, &mut exhausted)
@@ -78,20 +91,20 @@ impl StreamEngine {
         if exhausted {
             self.traffic.exhausted();
         }
-        if let Ok(length) = &outcome {
+        if let Ok(Ok(length)) = &outcome {
             self.traffic.sent(*length);
         }
         outcome
     }
 
     /// Resolves when a read or a write would not wait.
-    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
+    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<Result<(), Moved>> {
         self.poll_for(cx, side, |state, collected| self.is_ready(state, side, collected))
     }
 
     /// Resolves when a read or a write would not wait. Any number of tasks may wait.
-    pub(crate) async fn ready(&self, side: Side) {
-        self.wait_for(side, |state, collected| self.is_ready(state, side, collected)).await;
+    pub(crate) async fn ready(&self, side: Side) -> Result<(), Moved> {
+        self.wait_for(side, |state, collected| self.is_ready(state, side, collected)).await
     }
 
     /// Reads into `into`. Returns `None` if there is nothing to be read yet. `collected` is whether all completions
@@ -145,6 +158,7 @@ impl StreamEngine {
 
     /// Counts bytes that have been read. A peer that writes more than was granted ends the stream.
     fn count_read(&self, state: &mut State, length: usize) {
+        state.standing.read(length);
         if let Err(error) = state.machine.read(length) {
             self.end_violated(state, error);
         }
@@ -200,22 +214,19 @@ impl StreamEngine {
         exhausted: &mut bool,
     ) -> Option<io::Result<usize>> {
         let wanted = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
-        if state.machine.is_shutdown() {
+        if state.machine.is_shutdown() || state.standing.is_closing() {
             return Some(Err(broken_pipe("the stream has been shut down")));
         }
         if wanted == 0 {
             return Some(Ok(0));
         }
-        let room = if state.ended.is_none() { state.machine.room(wanted) } else { 0 };
+        let most = wanted.min(state.standing.room());
+        let room = if state.ended.is_none() { state.machine.room(most) } else { 0 };
         // A message that has not been collected may give more room, or end the stream.
         if room > 0 && (collected || room == wanted && self.queues.incoming.is_empty()) {
-            let written = if self.frames {
-                self.frame(state, parts, room)
-            } else {
-                self.copy_in(state, parts, room).map(Some)
-            };
-            match written {
+            match self.send_now(state, parts, room) {
                 Ok(Some(length)) => {
+                    state.standing.keep(parts, length);
                     state.exhausted = false;
                     return Some(Ok(length));
                 }
@@ -230,7 +241,7 @@ impl StreamEngine {
         if collected && has_peer_left(state) && std::mem::take(&mut state.takes_late_write) {
             return Some(Ok(wanted.min(LATE_WRITE)));
         }
-        match &state.ended {
+        match state.broken() {
             _ if !collected => None,
             _ if state.machine.is_peer_gone() => Some(Err(broken_pipe("the peer has closed the stream"))),
             Some(broken) => Some(Err(broken.clone().into())),
@@ -242,6 +253,16 @@ impl StreamEngine {
         }
     }
 
+    /// Sends the first `room` bytes as one message, or fewer. `None` if the socket has no room.
+    pub(super) fn send_now(
+        &self,
+        state: &mut State,
+        parts: &[IoSlice<'_>],
+        room: usize,
+    ) -> Result<Option<usize>, PostErrorKind> {
+        if self.frames { self.frame(state, parts, room) } else { self.copy_in(state, parts, room).map(Some) }
+    }
+
     /// Returns `Some` if a read or a write of any length would not wait.
     pub(super) fn is_ready(&self, state: &State, side: Side, collected: bool) -> Option<()> {
         let machine = &state.machine;
@@ -249,18 +270,19 @@ impl StreamEngine {
             Side::Reader => (self.has_unread(state), machine.is_peer_done()),
             Side::Writer => {
                 let takes = || !self.frames || self.queue_pair.provider().takes_messages(&self.completed);
-                let has_room = machine.room(usize::MAX) > 0 && takes();
-                (has_room || machine.is_shutdown(), machine.is_peer_gone())
+                let has_room = machine.room(state.standing.room()) > 0 && takes();
+                let is_shutdown = machine.is_shutdown() || state.standing.is_closing();
+                (has_room || is_shutdown, machine.is_peer_gone())
             }
         };
-        (now || collected && (ended || state.ended.is_some())).then_some(())
+        (now || collected && (ended || state.broken().is_some())).then_some(())
     }
 }
 
 /// The readiness of both directions.
 impl StreamEngine {
     /// Resolves when one of these directions is ready. Any number of tasks may wait.
-    pub(crate) async fn readiness(&self, interest: Interest) -> Ready {
+    pub(crate) async fn readiness(&self, interest: Interest) -> Result<Ready, Moved> {
         let wait = async |side: Side, waits: bool| {
             if !waits {
                 return pending().await;
@@ -283,7 +305,7 @@ impl StreamEngine {
     /// Returns the readiness. `collected` is whether all completions have been collected.
     fn ready_now(&self, state: &State, interest: Interest, collected: bool) -> Ready {
         let machine = &state.machine;
-        let has_ended = collected && state.ended.is_some();
+        let has_ended = collected && state.broken().is_some();
         let flag = |is_set, flag| if is_set { flag } else { Ready::EMPTY };
         let mut ready = flag(has_ended && interest.is_error(), Ready::ERROR);
         if interest.is_readable() {
@@ -305,15 +327,20 @@ impl StreamEngine {
     /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
     pub(crate) fn shutdown(&self) -> bool {
         let mut state = self.lock();
-        state.machine.shutdown();
+        if !state.standing.close(Close::Shutdown) {
+            state.machine.shutdown();
+        }
         self.advance(&mut state);
-        state.machine.has_announced_end() || state.ended.is_some()
+        let has_announced = state.machine.has_announced_end() && !state.standing.is_closing();
+        has_announced || state.broken().is_some()
     }
 
     /// Ends both directions.
     pub(crate) fn disconnect(&self) {
         let mut state = self.lock();
-        state.machine.disconnect();
+        if !state.standing.close(Close::Disconnect) {
+            state.machine.disconnect();
+        }
         self.advance(&mut state);
     }
 
@@ -329,19 +356,20 @@ impl StreamEngine {
 
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
     /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
-    pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Result<io::Result<()>, Moved>> {
         self.poll_for(cx, Side::Writer, |state, collected| {
             self.advance(state);
             if !collected {
                 return None;
             }
             let sent = !self.frames || self.queue_pair.provider().takes_messages(&self.completed);
+            let sent = sent && !state.standing.is_closing();
             if sent && state.machine.is_settled() && self.is_confirmed(state) {
                 return Some(Ok(()));
             }
-            match &state.ended {
+            match state.broken() {
                 Some(ended) if is_good_order(state, ended) => Some(Ok(())),
-                ended => ended.clone().map(|broken| Err(broken.into())),
+                ended => ended.cloned().map(|broken| Err(broken.into())),
             }
         })
     }
@@ -368,22 +396,22 @@ impl StreamEngine {
         &self,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
-    ) -> io::Result<T> {
-        if let Some(outcome) = attempt(&mut self.lock(), false) {
+    ) -> Result<io::Result<T>, Moved> {
+        if let Some(outcome) = self.lock().here(|state| attempt(state, false)) {
             return outcome;
         }
         self.queues.incoming.progress();
         let mut state = self.lock();
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
-            if let Some(outcome) = attempt(&mut state, !more) {
+            if let Some(outcome) = state.here(|state| attempt(state, !more)) {
                 return outcome;
             }
             if !more {
                 break;
             }
         }
-        Err(io::ErrorKind::WouldBlock.into())
+        Ok(Err(io::ErrorKind::WouldBlock.into()))
     }
 }
 
@@ -414,7 +442,7 @@ fn end_of_read(state: &mut State, collected: bool) -> Option<io::Result<()>> {
         state.takes_late_write = false;
         return Some(Ok(()));
     }
-    state.ended.clone().map(|broken| Err(broken.into()))
+    state.broken().cloned().map(|broken| Err(broken.into()))
 }
 
 /// Returns whether the peer has sent the end of file.
@@ -427,7 +455,7 @@ fn is_peer_done(state: &State) -> bool {
 /// Returns whether the peer has sent the end of file and takes no data: it has closed the stream, or the connection has ended.
 fn has_peer_left(state: &State) -> bool {
     use DisconnectReason::{Lost, Peer};
-    let has_ended = matches!(state.ended, Some(StreamBroken::Connection(Peer | Lost { .. })));
+    let has_ended = matches!(state.broken(), Some(StreamBroken::Connection(Peer | Lost { .. })));
     state.machine.is_peer_gone() || has_ended && is_peer_done(state)
 }
 

@@ -14,6 +14,7 @@ const FLAG_BIG_ENDIAN: u8 = 1;
 const CONFIRMS: u8 = 1;
 const SAYS_ITS_END: u8 = 2;
 const GRANTS_RING: u8 = 4;
+const SESSION: u8 = 8;
 
 /// Whether this host is big-endian.
 pub(super) const BIG_ENDIAN: bool = cfg!(target_endian = "big");
@@ -83,6 +84,8 @@ pub(crate) struct Hello {
     pub(crate) says_its_end: bool,
     /// It has granted as much memory again behind the first: the other half of its ring.
     pub(crate) grants_ring: bool,
+    /// It asks for a session, or agrees to one: the connection begins with the messages of `proto::session`.
+    pub(crate) session: bool,
 }
 
 impl Hello {
@@ -94,8 +97,12 @@ impl Hello {
         // No memory for direct transfers (`RS_CONN_FLAG_IOMAP`) is offered.
         bytes[1] = if self.big_endian { FLAG_BIG_ENDIAN } else { 0 };
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
-        let own =
-            [(self.confirms, CONFIRMS), (self.says_its_end, SAYS_ITS_END), (self.grants_ring, GRANTS_RING)];
+        let own = [
+            (self.confirms, CONFIRMS),
+            (self.says_its_end, SAYS_ITS_END),
+            (self.grants_ring, GRANTS_RING),
+            (self.session, SESSION),
+        ];
         bytes[4] = own.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).sum();
         bytes[8..24].copy_from_slice(&self.targets.to_bytes(true));
         bytes[24..].copy_from_slice(&self.data.to_bytes(true));
@@ -119,6 +126,7 @@ impl Hello {
             confirms: own & CONFIRMS != 0,
             says_its_end: own & SAYS_ITS_END != 0,
             grants_ring: own & GRANTS_RING != 0,
+            session: own & SESSION != 0,
         };
         // The first update goes to the second entry.
         if hello.targets.length < 2 {
@@ -140,6 +148,8 @@ pub(crate) enum Message {
     Data(u32),
     /// Data messages may be sent until this many have been, modulo 2^16; and the list of targets may have a new entry.
     Credit(u16),
+    /// The program of the sender has read so many bytes of the stream, modulo 2^29: a message of this crate, in sessions.
+    Read(u32),
     /// The sender is gone.
     Disconnect,
     /// It is still there.
@@ -152,6 +162,8 @@ const TYPE_SHIFT: u32 = 29;
 const VALUE: u32 = (1 << TYPE_SHIFT) - 1;
 const DATA: u32 = 0;
 const CREDIT: u32 = 4;
+/// Reserved in librdmacm (`RS_OP_RSVD`).
+const READ: u32 = 5;
 const CONTROL: u32 = 7;
 const CONTROL_DISCONNECT: u32 = 0;
 const CONTROL_KEEPALIVE: u32 = 1;
@@ -165,6 +177,7 @@ impl Message {
         let (kind, value) = match self {
             Self::Data(bytes) => (DATA, bytes),
             Self::Credit(limit) => (CREDIT, limit.into()),
+            Self::Read(bytes) => (READ, bytes),
             Self::Disconnect => (CONTROL, CONTROL_DISCONNECT),
             Self::Keepalive => (CONTROL, CONTROL_KEEPALIVE),
             Self::Shutdown => (CONTROL, CONTROL_SHUTDOWN),
@@ -179,6 +192,7 @@ impl Message {
             (DATA, 1..) => Ok(Self::Data(value)),
             // librdmacm does not cut the sum of two numbers of 16 bits, and its reader does.
             (CREDIT, _) => Ok(Self::Credit((value & 0xFFFF) as u16)),
+            (READ, _) => Ok(Self::Read(value)),
             (CONTROL, CONTROL_DISCONNECT) => Ok(Self::Disconnect),
             (CONTROL, CONTROL_KEEPALIVE) => Ok(Self::Keepalive),
             (CONTROL, CONTROL_SHUTDOWN) => Ok(Self::Shutdown),
@@ -207,8 +221,8 @@ mod tests {
 
     fn hello() -> [u8; Hello::LEN] {
         let (targets, data) = (TARGETS, BUFFER);
-        let [confirms, says_its_end, grants_ring] = [false; 3];
-        Hello { big_endian: false, credits: 384, targets, data, confirms, says_its_end, grants_ring }
+        let [confirms, says_its_end, grants_ring, session] = [false; 4];
+        Hello { big_endian: false, credits: 384, targets, data, confirms, says_its_end, grants_ring, session }
             .to_bytes()
     }
 
@@ -252,6 +266,7 @@ mod tests {
             (Message::Data(64), 0x0000_0040),
             (Message::Data(VALUE), 0x1FFF_FFFF),
             (Message::Credit(384), 0x8000_0180),
+            (Message::Read(7), 0xA000_0007),
             (Message::Disconnect, 0xE000_0000),
             (Message::Keepalive, 0xE000_0001),
             (Message::Shutdown, 0xE000_0002),
@@ -264,7 +279,7 @@ mod tests {
             assert_eq!(Message::from_bytes(word.to_le_bytes(), false), Ok(message));
         }
         assert_eq!(Message::decode(0x8001_0002), Ok(Message::Credit(2)));
-        for word in [0, 0x2000_0001, 0x4000_0001, 0x6000_0001, 0xA000_0001, 0xC000_0000, 0xE000_0003] {
+        for word in [0, 0x2000_0001, 0x4000_0001, 0x6000_0001, 0xC000_0000, 0xE000_0003] {
             assert_eq!(Message::decode(word), Err(ProtocolError::Message(word)));
         }
     }

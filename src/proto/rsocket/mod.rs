@@ -76,6 +76,8 @@ pub(crate) struct Settings {
     pub(crate) confirms: bool,
     /// The peer may fill the whole ring at once, if it has said the same of its own.
     pub(crate) grants_ring: bool,
+    /// This end asks for a session, or agrees to one.
+    pub(crate) session: bool,
 }
 
 impl Settings {
@@ -98,6 +100,7 @@ impl Settings {
             confirms: self.confirms,
             says_its_end: true,
             grants_ring: self.grants_ring,
+            session: self.session,
         }
     }
 }
@@ -126,6 +129,8 @@ pub(crate) enum Event {
     Changed,
     /// Look at the entry [`Machine::next_target`] of the list of targets, and report it to [`Machine::apply_target`].
     Targets,
+    /// The program of the peer has read so many bytes of the stream, modulo 2^29.
+    Read(u32),
 }
 
 /// One end of a stream.
@@ -139,6 +144,8 @@ pub(crate) struct Machine {
     receiving: Receiving,
     /// Control messages that have not completed.
     controls: usize,
+    /// What the peer is to be told that this end's program has read, in a session.
+    read: Option<u32>,
     /// The message that is due to the peer, because this end sends no more data.
     closes: Option<Message>,
     /// The last such message that was sent.
@@ -228,6 +235,7 @@ impl Machine {
             sending,
             receiving,
             controls: 0,
+            read: None,
             closes: None,
             closed: None,
             before_close: 0,
@@ -243,6 +251,11 @@ impl Machine {
     /// Allows this end to send before the peer has.
     pub(crate) fn allow_sending(&mut self) {
         self.may_send = true;
+    }
+
+    /// Returns whether both ends have agreed on a session.
+    pub(crate) fn has_session(&self) -> bool {
+        self.settings.session && self.peer.session
     }
 
     /// Returns whether the messages of the peer have the most significant byte first.
@@ -263,6 +276,8 @@ impl Machine {
                 self.sending.limit = limit;
                 Ok(Event::Targets)
             }
+            Message::Read(bytes) if self.has_session() => Ok(Event::Read(bytes)),
+            Message::Read(_) => Err(ProtocolError::Message(message.encode())),
             Message::Keepalive => Ok(Event::Changed),
             Message::Shutdown | Message::Disconnect => {
                 // The last message counts, but nothing replaces a `Disconnect`.
@@ -506,7 +521,8 @@ impl Machine {
         if !self.may_send || self.is_closed() || self.is_peer_gone() || self.controls == CONTROLS {
             return None;
         }
-        let control = self.credit().or_else(|| {
+        let read = |read: Option<u32>| Some(Control { target: None, message: Message::Read(read?) });
+        let control = self.credit().or_else(|| read(self.read.take())).or_else(|| {
             let message = self.closes.filter(|message| self.closed != Some(*message))?;
             self.closed = Some(message);
             self.before_close = self.controls + 1;
@@ -514,6 +530,11 @@ impl Machine {
         });
         self.controls += usize::from(control.is_some());
         control
+    }
+
+    /// Has the peer told how many bytes of the stream this end's program has read, modulo 2^29.
+    pub(crate) fn tell_read(&mut self, bytes: u32) {
+        self.read = Some(bytes);
     }
 
     /// Grants memory and credits to the peer, when half of either has been used.

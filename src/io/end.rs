@@ -1,0 +1,181 @@
+//! The end of a stream: an engine, or a session, which has one engine after the other.
+
+use std::io::{self, IoSlice};
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{Interest, ReadBuf, Ready};
+
+use super::engine::{Moved, Side, StreamEngine};
+use super::session::{Close, Session};
+use crate::provider::stream::Progress;
+
+/// The end of a stream.
+#[derive(Clone)]
+pub(super) enum End {
+    /// The stream ends with its connection.
+    Plain(Arc<StreamEngine>),
+    Session(Arc<Session>),
+}
+
+/// An end that is not kept.
+pub(super) enum WeakEnd {
+    Plain(Weak<StreamEngine>),
+    Session(Weak<Session>),
+}
+
+impl WeakEnd {
+    pub(super) fn upgrade(&self) -> Option<End> {
+        match self {
+            Self::Plain(engine) => engine.upgrade().map(End::Plain),
+            Self::Session(session) => session.upgrade().map(End::Session),
+        }
+    }
+}
+
+/// The engine of an end at this moment.
+pub(super) enum Present<'a> {
+    Plain(&'a StreamEngine),
+    Session(Arc<StreamEngine>),
+}
+
+impl Deref for Present<'_> {
+    type Target = StreamEngine;
+    fn deref(&self) -> &StreamEngine {
+        match self {
+            Self::Plain(engine) => engine,
+            Self::Session(engine) => engine,
+        }
+    }
+}
+
+impl End {
+    /// Returns the engine. That of a session may be another one a moment later.
+    pub(super) fn engine(&self) -> Present<'_> {
+        match self {
+            Self::Plain(engine) => Present::Plain(engine),
+            Self::Session(session) => Present::Session(session.engine()),
+        }
+    }
+
+    pub(super) fn downgrade(&self) -> WeakEnd {
+        match self {
+            Self::Plain(engine) => WeakEnd::Plain(Arc::downgrade(engine)),
+            Self::Session(session) => WeakEnd::Session(Arc::downgrade(session)),
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<&Arc<Session>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Session(session) => Some(session),
+        }
+    }
+
+    /// Calls the engine, and the next one if the stream has moved.
+    fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> Result<T, Moved>) -> T {
+        loop {
+            if let Ok(outcome) = call(&self.engine()) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Polls the engine, and the next one if the stream has moved.
+    fn poll_with<T>(&self, mut poll: impl FnMut(&StreamEngine) -> Poll<Result<T, Moved>>) -> Poll<T> {
+        loop {
+            if let Ok(outcome) = ready!(poll(&self.engine())) {
+                return Poll::Ready(outcome);
+            }
+        }
+    }
+
+    pub(super) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_with(|engine| engine.poll_read(cx, into))
+    }
+
+    pub(super) fn try_read(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+        self.try_with(|engine| engine.try_read(into))
+    }
+
+    pub(super) fn poll_peek(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_with(|engine| engine.poll_peek(cx, into))
+    }
+
+    pub(super) async fn peek(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+        loop {
+            if let Ok(outcome) = self.engine().peek(into).await {
+                return outcome;
+            }
+        }
+    }
+
+    pub(super) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_with(|engine| engine.poll_write(cx, parts))
+    }
+
+    pub(super) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_with(|engine| engine.try_write(parts))
+    }
+
+    pub(super) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
+        self.poll_with(|engine| engine.poll_ready(cx, side))
+    }
+
+    pub(super) async fn ready(&self, side: Side) {
+        while self.engine().ready(side).await.is_err() {}
+    }
+
+    pub(super) async fn readiness(&self, interest: Interest) -> Ready {
+        loop {
+            if let Ok(ready) = self.engine().readiness(interest).await {
+                return ready;
+            }
+        }
+    }
+
+    pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_with(|engine| engine.poll_settled(cx))
+    }
+
+    /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
+    pub(super) fn shutdown(&self) -> bool {
+        self.session().inspect(|session| session.close(Close::Shutdown));
+        self.engine().shutdown()
+    }
+
+    /// Ends both directions.
+    pub(super) fn disconnect(&self) {
+        self.session().inspect(|session| session.close(Close::Disconnect));
+        self.engine().disconnect();
+    }
+
+    pub(super) fn progress(&self) -> Option<Progress> {
+        self.engine().progress()
+    }
+
+    /// Ends the connection without a message to the peer.
+    pub(super) fn abort(&self) {
+        self.session().inspect(|session| session.finish());
+        self.engine().abort();
+    }
+
+    /// Resolves when the stream has ended, for whatever reason.
+    pub(super) async fn ended(&self) {
+        match self {
+            Self::Plain(engine) => drop(engine.connection.disconnected().await),
+            Self::Session(session) => session.ended().await,
+        }
+    }
+
+    /// Ends the connection. No other follows it.
+    pub(super) async fn finish(&self) {
+        self.session().inspect(|session| session.finish());
+        let connection = self.engine().connection.clone();
+        let _ = connection.disconnect().await;
+        if let Self::Session(session) = self {
+            session.conclude().await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The bytes that an end has written and its peer's program has not read, and the counts of both directions.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::error::ProtocolError;
+use crate::proto::session::{Contradiction, Counts};
+
+/// Memory that an empty journal may keep.
+const SPARE: usize = 4096;
+
+/// The most times that the peer is told in time what this end has read, without a sign that its program runs: each takes a receive of
+/// the peer, which its program posts again. A quarter of a window more is always told.
+const UNHEARD: u8 = 4;
+
+/// How a program closes a stream, or a direction of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::io) enum Close {
+    Shutdown,
+    Disconnect,
+}
+
+/// What passes from one connection of a session to the next.
+#[derive(Debug)]
+pub(in crate::io) struct Journal {
+    counts: Counts,
+    /// The bytes from the first unacknowledged one to the last written.
+    kept: VecDeque<u8>,
+    /// What is due when all bytes of before a loss have been sent again.
+    close: Option<Close>,
+    /// Wakes the task of the session: the program has read something, of which the peer is to be told in time.
+    wake: Arc<Notify>,
+    /// The task has been woken for it.
+    is_awaited: bool,
+    /// How often the peer has been told in time since its last message.
+    unheard: u8,
+}
+
+impl Journal {
+    pub(super) fn new(counts: Counts, wake: Arc<Notify>) -> Self {
+        Self { counts, kept: VecDeque::new(), close: None, wake, is_awaited: false, unheard: 0 }
+    }
+
+    /// Returns how many bytes may be written.
+    pub(in crate::io) fn room(&self) -> usize {
+        usize::try_from(self.counts.room()).unwrap_or(usize::MAX)
+    }
+
+    /// Keeps the first `length` bytes, which have been sent.
+    pub(in crate::io) fn write(&mut self, parts: &[IoSlice<'_>], length: usize) {
+        let mut left = length;
+        for part in parts {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            self.kept.extend(part);
+        }
+        self.counts.write(length as u64);
+    }
+
+    /// Counts bytes that the program has read.
+    pub(in crate::io) fn read(&mut self, length: usize) {
+        if self.counts.read(length as u64) && !std::mem::replace(&mut self.is_awaited, true) {
+            self.wake.notify_one();
+        }
+    }
+
+    pub(in crate::io) fn hear(&mut self) {
+        self.unheard = 0;
+    }
+
+    /// Takes what the peer's program has read.
+    ///
+    /// # Errors
+    /// It cannot have read as much.
+    pub(in crate::io) fn acknowledge(&mut self, bytes: u32) -> Result<(), ProtocolError> {
+        let freed = self.counts.acknowledge(bytes);
+        let freed =
+            freed.map_err(|Contradiction| ProtocolError::Value { what: "read bytes", value: bytes.into() });
+        self.free(freed?);
+        Ok(())
+    }
+
+    fn free(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.kept.len());
+        self.kept.drain(..bytes);
+        if self.kept.is_empty() && self.kept.capacity() > SPARE {
+            self.kept = VecDeque::new();
+        }
+    }
+
+    /// Returns how much the program has read, if it is so much that the peer is to be told now.
+    pub(in crate::io) fn take_read(&mut self) -> Option<u32> {
+        self.counts.is_acknowledgement_due().then(|| self.counts.take_acknowledgement())?
+    }
+
+    /// Returns how much the program has read, if the peer does not know of some of it, and takes it in.
+    pub(in crate::io) fn take_read_in_time(&mut self) -> Option<u32> {
+        self.is_awaited = false;
+        if self.unheard >= UNHEARD {
+            return None;
+        }
+        let read = self.counts.take_acknowledgement();
+        self.unheard += u8::from(read.is_some());
+        read
+    }
+
+    /// Has the direction closed when all bytes of before a loss have been sent again. Returns `false` if there are none.
+    pub(in crate::io) fn close(&mut self, close: Close) -> bool {
+        let waits = self.counts.has_unsent();
+        if waits {
+            self.close = self.close.max(Some(close));
+        }
+        waits
+    }
+
+    pub(in crate::io) fn is_closing(&self) -> bool {
+        self.close.is_some()
+    }
+
+    /// Takes the close that is due now.
+    pub(in crate::io) fn take_close(&mut self) -> Option<Close> {
+        if self.counts.has_unsent() { None } else { self.close.take() }
+    }
+
+    pub(in crate::io) fn has_unsent(&self) -> bool {
+        self.counts.has_unsent()
+    }
+
+    /// Returns the bytes of before a loss that have not been sent again.
+    pub(in crate::io) fn unsent(&self) -> [IoSlice<'_>; 2] {
+        let from = usize::try_from(self.counts.unsent_from()).unwrap_or(usize::MAX);
+        let (first, second) = self.kept.as_slices();
+        let parts = [first.get(from..), second.get(from.saturating_sub(first.len())..)];
+        parts.map(|part| IoSlice::new(part.unwrap_or_default()))
+    }
+
+    pub(in crate::io) fn send_again(&mut self, length: usize) {
+        self.counts.send_again(length as u64);
+    }
+
+    /// Returns how many bytes the program has read.
+    pub(super) fn progress(&self) -> u64 {
+        self.counts.progress()
+    }
+
+    /// Goes on over another connection, where the peer's program has read so much.
+    ///
+    /// # Errors
+    /// It cannot have read as much, or as little. Nothing has changed then.
+    pub(super) fn resume(&mut self, peers: u64) -> Result<(), Contradiction> {
+        let freed = self.counts.resume(peers)?;
+        self.free(freed);
+        (self.close, self.unheard) = (None, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Sessions: streams that go on over another connection when theirs is lost.
+//!
+//! Each end counts the bytes of the stream, from its first one on: what its program has written, what of it the peer's program
+//! has read, and what its own program has read. It keeps the bytes that it has written until the peer's program has read them. So
+//! a connection can be lost at any moment, with all that is under way: the active end connects again, both ends say how much
+//! their programs have read ([`Greeting`]), and each sends what follows that.
+//!
+//! This module has the counts and the messages, which are the first bytes of a connection whose hellos have the flag for
+//! sessions. It keeps no byte and sends nothing.
+
+mod message;
+
+pub(crate) use message::{Greeting, GreetingBytes, Id, Kind, Secret};
+
+/// The number of bits of a count in an acknowledgement of rsocket's messages.
+const COUNT_BITS: u32 = 29;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// The most bytes that an end may keep: counts beyond it would be ambiguous.
+pub(crate) const MOST_KEPT: u64 = COUNT / 2;
+
+/// The counts of one end, in bytes from the start of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Counts {
+    /// The peer's program has read so much.
+    acknowledged: u64,
+    /// So much was sent, over the present connection or one before.
+    sent: u64,
+    /// The program of this end has written so much.
+    written: u64,
+    /// The most bytes that are kept for the peer.
+    window: u64,
+    /// The program of this end has read so much, and the peer was told of so much.
+    read: u64,
+    told: u64,
+    /// The number of unacknowledged bytes of the peer from which on it is told: a quarter of what it keeps.
+    quarter: u64,
+}
+
+/// A peer whose counts cannot be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction;
+
+impl Counts {
+    /// Starts a stream. The ends keep so many bytes, this one and the peer.
+    pub(crate) fn new(window: u64, peers: u64) -> Self {
+        let (window, quarter) = (window.clamp(1, MOST_KEPT), (peers.min(MOST_KEPT) / 4).max(1));
+        Self { acknowledged: 0, sent: 0, written: 0, window, read: 0, told: 0, quarter }
+    }
+
+    /// Returns the number of bytes that the program may write now. None while bytes of before a loss wait to be sent again.
+    pub(crate) fn room(&self) -> u64 {
+        if self.sent < self.written { 0 } else { self.window.saturating_sub(self.kept()) }
+    }
+
+    /// Returns the number of bytes that are kept: written, and not acknowledged.
+    pub(crate) fn kept(&self) -> u64 {
+        self.written - self.acknowledged
+    }
+
+    /// Returns where the bytes that wait to be sent again begin, among those that are kept.
+    pub(crate) fn unsent_from(&self) -> u64 {
+        self.sent - self.acknowledged
+    }
+
+    /// Returns whether bytes wait to be sent again.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.sent < self.written
+    }
+
+    /// Notes that the program has written so many bytes, which have been sent.
+    pub(crate) fn write(&mut self, bytes: u64) {
+        debug_assert!(!self.has_unsent());
+        self.written += bytes;
+        self.sent = self.written;
+    }
+
+    /// Notes that so many of the bytes that wait to be sent again have been.
+    pub(crate) fn send_again(&mut self, bytes: u64) {
+        self.sent = (self.sent + bytes).min(self.written);
+    }
+
+    /// Notes that the program has read so many bytes. Returns whether the peer does not know of some of them.
+    pub(crate) fn read(&mut self, bytes: u64) -> bool {
+        self.read += bytes;
+        self.read > self.told
+    }
+
+    /// Returns whether so much has been read that the peer is to be told now.
+    pub(crate) fn is_acknowledgement_due(&self) -> bool {
+        self.read - self.told >= self.quarter
+    }
+
+    /// Returns what the peer is to be told, if there is anything.
+    pub(crate) fn take_acknowledgement(&mut self) -> Option<u32> {
+        if self.read == self.told {
+            return None;
+        }
+        self.told = self.read;
+        // Of as many bits.
+        u32::try_from(self.read & COUNT).ok()
+    }
+
+    /// Takes what the peer has told. Returns the number of bytes that need not be kept any longer.
+    ///
+    /// # Errors
+    /// The peer has read more than was sent.
+    pub(crate) fn acknowledge(&mut self, told: u32) -> Result<u64, Contradiction> {
+        let more = u64::from(told).wrapping_sub(self.acknowledged) & COUNT;
+        if more > self.sent - self.acknowledged {
+            return Err(Contradiction);
+        }
+        self.acknowledged += more;
+        Ok(more)
+    }
+
+    /// Returns the number of bytes that the program has read, for a [`Greeting`].
+    pub(crate) fn progress(&self) -> u64 {
+        self.read
+    }
+
+    /// Goes on over another connection, whose other end has read so much, and was told how much this end has. Returns the number of
+    /// bytes that need not be kept any longer. What follows them waits to be sent again.
+    ///
+    /// # Errors
+    /// The peer has read more than was sent, or less than it has acknowledged. Nothing has changed then.
+    pub(crate) fn resume(&mut self, peers: u64) -> Result<u64, Contradiction> {
+        if peers > self.sent_ever() || peers < self.acknowledged {
+            return Err(Contradiction);
+        }
+        let more = peers - self.acknowledged;
+        (self.acknowledged, self.sent, self.told) = (peers, peers, self.read);
+        Ok(more)
+    }
+
+    /// Returns the number of bytes that may have reached the peer, over this connection or one before. All that the
+    /// program has written was once sent, or is behind bytes that were.
+    fn sent_ever(&self) -> u64 {
+        self.written
+    }
+}
