@@ -694,3 +694,36 @@ async fn read_hello(reader: &mut Reader) -> Result<(Settings, Origin), Error> {
     reader.read_exact(&mut rest).await.map_err(lost)?;
     Settings::from_hello(has_loans, &rest).map_err(|malformed| Error::Protocol(malformed.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    // In between two connections a relay may pass frames on: the memory of each end is that of another connection.
+    #[test]
+    fn both_directions_lend_over_one_connection_alone() {
+        let settings = |ends: Option<[&str; 2]>| Settings {
+            loans: ends.map(|[local, peer]| Ends {
+                local: local.parse().expect("an address"),
+                peer: peer.parse().expect("an address"),
+            }),
+            ..Config::default().settings
+        };
+        let [a, b, c] = ["10.0.0.1:1", "[fd00::1]:2", "10.0.0.1:3"];
+        let cases = [
+            (Some([a, b]), Some([b, a]), true),
+            (Some([a, b]), Some([b, c]), false),
+            (Some([a, b]), Some([c, a]), false),
+            (Some([a, b]), Some([a, b]), false),
+            (Some([a, b]), None, false),
+            (None, Some([b, a]), false),
+            (None, None, false),
+        ];
+        for (local, peer, agrees) in cases {
+            let (mut own, mut other) = (settings(local), settings(peer));
+            agree(&mut own, &mut other);
+            assert_eq!([own, other].map(|end| end.loans.is_some()), [agrees; 2], "{local:?} {peer:?}");
+        }
+    }
+}

@@ -366,10 +366,16 @@ mod tests {
         fn post(&mut self, length: usize) -> Bytes {
             let id = self.machines[0].open();
             let mut body: Bytes = (0..length).map(|place| (place / 7 + id as usize) as u8).collect();
-            let head = [&[1, 1, b'/', 0][..]].concat();
-            let _ = self.machines[0].send(id, &mut Some(head), &mut body, END_OF_BODY, &mut cx());
+            let _ = self.machines[0].send(id, &mut Some(HEAD.to_vec()), &mut body, END_OF_BODY, &mut cx());
             self.came.push((Vec::new(), Seen::Nothing));
             body
+        }
+
+        /// Begins a call whose body has not begun.
+        fn begin(&mut self) {
+            let id = self.machines[0].open();
+            let _ = self.machines[0].send(id, &mut Some(HEAD.to_vec()), &mut Bytes::new(), None, &mut cx());
+            self.came.push((Vec::new(), Seen::Nothing));
         }
 
         /// Passes all frames on, and has the server read what has come.
@@ -416,6 +422,8 @@ mod tests {
         }
     }
 
+    /// The head of a request.
+    const HEAD: [u8; 4] = [1, 1, b'/', 0];
     /// With the trailer of a call of gRPC that is fine.
     const END_OF_BODY: End<'static> = Some(Some(&[130]));
 
@@ -499,6 +507,75 @@ mod tests {
         let client = &mut ends.machines[0];
         assert!((0..PATIENCE).all(|_| matches!(client.check_loans(), Checked::InUse)));
         assert!(matches!(client.check_loans(), Checked::Overdue));
+    }
+
+    // A full end may not have read the frame that returns the loan.
+    #[test]
+    fn full_end_does_not_count_checks() {
+        let mut ends = Pair::new();
+        ends.post(3 * LONGEST);
+        ends.exchange();
+        ends.post(900_000);
+        let client = &mut ends.machines[0];
+        assert!(client.is_full() && client.loans.are_out());
+        assert!((0..4 * PATIENCE).all(|_| matches!(client.check_loans(), Checked::InUse)));
+        ends.exchange();
+        let client = &mut ends.machines[0];
+        assert!((0..PATIENCE).all(|_| matches!(client.check_loans(), Checked::InUse)));
+        assert!(matches!(client.check_loans(), Checked::Overdue));
+    }
+
+    // Also if no call is left.
+    #[test]
+    fn both_ends_wait_for_the_last_return() {
+        let mut ends = Pair::new();
+        ends.post(SHORTEST);
+        ends.exchange();
+        ends.machines[1].go_away(Code::None);
+        // The task that answers and the reader of the body.
+        ends.machines[1].release(1, Code::Internal);
+        ends.machines[1].release(1, Code::Internal);
+        ends.machines[0].release(1, Code::Cancel);
+        ends.exchange();
+        for machine in &mut ends.machines {
+            assert!(machine.going && machine.calls.is_empty() && machine.output().is_empty());
+            assert!(!machine.is_finished(), "client: {}", machine.is_client());
+        }
+        ends.borrow(0, true);
+        assert!(!ends.machines[1].is_finished(), "it is not written");
+        ends.exchange();
+        assert!(ends.machines.iter().all(Machine::is_finished));
+    }
+
+    // A peer that does not wait for the frame could have any number of them queued here.
+    #[test]
+    fn number_of_a_loan_is_free_when_its_return_is_written() {
+        let mut ends = Pair::new();
+        ends.begin();
+        ends.exchange();
+        let server = &mut ends.machines[1];
+        let lend = |server: &mut Machine| {
+            let header = Header { length: 20, call: 1, kind: Kind::Lent, flags: 0 };
+            let payload = [&[0; 16][..], &(SHORTEST as u32).to_be_bytes()].concat();
+            server.receive(header, payload.into()).map(|_| ()).map_err(|malformed| malformed.0)
+        };
+        let again = Err("a loan that was not returned is made again");
+        assert_eq!(lend(server), Ok(()));
+        assert_eq!(lend(server), again, "it is being read");
+        for is_read in [true, false] {
+            if is_read {
+                server.borrowed(1, 0, Some(Bytes::from_static(&[0; SHORTEST])));
+                server.stop_reading(1);
+            } else {
+                assert_eq!(lend(server), Ok(()), "nobody reads it");
+            }
+            assert_eq!(lend(server), again, "its return is not written");
+            let length = server.output().len();
+            server.output().advance(length - 1);
+            assert_eq!(lend(server), again, "half of its return is written");
+            server.output().advance(1);
+        }
+        assert_eq!(lend(server), Ok(()));
     }
 
     #[test]
