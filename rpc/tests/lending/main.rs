@@ -2,6 +2,8 @@
 //!
 //! Runs on: soft, fake, fake-iwarp, rxe, siw
 
+mod limits;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -27,6 +29,7 @@ const PART: usize = 256 << 10;
 
 const HEAD: u8 = 1;
 const DATA: u8 = 2;
+const RESET: u8 = 3;
 const WINDOW: u8 = 4;
 const GO_AWAY: u8 = 5;
 const LENT: u8 = 6;
@@ -40,6 +43,16 @@ where
     A: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
+    serve_with(adapter, Config::default(), answer)
+}
+
+/// Serves like [`serve`], with these limits.
+fn serve_with<F, A, B>(adapter: &Adapter, config: Config, answer: F) -> (SocketAddr, oneshot::Sender<()>)
+where
+    F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     let listener = stream::listening(adapter, &StreamConfig::default());
     let address = listener.local_addr().expect("an address");
     let (stop, stopped) = oneshot::channel();
@@ -48,7 +61,7 @@ where
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let ended = async move { drop(stopped.await) };
-    tokio::spawn(Server::new().serve_with_shutdown(listener, service, ended));
+    tokio::spawn(Server::new().config(config).serve_with_shutdown(listener, service, ended));
     (address, stop)
 }
 
@@ -62,8 +75,8 @@ async fn collect(request: Request<Incoming>) -> Response<Full<Bytes>> {
     Response::new(Full::new(request.into_body().collect().await.expect("a body").to_bytes()))
 }
 
-fn channel(adapter: Adapter, address: SocketAddr) -> Channel {
-    Channel::with_connector(&address.to_string(), false, Config::default(), move || {
+fn channel(adapter: Adapter, address: SocketAddr, config: Config) -> Channel {
+    Channel::with_connector(&address.to_string(), false, config, move || {
         let adapter = adapter.clone();
         async move { Ok(RdmaStream::connect_on(&adapter, address, &StreamConfig::default()).await?) }
     })
@@ -87,7 +100,7 @@ async fn call(channel: &Channel, from: usize, length: usize) -> Result<(), tokio
 async fn long_bodies_come_back_whole() {
     let adapter = adapter();
     for address in [serve(&adapter, echo).0, serve(&adapter, collect).0] {
-        let channel = channel(adapter.clone(), address);
+        let channel = channel(adapter.clone(), address, Config::default());
         for length in [PART / 2 - 1, PART / 2, PART + 1, 1 << 20, (3 << 20) + 3] {
             within(call(&channel, length, length)).await.expect("answered");
         }
@@ -111,6 +124,41 @@ struct Raw {
     one_sided: OneSided,
 }
 
+/// Returns whether the connections of an adapter lend memory and read it.
+fn lends(adapter: &Adapter) -> bool {
+    !Device::under_test().is_soft() && !adapter.info().read_sink_required
+}
+
+async fn connect(adapter: &Adapter, address: SocketAddr) -> RdmaStream {
+    let config = StreamConfig::default();
+    within(RdmaStream::connect_on(adapter, address, &config)).await.expect("connected")
+}
+
+/// Exchanges the hellos, and says in this end's that its port is so much higher. Returns whether the peer lends and reads.
+async fn greet(stream: &mut RdmaStream, wrong: u16) -> bool {
+    let lends = lends(stream.adapter());
+    let limits = b"\x00\x04\x00\x00\x10\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x64\x00\x00\x40\x00";
+    let [own, peer] = [stream.local_addr(), stream.peer_addr()].map(|address| address.expect("connected"));
+    let own = SocketAddr::new(own.ip(), own.port().wrapping_add(wrong));
+    let ends = if lends { [place(own), place(peer)].concat() } else { Vec::new() };
+    let length = u16::try_from(20 + ends.len()).expect("short").to_be_bytes();
+    let hello = [&b"rdma-rpc\x01"[..], &[lends.into()], &length, limits, &ends].concat();
+    within(stream.write_all(&hello)).await.expect("written");
+    let mut start = [0; 12];
+    within(stream.read_exact(&mut start)).await.expect("a hello");
+    let [.., flags, a, b] = start;
+    let mut rest = vec![0; u16::from_be_bytes([a, b]).into()];
+    within(stream.read_exact(&mut rest)).await.expect("a hello");
+    assert_eq!(start[..9], *b"rdma-rpc\x01");
+    flags == 1
+}
+
+/// Returns a frame.
+fn frame(kind: u8, flags: u8, call: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short");
+    [&length.to_be_bytes()[..], &call.to_be_bytes(), &[kind, flags, 0, 0], payload].concat()
+}
+
 impl Raw {
     /// Connects, and exchanges the hellos. `None` where bodies are not lent.
     async fn connect(adapter: &Adapter, address: SocketAddr) -> Option<Self> {
@@ -119,29 +167,20 @@ impl Raw {
 
     /// Connects like [`connect`](Self::connect), and says in the hello that its port is so much higher.
     async fn connect_as(adapter: &Adapter, address: SocketAddr, wrong: u16) -> Option<Self> {
-        let config = StreamConfig::default();
-        let stream = RdmaStream::connect_on(adapter, address, &config);
-        let mut stream = within(stream).await.expect("connected");
-        let lends = !Device::under_test().is_soft() && !adapter.info().read_sink_required;
-        let start = [&b"rdma-rpc\x01"[..], &[lends.into()]].concat();
-        let limits = b"\x00\x04\x00\x00\x10\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x64\x00\x00\x40\x00";
-        let [own, peer] =
-            [stream.local_addr(), stream.peer_addr()].map(|address| address.expect("connected"));
-        let own = SocketAddr::new(own.ip(), own.port().wrapping_add(wrong));
-        let ends = if lends { [place(own), place(peer)].concat() } else { Vec::new() };
-        let length = u16::try_from(20 + ends.len()).expect("short").to_be_bytes();
-        stream.write_all(&[&start[..], &length, limits, &ends].concat()).await.expect("written");
-        let mut hello = vec![0; 32 + ends.len()];
-        within(stream.read_exact(&mut hello)).await.expect("a hello");
-        assert_eq!(hello[..10], start, "devices read, unless they name their memory");
-        let one_sided = stream.one_sided().filter(|_| lends)?;
+        let mut stream = connect(adapter, address).await;
+        let is_lent_to = greet(&mut stream, wrong).await;
+        assert_eq!(is_lent_to, lends(adapter), "devices read, unless they name their memory");
+        Self::of(stream)
+    }
+
+    /// Returns the client on a stream behind the hellos. `None` where bodies are not lent.
+    fn of(stream: RdmaStream) -> Option<Self> {
+        let one_sided = stream.one_sided().filter(|one_sided| lends(one_sided.adapter()))?;
         Some(Self { stream, one_sided })
     }
 
     async fn send(&mut self, kind: u8, flags: u8, call: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).expect("short");
-        let frame = [&length.to_be_bytes()[..], &call.to_be_bytes(), &[kind, flags, 0, 0], payload].concat();
-        within(self.stream.write_all(&frame)).await.expect("written");
+        within(self.stream.write_all(&frame(kind, flags, call, payload))).await.expect("written");
     }
 
     /// Begins the call `POST /`.
@@ -203,23 +242,35 @@ async fn answer_long(_: Request<Incoming>) -> Response<Full<Bytes>> {
     Response::new(Full::new(pattern(9, 1 << 20)))
 }
 
-/// Reads the frames of answers of 1 MiB until parts of one are lent. Returns the first of these, and how much came before.
-async fn first_lent(raw: &mut Raw) -> (Vec<u8>, usize) {
-    for call in 1.. {
-        raw.post(call, END).await;
-        let mut before = 0;
-        loop {
-            let (kind, flags, payload) = raw.next().await.expect("a frame");
-            match kind {
-                LENT => return (payload, before),
-                HEAD => before += payload.len() - 4 - payload[3] as usize,
-                _ => before += payload.len(),
-            }
-            if flags & END != 0 {
-                break;
+/// Reads the frames of an answer to its end, or until a part of it is lent. Returns the length of what came in frames, and the
+/// part that is lent.
+async fn answer(raw: &mut Raw) -> (usize, Option<Vec<u8>>) {
+    let mut length = 0;
+    loop {
+        let (kind, flags, payload) = raw.next().await.expect("a frame");
+        match kind {
+            LENT => return (length, Some(payload)),
+            HEAD => length += payload.len() - 4 - payload[3] as usize,
+            kind => {
+                assert_eq!(kind, DATA);
+                length += payload.len();
             }
         }
-        assert_eq!(before, 1 << 20);
+        if flags & END != 0 {
+            return (length, None);
+        }
+    }
+}
+
+/// Begins calls with answers of 1 MiB until parts of one are lent. Returns its number, the first of these parts, and the length of
+/// what came before.
+async fn first_lent(raw: &mut Raw) -> (u32, Vec<u8>, usize) {
+    for call in 1.. {
+        raw.post(call, END).await;
+        match answer(raw).await {
+            (before, Some(lent)) => return (call, lent, before),
+            (whole, None) => assert_eq!(whole, 1 << 20),
+        }
         // The memory is being registered.
         tokio::task::yield_now().await;
     }
@@ -232,21 +283,21 @@ async fn server_waits_for_its_loans() {
     let adapter = adapter();
     let (address, stop) = serve(&adapter, answer_long);
     let Some(mut raw) = Raw::connect(&adapter, address).await else { return };
-    let (mut lent, mut at) = first_lent(&mut raw).await;
+    let (call, mut lent, mut at) = first_lent(&mut raw).await;
     drop(stop);
-    let mut loans = Vec::new();
+    let (mut loans, mut is_ending) = (Vec::new(), false);
     loop {
         let (bytes, number) = raw.read(&lent).await;
         assert!(bytes == stream::pattern(9 + at, bytes.len()), "from {at}");
         at += bytes.len();
         loans.push(number);
-        match raw.next().await.expect("a frame") {
+        let mut next = raw.next().await.expect("a frame");
+        if next.0 == GO_AWAY {
+            is_ending = true;
+            next = raw.next().await.expect("a frame");
+        }
+        match next {
             (LENT, _, payload) => lent = payload,
-            (GO_AWAY, _, _) => {
-                let (kind, _, payload) = raw.next().await.expect("a frame");
-                assert_eq!(kind, LENT);
-                lent = payload;
-            }
             (kind, flags, payload) => {
                 at += payload.len();
                 assert_eq!((kind, flags), (DATA, END));
@@ -259,16 +310,61 @@ async fn server_waits_for_its_loans() {
     for number in loans {
         raw.send(RETURNED, 0, 0, &number).await;
     }
-    // All calls have ended, and yet the memory is there.
+    if !is_ending {
+        assert_eq!(raw.next().await.expect("a frame").0, GO_AWAY);
+    }
+    // All calls have ended, and yet the memory is there, and the server goes on.
     let (bytes, _) = raw.read(&lent).await;
     assert!(!bytes.is_empty());
+    raw.post(call + 1, END).await;
+    assert_eq!(raw.next().await.expect("a frame"), (RESET, 0, vec![0, 0, 0, 2]), "refused");
     raw.send(RETURNED, 0, 0, &last).await;
-    loop {
-        match raw.next().await {
-            Ok((kind, ..)) => assert_eq!(kind, GO_AWAY),
-            Err(error) => break assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
+    assert_eq!(raw.next().await.expect_err("an end").kind(), io::ErrorKind::UnexpectedEof);
+}
+
+// The hello says so, so that the peer has its bodies in frames, too.
+#[tokio::test]
+async fn bodies_stay_in_frames_if_so_configured() {
+    let adapter = adapter();
+    let config = Config::default().one_sided(false);
+    let (address, _stop) = serve_with(&adapter, config, answer_long);
+    let mut stream = connect(&adapter, address).await;
+    assert!(!greet(&mut stream, 0).await, "the server");
+    if let Some(mut raw) = Raw::of(stream) {
+        for call in 1..10 {
+            raw.post(call, END).await;
+            assert_eq!(answer(&mut raw).await, (1 << 20, None));
         }
     }
+    let listener = stream::listening(&adapter, &StreamConfig::default());
+    let channel = channel(adapter, listener.local_addr().expect("an address"), config);
+    let calling = tokio::spawn(async move { call(&channel, 0, 1 << 20).await });
+    let (mut stream, _) = within(listener.accept()).await.expect("accepted");
+    assert!(!greet(&mut stream, 0).await, "the client");
+    calling.abort();
+}
+
+// A program may keep more of what was lent than there are buffers for.
+#[tokio::test]
+async fn kept_bodies_leave_buffers_for_others() {
+    const PARTS: usize = 20;
+    let adapter = adapter();
+    let config = Config::default().call_window(16 << 20).connection_window(16 << 20);
+    let (address, _stop) = serve_with(&adapter, config, async |request: Request<Incoming>| {
+        let body = request.into_body().into_data_stream();
+        let parts: Vec<_> = body.map(|part| part.expect("a part")).collect().await;
+        assert!(parts.iter().all(|part| *part == pattern(0, PART)) && parts.len() == PARTS);
+        Response::new(Empty::<Bytes>::new())
+    });
+    let Some(mut raw) = Raw::connect(&adapter, address).await else { return };
+    let memory = raw.memory().await;
+    raw.post(1, 0).await;
+    for _ in 0..PARTS {
+        raw.send(LENT, 0, 1, &loan(0, &memory, PART)).await;
+        assert_eq!(raw.next().await.expect("a frame"), (RETURNED, 0, vec![0; 4]));
+    }
+    raw.send(DATA, END, 1, b"").await;
+    assert_eq!(answer(&mut raw).await, (0, None));
 }
 
 // Also when nobody reads the body, because the service has answered or the call has ended.
@@ -332,9 +428,9 @@ async fn wrong_loans_end_the_connection() {
     for (what, frames) in cases {
         let mut raw = Raw::connect(&adapter, address).await.expect("as before");
         raw.post(1, 0).await;
-        for (kind, call, payload) in frames {
-            raw.send(kind, 0, call, &payload).await;
-        }
+        // At once: a loan that comes alone may be returned before the next one comes.
+        let frames = frames.iter().map(|(kind, call, payload)| frame(*kind, 0, *call, payload));
+        within(raw.stream.write_all(&frames.collect::<Vec<_>>().concat())).await.expect("written");
         raw.assert_ended(what).await;
     }
     // What a relay passes on would be memory of another connection.
