@@ -6,7 +6,10 @@ use std::io::ErrorKind;
 use std::pin::pin;
 
 use common::device::Device;
+use common::life::poll_once;
+use common::process::alone;
 use common::stream::{pattern, streams, streams_with};
+use common::verbs::{fake, fake_reset};
 use common::*;
 use futures::FutureExt;
 use futures::future::try_join_all;
@@ -96,6 +99,30 @@ async fn dropped_read_leaves_the_stream_usable() {
     within(check(&reads, &region.remote(), 5)).await.expect("there is a place again");
     within(one.write_all(b"on")).await.expect("written");
     within(other.read_exact(&mut [0; 2])).await.expect("read");
+}
+
+// A read that begins later does not overtake those that wait.
+#[tokio::test]
+async fn reads_begin_in_turn() {
+    if !alone(module_path!(), "reads_begin_in_turn") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let config = StreamConfig::default().read_limits(ReadLimits::new(1, 1));
+    let (one, _other) = streams_with(&adapter(), &config, &config).await;
+    let reads = one.one_sided().expect("one at once");
+    let region = readable(&reads, 5).await;
+    let remote = region.remote();
+    let sinks = [sink(&reads, LENGTH).await, sink(&reads, LENGTH).await, sink(&reads, LENGTH).await];
+    let [mut first, mut second, mut third] = sinks.map(|sink| Box::pin(reads.read(sink, &remote)));
+    // Packets are repeated until the port is up.
+    fake("port 1 down");
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    fake("port 1 up");
+    within(first).await.expect("read");
+    assert!(poll_once(&mut third).is_pending(), "the second one is before it");
+    within(second).await.expect("read");
+    within(third).await.expect("read");
 }
 
 #[tokio::test]
