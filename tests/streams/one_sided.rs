@@ -125,6 +125,27 @@ async fn reads_begin_in_turn() {
     within(third).await.expect("read");
 }
 
+// The device still has them. The queue has no place for more, beside the writes of the stream.
+#[tokio::test]
+async fn dropped_reads_keep_their_places() {
+    if !alone(module_path!(), "dropped_reads_keep_their_places") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let [(mut one, reads), (mut other, _)] = ends().await.expect("a device");
+    let region = readable(&reads, 5).await;
+    let remote = region.remote();
+    fake("port 1 down");
+    for number in 0..1_000 {
+        let mut read = Box::pin(reads.read(sink(&reads, 8).await, &remote));
+        assert!(poll_once(&mut read).is_pending(), "read {number}");
+    }
+    fake("port 1 up");
+    within(check(&reads, &remote, 5)).await.expect("read");
+    within(one.write_all(b"on")).await.expect("written");
+    within(other.read_exact(&mut [0; 2])).await.expect("read");
+}
+
 #[tokio::test]
 async fn forbidden_read_ends_the_stream() {
     let Some([(mut one, reads), (mut other, _)]) = ends().await else { return };
