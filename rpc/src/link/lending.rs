@@ -172,16 +172,8 @@ impl Link {
                         match lending.one_sided.adapter().register(length, Access::REMOTE_READ).await {
                             Ok(region) => {
                                 let places = Places { region, is_lent: [false; PLACES] };
-                                let places: Box<dyn Lender> = Box::new(places);
-                                // A connection that has ended keeps none.
-                                let unused = self.with(|state| {
-                                    if state.lost.is_some() {
-                                        return Some(places);
-                                    }
-                                    state.machine.lend_from(places);
-                                    None
-                                });
-                                drop(unused);
+                                // `close` takes it if the connection has ended.
+                                self.with(|state| state.machine.lend_from(Box::new(places)));
                             }
                             // Bodies go in frames, at least until the next check.
                             Err(error) => {
