@@ -179,6 +179,12 @@ pub(crate) struct Ends {
 impl Ends {
     const LEN: usize = 36;
 
+    /// Creates the ends of a connection, with what a hello has of the addresses.
+    pub(crate) fn new(local: SocketAddr, peer: SocketAddr) -> Self {
+        let address = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
+        Self { local: address(local), peer: address(peer) }
+    }
+
     /// Returns what the peer sees.
     pub(crate) fn swapped(self) -> Self {
         Self { local: self.peer, peer: self.local }

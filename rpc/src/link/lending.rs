@@ -2,7 +2,6 @@
 
 use std::future::{pending, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -44,9 +43,8 @@ impl Lending {
     pub(crate) fn of(stream: &dyn std::any::Any) -> Option<Self> {
         let stream = stream.downcast_ref::<RdmaStream>()?;
         let one_sided = stream.one_sided().filter(|_| !LACKS_MEMORY.load(Ordering::Relaxed))?;
-        let address = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
         let connection = stream.connection();
-        let ends = Ends { local: address(connection.local_addr()), peer: address(connection.peer_addr()) };
+        let ends = Ends::new(connection.local_addr(), connection.peer_addr());
         let is_named = one_sided.adapter().info().read_sink_required;
         (!is_named).then(|| Self { one_sided, ends, buffers: Mutex::default() })
     }

@@ -228,3 +228,15 @@ proptest! {
         prop_assert_eq!(taken.is_ok(), count <= MOST_FIELDS);
     }
 }
+
+// An end may see an IPv4 address in the form of IPv6, or the interface of an address.
+#[test]
+fn ends_are_equal_in_every_form_of_an_address() {
+    let ends = |local: &str, peer: &str| {
+        Ends::new(local.parse().expect("an address"), peer.parse().expect("an address"))
+    };
+    let here = ends("[::ffff:10.0.0.1]:7", "[fe80::1%3]:8");
+    assert_eq!(here, ends("10.0.0.1:7", "[fe80::1]:8"));
+    assert_eq!(Ends::decode(&here.encode()), here);
+    assert_ne!(here.swapped(), here);
+}
