@@ -131,10 +131,10 @@ impl Machine {
 
     /// Lends the next part of a body, if it is long, and there is room for it at both ends.
     pub(super) fn lend(&mut self, id: u32, body: &mut Bytes) -> bool {
-        if !self.is_lent(body.len()) || self.is_full() {
+        if !self.is_lent(body.len()) {
             return false;
         }
-        let Some(call) = self.calls.get_mut(&id).filter(|call| call.sends && call.failed.is_none()) else {
+        let Some(call) = self.calls.get_mut(&id).filter(|call| call.sends) else {
             return false;
         };
         let window = usize::try_from(call.send_window.min(self.send_window)).unwrap_or(usize::MAX);
@@ -285,7 +285,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::machine::{End, Read};
+    use crate::machine::{Answer, End, Read, Sent};
     use crate::wire::{Ends, HEADER, Origin, Settings};
 
     const WINDOW: u32 = 1 << 20;
@@ -547,6 +547,68 @@ mod tests {
         assert!(ends.machines.iter().all(Machine::is_finished));
     }
 
+    #[test]
+    fn call_that_has_ended_lends_nothing() {
+        let mut ends = Pair::new();
+        ends.begin();
+        ends.machines[0].reset(1, Code::Cancel);
+        let mut body = Bytes::from_static(&[0; SHORTEST]);
+        let sent = ends.machines[0].send(1, &mut None, &mut body, END_OF_BODY, &mut cx());
+        assert!(sent.is_err() && body.len() == SHORTEST && ends.shelf.is_empty());
+    }
+
+    #[test]
+    fn failed_loans_leave_the_window_as_it_was() {
+        let mut ends = Pair::new();
+        for call in 1..=20 {
+            ends.post(LONGEST);
+            ends.exchange();
+            assert_eq!(ends.borrowed.len(), 1, "call {call}");
+            ends.borrow(0, false);
+            ends.exchange();
+        }
+    }
+
+    #[test]
+    fn return_is_for_no_call() {
+        let mut ends = Pair::new();
+        ends.post(SHORTEST);
+        let mut receive = |call| {
+            let header = Header { length: 4, call, kind: Kind::Returned, flags: 0 };
+            ends.machines[0].receive(header, Bytes::from_static(&[0; 4])).map(|_| ()).map_err(|error| error.0)
+        };
+        assert_eq!(receive(1), Err("a return for a call"));
+        assert_eq!(receive(0), Ok(()));
+        assert_eq!(receive(0), Err("a loan is returned that was not made"));
+    }
+
+    // All of the answer has come but what is still being read.
+    #[test]
+    fn answer_that_is_lent_is_not_whole() {
+        let mut ends = Pair::new();
+        ends.begin();
+        ends.exchange();
+        let [client, server] = &mut ends.machines;
+        let lent = Header { length: 20, call: 1, kind: Kind::Lent, flags: 0 };
+        let payload: Bytes = [&[0; 16][..], &(SHORTEST as u32).to_be_bytes()].concat().into();
+        let early = client.receive(lent, payload).map(|_| ()).map_err(|error| error.0);
+        assert_eq!(early, Err("a body before its head"));
+        server.lend_from(Box::new(ends.shelf.clone()));
+        let (mut head, mut body) = (Some(vec![0, 200]), Bytes::from_static(&[7; SHORTEST]));
+        assert_eq!(server.send(1, &mut head, &mut body, Some(None), &mut cx()), Ok(Sent::All));
+        ends.exchange();
+        let client = &mut ends.machines[0];
+        assert!(matches!(client.answer(1, &mut cx()), Ok(Some(Answer::Begun(_)))));
+        assert!(matches!(client.read(1, &mut cx()), Ok(None)), "it waits");
+        let borrowed = client.take_borrowed();
+        let place = ends.shelf.with(|places| places[borrowed[0].loan as usize].clone().expect("it is lent"));
+        client.borrowed(1, borrowed[0].loan, Some(place.into()));
+        let Ok(Some(Read::Data(bytes, true))) = client.read(1, &mut cx()) else { panic!("all of it") };
+        assert_eq!(bytes, [7; SHORTEST][..]);
+        ends.exchange();
+        assert!(ends.shelf.is_empty());
+    }
+
     // A peer that does not wait for the frame could have any number of them queued here.
     #[test]
     fn number_of_a_loan_is_free_when_its_return_is_written() {
@@ -592,8 +654,14 @@ mod tests {
         ends.borrow(0, true);
         ends.exchange();
         assert_eq!(ends.came[0].0.len(), SHORTEST);
+        ends.post(SHORTEST);
+        ends.exchange();
+        ends.borrow(0, true);
+        ends.exchange();
+        assert!(!check(&mut ends), "it was lent since the last check");
         assert!(check(&mut ends));
         let server = &mut ends.machines[1];
+        assert!(matches!(server.check_loans(), Checked::InUse));
         assert!(matches!(server.check_loans(), Checked::Idle(None)));
         assert!(server.loans_need(&cx()).is_none());
         assert!(!wants_memory(&mut ends.machines[0]));
@@ -606,6 +674,6 @@ mod tests {
         ends.machines[0].lend_from(shelf);
         assert!(ends.machines[0].loans_need(&cx()).is_none(), "it is there");
         ends.exchange();
-        assert_eq!(ends.came[2].0.len(), SHORTEST, "it came in frames");
+        assert_eq!(ends.came[3].0.len(), SHORTEST, "it came in frames");
     }
 }
