@@ -603,7 +603,11 @@ where
             answers.ready.push(connection, place);
             "accepted"
         }
-        Ok(Ok(None)) => "resumed",
+        Ok(Ok(None)) => {
+            // It is no handshake any longer, and who has it was accepted before.
+            place.descriptor.inspect(Held::release);
+            "resumed"
+        }
         Ok(Err(error)) => {
             let error = error.into();
             debug!(%peer, connection = %id, %error, "peer not accepted");

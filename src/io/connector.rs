@@ -18,7 +18,7 @@ use tracing::debug;
 use super::config::StreamConfig;
 use super::engine::StreamEngine;
 use super::race::{HEAD_START, in_turns, race};
-use super::session::{Route, Session};
+use super::session::{Rank, Route, Session};
 use super::stream::{RdmaStream, connect_engine, within};
 use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
 use crate::error::{OpenError, ProtocolError, StreamError};
@@ -226,6 +226,11 @@ impl RdmaConnector {
         Either::Right(self.connect_with(address, connect))
     }
 
+    /// Returns whether it chooses among several providers.
+    pub(super) fn has_choice(&self) -> bool {
+        matches!(&self.source, Source::Providers(None, _))
+    }
+
     /// Connects a stream that has a session if the peer agrees.
     pub(super) async fn connect_session<A: ToSocketAddrs>(
         self,
@@ -236,38 +241,49 @@ impl RdmaConnector {
         let resolved =
             async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
         let addresses = in_turns(within(None, limit, pin!(resolved)).await?);
-        let engine = self.connect_engine(&addresses).await?;
+        let (engine, rank) = self.connect_engine(&addresses, Rank::WORST).await?;
         if !engine.has_session() {
             return Ok(RdmaStream::plain(engine));
         }
         let (peer, config) = (engine.connection.peer_addr(), self.config);
         let opened = async {
-            let opened = Session::open(engine, &config, Route::new(self, addresses)).await;
+            let opened = Session::open((engine, rank), &config, Route::new(self, addresses)).await;
             // A peer that agrees to a session and then does not open it violates the protocol.
             opened.map_err(|_| StreamError::Protocol { peer, error: ProtocolError::Foreign })
         };
         within(Some(peer), limit, pin!(opened)).await.map(RdmaStream::of_session)
     }
 
-    /// Connects to the first of these addresses that answers, over the adapters of each provider that have a route to it.
-    pub(super) async fn connect_engine(&self, addresses: &[SocketAddr]) -> Result<StreamEngine, StreamError> {
+    /// Connects over the first of these paths that there is: to each address over the adapter of each provider that has a route to it,
+    /// those of devices first. Those that are not better than `worst` are left out.
+    pub(super) async fn connect_engine(
+        &self,
+        addresses: &[SocketAddr],
+        worst: Rank,
+    ) -> Result<(StreamEngine, Rank), StreamError> {
         let (source, limit) = (&self.source, self.config.connect_timeout);
         let from = self.config.options.source;
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let providers = source.providers();
-        let places: Vec<_> = providers
-            .iter()
-            .flat_map(|provider| addresses.iter().map(move |peer| (provider, *peer)))
-            .collect();
-        let attempt = async |(provider, peer): (&Option<Provider>, SocketAddr)| {
+        let places = providers.iter().flat_map(|provider| {
+            let is_soft = provider.as_ref().is_some_and(|provider| provider.kind() == ProviderKind::Soft);
+            let ranked = addresses.iter().enumerate();
+            ranked.map(move |(place, peer)| (Rank { is_soft, place }, provider, *peer))
+        });
+        let mut places: Vec<_> = places.filter(|(rank, ..)| *rank < worst).collect();
+        places.sort_by_key(|(rank, ..)| *rank);
+        let attempt = async |(rank, provider, peer): (Rank, &Option<Provider>, SocketAddr)| {
             let adapter = source.adapter_of(provider.as_ref(), from, peer)?;
-            connect_engine(&adapter, peer, &self.config).await
+            let engine = connect_engine(&adapter, peer, &self.config).await;
+            Ok((engine.inspect_err(|error| debug!(%peer, %error, "attempt failed"))?, rank))
         };
-        let expired =
-            |(_, peer): (&_, _)| StreamError::TimedOut { peer: Some(peer), limit: limit.unwrap_or_default() };
+        let expired = |(_, _, peer): (_, &_, _)| StreamError::TimedOut {
+            peer: Some(peer),
+            limit: limit.unwrap_or_default(),
+        };
         let outcome = race(&places, HEAD_START, attempt, deadline, expired).await;
         outcome.map_err(|failed| {
-            one_or_all(failed.into_iter().map(|((_, peer), error)| (peer, error)).collect())
+            one_or_all(failed.into_iter().map(|((_, _, peer), error)| (peer, error)).collect())
         })
     }
 

@@ -1,5 +1,6 @@
 //! Sessions over a network that loses their connections.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -27,6 +28,24 @@ fn provider(host: &Host) -> Provider {
 async fn listen(host: &Host, config: &StreamConfig) -> RdmaListener {
     let adapter = provider(host).open(host.address()).expect("opened");
     RdmaListener::bind_on(&adapter, (host.address(), PORT).into(), config).expect("bound")
+}
+
+/// A server with two addresses: its program listens at both.
+fn rails(network: &Network) -> [Host; 2] {
+    ["10.0.1.1", "10.0.2.1"].map(|address| network.host(address))
+}
+
+/// Connects a stream with a session to a server with two addresses, of which the first is better.
+async fn connect_by_rails(
+    rails: &[Host; 2],
+    client: &Host,
+    config: &StreamConfig,
+) -> ([RdmaListener; 2], RdmaStream, RdmaStream) {
+    let listeners = [listen(&rails[0], config).await, listen(&rails[1], config).await];
+    let connector = RdmaConnector::new().provider(provider(client)).config(*config);
+    let addresses: Vec<_> = rails.iter().map(|rail| SocketAddr::new(rail.address(), PORT)).collect();
+    let (ours, theirs) = tokio::join!(connector.connect(&addresses[..]), listeners[0].accept());
+    (listeners, ours.expect("connected"), theirs.expect("accepted").0)
 }
 
 /// Connects a stream with a session. The listener stays: it takes the later connections.
@@ -135,6 +154,53 @@ fn every_byte_arrives_once_whatever_fails() {
             send(&network, our_writes, their_reads, 200_000),
             send(&network, their_writes, our_reads, 150_000),
             faults.run(),
+        );
+    });
+}
+
+// The path is lost in silence: the stream goes on over the other one after the path timeout, and comes back to the better one.
+#[test]
+fn stream_takes_another_path_and_comes_back() {
+    sim::check(0..20, async |network: Network| {
+        let (rails, client) = (rails(&network), network.host("10.0.0.2"));
+        let (_listeners, mut ours, mut theirs) = connect_by_rails(&rails, &client, &config()).await;
+        let peers = |stream: &RdmaStream| stream.connection().peer_addr().ip();
+        assert_eq!(peers(&ours), rails[0].address());
+        let mut changes = ours.path_changes();
+        network.partition(&rails[0], &client, 60 * SECOND);
+        ours.write_all(b"over the other").await.expect("written");
+        let mut bytes = [0; 14];
+        theirs.read_exact(&mut bytes).await.expect("read");
+        assert_eq!((&bytes, peers(&ours)), (b"over the other", rails[1].address()));
+        // Lost, and then back on the better path when it can be used again.
+        let mut last = ours.session().expect("a session");
+        while last.connection.peer_addr().ip() != rails[0].address() || last.is_lost {
+            last = changes.next().await.expect("a change");
+        }
+        assert!(network.elapsed() > 60 * SECOND);
+        theirs.write_all(b"over the first").await.expect("written");
+        ours.read_exact(&mut bytes).await.expect("read");
+        assert_eq!(&bytes, b"over the first");
+    });
+}
+
+// Nothing is lost while one path after the other vanishes and returns, and the interface of the client with them.
+#[test]
+fn every_byte_arrives_once_over_changing_paths() {
+    sim::check(0..200, async |network: Network| {
+        let (rails, client) = (rails(&network), network.host("10.0.0.2"));
+        let (_listeners, ours, theirs) = connect_by_rails(&rails, &client, &config()).await;
+        let (our_reads, our_writes) = ours.into_split();
+        let (their_reads, their_writes) = theirs.into_split();
+        let kinds = [Fault::Partition, Fault::PartitionOneWay, Fault::Stall, Fault::Reset, Fault::Reset];
+        let faults = |rail| network.faults([rail, &client]).kinds(kinds).count(0..=6).within(40 * SECOND);
+        let removals = network.faults([&client]).kinds([Fault::NoInterface]).count(0..=3).within(40 * SECOND);
+        tokio::join!(
+            send(&network, our_writes, their_reads, 300_000),
+            send(&network, their_writes, our_reads, 300_000),
+            faults(&rails[0]).run(),
+            faults(&rails[1]).run(),
+            removals.run(),
         );
     });
 }
