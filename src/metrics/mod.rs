@@ -8,6 +8,7 @@
 //! | `tokio_rdma_connections` | gauge | `state` | connections and connection attempts |
 //! | `tokio_rdma_phase_seconds` | histogram | `state` | time that a connection spent in a state |
 //! | `tokio_rdma_errors_total` | counter | `call`, `status` | failed calls on connections, and lost connections |
+//! | `tokio_rdma_sessions_total` | counter | `outcome` | connections that resume sessions of streams: `resumed`, `refused`, `unknown`, or `over` if the stream had ended |
 //! | `tokio_rdma_accepts_total` | counter | `kind`, `outcome` | peers of listeners, by what became of them |
 //! | `tokio_rdma_half_open` | gauge | `kind` | peers that a listener waits for before it can go on |
 //! | `tokio_rdma_streams` | gauge | `kind` | open streams |

@@ -33,7 +33,7 @@ pub fn describe() {
     describe_counter!(SENT, Unit::Bytes, "Bytes written to streams");
     describe_counter!(RECEIVED, Unit::Bytes, "Bytes read from streams");
     describe_counter!(EXHAUSTED, Unit::Count, "Writes that waited for room");
-    describe_counter!(SESSIONS, Unit::Count, "Steps of sessions of streams, by outcome");
+    describe_counter!(SESSIONS, Unit::Count, "Connections that resume sessions of streams, by outcome");
     describe_counter!(BROKEN, Unit::Count, "Streams that broke, by status");
 }
 
@@ -193,7 +193,7 @@ impl AcceptMetrics {
     }
 }
 
-/// Records what became of a connection of a session: `resumed`, `unknown` or `refused`.
+/// Records what became of a connection that was to resume a session.
 pub(crate) fn count_session(outcome: &'static str) {
     counter!(SESSIONS, "outcome" => outcome).increment(1);
 }

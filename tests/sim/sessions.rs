@@ -108,6 +108,7 @@ async fn send(
     tokio::join!(writing, reading);
 }
 
+// A loss that the system tells of (SES-01).
 #[test]
 fn stream_goes_on_after_reset() {
     sim::check(0..20, async |network: Network| {
@@ -132,7 +133,7 @@ fn stream_goes_on_after_reset() {
     });
 }
 
-// Nothing is lost, nothing comes twice, in order, whatever fails.
+// Nothing is lost, nothing comes twice, in order, whatever fails, and the end of each direction neither (SES-01, SES-09).
 #[test]
 fn every_byte_arrives_once_whatever_fails() {
     sim::check(0..300, async |network: Network| {
@@ -158,7 +159,7 @@ fn every_byte_arrives_once_whatever_fails() {
     });
 }
 
-// The path is lost in silence: the stream goes on over the other one after the path timeout, and comes back to the better one.
+// The path is lost in silence: the stream goes on over the other one after the path timeout, and comes back to the better one (SES-07).
 #[test]
 fn stream_takes_another_path_and_comes_back() {
     sim::check(0..20, async |network: Network| {
@@ -184,7 +185,8 @@ fn stream_takes_another_path_and_comes_back() {
     });
 }
 
-// Nothing is lost while one path after the other vanishes and returns, and the interface of the client with them.
+// Nothing is lost while one path after the other vanishes and returns, and the interface of the client with them
+// (SES-01).
 #[test]
 fn every_byte_arrives_once_over_changing_paths() {
     sim::check(0..200, async |network: Network| {
