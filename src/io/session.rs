@@ -8,6 +8,7 @@
 mod config;
 mod greet;
 mod journal;
+mod kept;
 mod paths;
 mod registry;
 mod route;

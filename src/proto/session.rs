@@ -19,6 +19,9 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// The most bytes that an end may keep: counts beyond it would be ambiguous.
 pub(crate) const MOST_KEPT: u64 = COUNT / 2;
 
+/// The most bytes after which the peer is told: it keeps them in the caches of its processor.
+const MOST_STEP: u64 = 128 << 10;
+
 /// The counts of one end, in bytes from the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Counts {
@@ -33,8 +36,8 @@ pub(crate) struct Counts {
     /// The program of this end has read so much, and the peer was told of so much.
     read: u64,
     told: u64,
-    /// The number of unacknowledged bytes of the peer from which on it is told: a quarter of what it keeps.
-    quarter: u64,
+    /// The number of unacknowledged bytes of the peer from which on it is told.
+    step: u64,
 }
 
 /// A peer whose counts cannot be true.
@@ -44,8 +47,8 @@ pub(crate) struct Contradiction;
 impl Counts {
     /// Starts a stream. The ends keep so many bytes, this one and the peer.
     pub(crate) fn new(window: u64, peers: u64) -> Self {
-        let (window, quarter) = (window.clamp(1, MOST_KEPT), (peers.min(MOST_KEPT) / 4).max(1));
-        Self { acknowledged: 0, sent: 0, written: 0, window, read: 0, told: 0, quarter }
+        let (window, step) = (window.clamp(1, MOST_KEPT), (peers / 4).clamp(1, MOST_STEP));
+        Self { acknowledged: 0, sent: 0, written: 0, window, read: 0, told: 0, step }
     }
 
     /// Returns the number of bytes that the program may write now. None while bytes of before a loss wait to be sent again.
@@ -88,7 +91,7 @@ impl Counts {
 
     /// Returns whether so much has been read that the peer is to be told now.
     pub(crate) fn is_acknowledgement_due(&self) -> bool {
-        self.read - self.told >= self.quarter
+        self.read - self.told >= self.step
     }
 
     /// Returns what the peer is to be told, if there is anything.

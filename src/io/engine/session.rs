@@ -258,9 +258,9 @@ impl StreamEngine {
             let Standing::Here(mut journal) = std::mem::replace(&mut state.standing, Standing::Away) else {
                 return;
             };
-            let parts = journal.unsent();
-            let room = state.machine.room(parts.iter().map(|part| part.len()).sum());
-            let sent = if room > 0 { self.send_now(state, &parts, room) } else { Ok(None) };
+            let part = journal.unsent();
+            let room = state.machine.room(part.len());
+            let sent = if room > 0 { self.send_now(state, &[IoSlice::new(part)], room) } else { Ok(None) };
             if let Ok(Some(length)) = sent {
                 journal.send_again(length);
             }

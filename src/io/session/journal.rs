@@ -1,16 +1,13 @@
 //! The bytes that an end has written and its peer's program has not read, and the counts of both directions.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::kept::Kept;
 use crate::error::ProtocolError;
 use crate::proto::session::{Contradiction, Counts};
-
-/// Memory that an empty journal may keep.
-const SPARE: usize = 4096;
 
 /// The most times that the peer is told in time what this end has read, without a sign that its program runs: each takes a receive of
 /// the peer, which its program posts again. A quarter of a window more is always told.
@@ -28,7 +25,7 @@ pub(in crate::io) enum Close {
 pub(in crate::io) struct Journal {
     counts: Counts,
     /// The bytes from the first unacknowledged one to the last written.
-    kept: VecDeque<u8>,
+    kept: Kept,
     /// What is due when all bytes of before a loss have been sent again.
     close: Option<Close>,
     /// Wakes the task of the session: the program has read something, of which the peer is to be told in time.
@@ -41,7 +38,7 @@ pub(in crate::io) struct Journal {
 
 impl Journal {
     pub(super) fn new(counts: Counts, wake: Arc<Notify>) -> Self {
-        Self { counts, kept: VecDeque::new(), close: None, wake, is_awaited: false, unheard: 0 }
+        Self { counts, kept: Kept::default(), close: None, wake, is_awaited: false, unheard: 0 }
     }
 
     /// Returns how many bytes may be written.
@@ -51,12 +48,7 @@ impl Journal {
 
     /// Keeps the first `length` bytes, which have been sent.
     pub(in crate::io) fn write(&mut self, parts: &[IoSlice<'_>], length: usize) {
-        let mut left = length;
-        for part in parts {
-            let part = &part[..part.len().min(left)];
-            left -= part.len();
-            self.kept.extend(part);
-        }
+        self.kept.append(parts, length);
         self.counts.write(length as u64);
     }
 
@@ -84,11 +76,7 @@ impl Journal {
     }
 
     fn free(&mut self, bytes: u64) {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.kept.len());
-        self.kept.drain(..bytes);
-        if self.kept.is_empty() && self.kept.capacity() > SPARE {
-            self.kept = VecDeque::new();
-        }
+        self.kept.free(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Returns how much the program has read, if it is so much that the peer is to be told now.
@@ -129,12 +117,9 @@ impl Journal {
         self.counts.has_unsent()
     }
 
-    /// Returns the bytes of before a loss that have not been sent again.
-    pub(in crate::io) fn unsent(&self) -> [IoSlice<'_>; 2] {
-        let from = usize::try_from(self.counts.unsent_from()).unwrap_or(usize::MAX);
-        let (first, second) = self.kept.as_slices();
-        let parts = [first.get(from..), second.get(from.saturating_sub(first.len())..)];
-        parts.map(|part| IoSlice::new(part.unwrap_or_default()))
+    /// Returns bytes of before a loss that have not been sent again, the first ones.
+    pub(in crate::io) fn unsent(&self) -> &[u8] {
+        self.kept.from(usize::try_from(self.counts.unsent_from()).unwrap_or(usize::MAX))
     }
 
     pub(in crate::io) fn send_again(&mut self, length: usize) {
