@@ -614,7 +614,7 @@ mod tests {
         let connect = RdmaStream::connect_on(&adapter, listener.local_addr().expect("bound"), &config);
         let (connected, accepted) = tokio::join!(connect, listener.accept());
         for stream in [connected.expect("connected"), accepted.expect("accepted").0] {
-            let may_send = std::future::poll_fn(|cx| stream.end().poll_may_send(cx));
+            let may_send = std::future::poll_fn(|cx| stream.end().engine().poll_may_send(cx));
             assert!(may_send.now_or_never().is_some(), "the connection goes on");
         }
     }

@@ -280,5 +280,7 @@ fn errors_of_streams() {
         Connection(DisconnectReason::Peer) => CONNECTION_DISCONNECTED, PeerDisconnected;
         Protocol(error) => DATA_ERROR, InternalFailure;
         Post(post) => CONNECTION_DISCONNECTED, ConnectionBroken;
+        NoPath { after: Duration::ZERO, reason: DisconnectReason::Peer } => IO_TIMEOUT, NoAnswer;
+        SessionUnknown { reason: DisconnectReason::Peer } => CONNECTION_DISCONNECTED, PeerDisconnected;
     }
 }

@@ -45,6 +45,7 @@ fn settings(carrier: Carrier, ring: u32, send_ring: usize, depth: u16) -> Settin
         send_entries: depth.into(),
         confirms: false,
         grants_ring: false,
+        session: false,
     }
 }
 
