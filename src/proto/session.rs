@@ -142,3 +142,6 @@ impl Counts {
         self.written
     }
 }
+
+#[cfg(test)]
+mod tests;
