@@ -339,7 +339,7 @@ fn counts_go_on_past_their_numbers() {
 fn window_has_limits() {
     assert_eq!(Counts::new(u64::MAX, 1).room(), MOST_KEPT);
     assert_eq!(Counts::new(0, 1).room(), 1);
-    for (peers, due) in [(u64::MAX, MOST_KEPT / 4), (400, 100), (0, 1)] {
+    for (peers, due) in [(u64::MAX, MOST_STEP), (400, 100), (0, 1)] {
         let mut counts = Counts::new(1, peers);
         counts.read(due - 1);
         assert!(!counts.is_acknowledgement_due(), "{peers}");
