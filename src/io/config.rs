@@ -154,7 +154,7 @@ impl StreamConfig {
     }
 
     /// Gives streams a session: when its connection is lost, a stream goes on over another one, without a byte lost or twice. Both ends
-    /// have to want it; [`RdmaStream::session`](super::RdmaStream::session) tells whether they do. Default: none.
+    /// have to want it; [`RdmaStream::session`](super::RdmaStream::session) returns what came of it. Default: none.
     #[must_use]
     pub fn session(mut self, session: SessionConfig) -> Self {
         self.session = Some(session);

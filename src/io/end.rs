@@ -164,7 +164,9 @@ impl End {
     /// Resolves when the stream has ended, for whatever reason.
     pub(super) async fn ended(&self) {
         match self {
-            Self::Plain(engine) => drop(engine.connection.disconnected().await),
+            Self::Plain(engine) => {
+                let _ = engine.connection.disconnected().await;
+            }
             Self::Session(session) => session.ended().await,
         }
     }

@@ -3,7 +3,7 @@
 //! A [`Session`] has one engine after the other. Its task waits for the end of the connection. At the active end it connects again
 //! ([`route`]); at the passive end a listener of the process brings the next connection. Both ends then exchange
 //! [`Greeting`]s, and the [`Journal`] goes from the old engine to the new one. Between [`StreamEngine::fence`] and that the program
-//! neither reads nor writes, so the counts that the peer is told are true when it takes them.
+//! neither reads nor writes, so the counts in the messages are still true when the peer takes them.
 
 mod config;
 mod greet;
@@ -58,16 +58,16 @@ struct Present {
     engine: Arc<StreamEngine>,
     /// How the program has closed the stream.
     close: Option<Close>,
-    /// The stream needs no other connection any more, or has failed.
+    /// The stream has ended, or has failed: no other connection follows.
     is_over: bool,
-    /// The peer has been told that the stream has ended.
+    /// The peer was sent a message that the stream has ended.
     is_concluded: bool,
     /// The rank of the path of the active end.
     rank: Rank,
 }
 
 enum Role {
-    Active(Route),
+    Active(Box<Route>),
     Passive { lost: Arc<LostSessions>, most: usize, _registered: Registered },
 }
 
@@ -94,7 +94,7 @@ impl Session {
         self.end_with(StreamBroken::Connection);
     }
 
-    /// Tells the peer that the stream has ended for both, if its connection was lost before the peer could know. The active end has
+    /// Sends the peer a message that the stream has ended for both, if the connection was lost with that. The active end has
     /// to: the peer cannot connect.
     pub(super) async fn conclude(&self) {
         use DisconnectReason::{DeviceRemoved, Lost};
@@ -149,39 +149,38 @@ impl Session {
         let _ = self.paths.subscribe().wait_for(|path| path.is_over).await;
     }
 
-    /// Takes the connection of a peer that has proved that it is that of the session. Other connections wait meanwhile.
-    fn take(&self, engine: StreamEngine, ask: &Greeting) -> Result<(), (StreamEngine, Kind)> {
+    /// Takes the connection of the peer, whose proof is right. Until it returns, other connections of the session wait.
+    fn take(&self, engine: &Arc<StreamEngine>, ask: &Greeting) -> Result<(), Kind> {
         let mut epoch = self.epoch.lock();
         if ask.epoch <= *epoch || matches!(self.role, Role::Active(_)) {
-            return Err((engine, Kind::Refused));
+            return Err(Kind::Refused);
         }
         let before = self.engine();
         if ask.kind == Kind::Over {
             *epoch = ask.epoch;
             before.conclude();
-            return Err((engine, Kind::Over));
+            return Err(Kind::Over);
         }
         if before.has_peer_disconnected() {
-            return Err((engine, Kind::Over));
+            return Err(Kind::Over);
         }
-        let Some(mut journal) = before.fence() else { return Err((engine, Kind::Unknown)) };
+        let Some(mut journal) = before.fence() else { return Err(Kind::Unknown) };
         let saved = journal.progress();
         if journal.resume(ask.read).is_err() {
             before.restore(journal);
-            return Err((engine, Kind::Refused));
+            return Err(Kind::Refused);
         }
         *epoch = ask.epoch;
         let answer = greeting(Kind::Granted, self.window, self.gives_up_after);
         let answer = Greeting { id: self.id, epoch: ask.epoch, read: saved, ..answer };
         // If the connection has ended, the next one follows.
         let _ = engine.write_first(&answer.to_bytes(&self.secret));
-        self.go_on(engine, Rank::BEST, &before, journal);
+        self.go_on(engine.clone(), Rank::BEST, &before, journal);
         Ok(())
     }
 
     /// Goes on over another connection, whose peer has agreed.
-    fn go_on(&self, engine: StreamEngine, rank: Rank, before: &StreamEngine, journal: Box<Journal>) {
-        let engine = Arc::new(engine);
+    fn go_on(&self, engine: Arc<StreamEngine>, rank: Rank, before: &StreamEngine, journal: Box<Journal>) {
         engine.adopt(journal);
         let mut present = self.present.lock();
         (present.engine, present.rank) = (engine.clone(), rank);

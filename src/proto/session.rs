@@ -19,7 +19,7 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// The most bytes that an end may keep: counts beyond it would be ambiguous.
 pub(crate) const MOST_KEPT: u64 = COUNT / 2;
 
-/// The most bytes after which the peer is told: it keeps them in the caches of its processor.
+/// The most bytes after which a report is due: until then the peer keeps them in the caches of its processor.
 const MOST_STEP: u64 = 128 << 10;
 
 /// The counts of one end, in bytes from the start of the stream.
@@ -33,10 +33,10 @@ pub(crate) struct Counts {
     written: u64,
     /// The most bytes that are kept for the peer.
     window: u64,
-    /// The program of this end has read so much, and the peer was told of so much.
+    /// The program of this end has read so much, and has reported so much to the peer.
     read: u64,
-    told: u64,
-    /// The number of unacknowledged bytes of the peer from which on it is told.
+    reported: u64,
+    /// The number of bytes from which on a report is due.
     step: u64,
 }
 
@@ -48,7 +48,7 @@ impl Counts {
     /// Starts a stream. The ends keep so many bytes, this one and the peer.
     pub(crate) fn new(window: u64, peers: u64) -> Self {
         let (window, step) = (window.clamp(1, MOST_KEPT), (peers / 4).clamp(1, MOST_STEP));
-        Self { acknowledged: 0, sent: 0, written: 0, window, read: 0, told: 0, step }
+        Self { acknowledged: 0, sent: 0, written: 0, window, read: 0, reported: 0, step }
     }
 
     /// Returns the number of bytes that the program may write now. None while bytes of before a loss wait to be sent again.
@@ -86,30 +86,30 @@ impl Counts {
     /// Notes that the program has read so many bytes. Returns whether the peer does not know of some of them.
     pub(crate) fn read(&mut self, bytes: u64) -> bool {
         self.read += bytes;
-        self.read > self.told
+        self.read > self.reported
     }
 
-    /// Returns whether so much has been read that the peer is to be told now.
+    /// Returns whether so much has been read that a report is due.
     pub(crate) fn is_acknowledgement_due(&self) -> bool {
-        self.read - self.told >= self.step
+        self.read - self.reported >= self.step
     }
 
-    /// Returns what the peer is to be told, if there is anything.
+    /// Returns what is to be reported to the peer, if there is anything.
     pub(crate) fn take_acknowledgement(&mut self) -> Option<u32> {
-        if self.read == self.told {
+        if self.read == self.reported {
             return None;
         }
-        self.told = self.read;
+        self.reported = self.read;
         // Of as many bits.
         u32::try_from(self.read & COUNT).ok()
     }
 
-    /// Takes what the peer has told. Returns the number of bytes that need not be kept any longer.
+    /// Takes a report of the peer. Returns the number of bytes that it frees.
     ///
     /// # Errors
     /// The peer has read more than was sent.
-    pub(crate) fn acknowledge(&mut self, told: u32) -> Result<u64, Contradiction> {
-        let more = u64::from(told).wrapping_sub(self.acknowledged) & COUNT;
+    pub(crate) fn acknowledge(&mut self, reported: u32) -> Result<u64, Contradiction> {
+        let more = u64::from(reported).wrapping_sub(self.acknowledged) & COUNT;
         if more > self.sent - self.acknowledged {
             return Err(Contradiction);
         }
@@ -122,8 +122,8 @@ impl Counts {
         self.read
     }
 
-    /// Goes on over another connection, whose other end has read so much, and was told how much this end has. Returns the number of
-    /// bytes that need not be kept any longer. What follows them waits to be sent again.
+    /// Goes on over another connection, whose other end has read so much, and knows how much this end has. Returns the number of
+    /// bytes that this frees. What follows them waits to be sent again.
     ///
     /// # Errors
     /// The peer has read more than was sent, or less than it has acknowledged. Nothing has changed then.
@@ -132,7 +132,7 @@ impl Counts {
             return Err(Contradiction);
         }
         let more = peers - self.acknowledged;
-        (self.acknowledged, self.sent, self.told) = (peers, peers, self.read);
+        (self.acknowledged, self.sent, self.reported) = (peers, peers, self.read);
         Ok(more)
     }
 

@@ -10,7 +10,8 @@ use tokio_rdma::error::{
     RegisterFromError, ResizeError, Retained, StateError, StreamBroken, StreamError, WcError, WordError,
 };
 use tokio_rdma::io::{
-    ConnectionInfo, OneSided, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf,
+    ConnectionInfo, OneSided, OwnedReadHalf, OwnedWriteHalf, PathChanges, ReadHalf, ReuniteError,
+    SessionPath, WriteHalf,
 };
 use tokio_rdma::mr::{
     DmaBufRegion, DmaBufSlice, Entry, Inline, Mapping, OwnedRegion, Pages, PoolBytes, RawMemory,
@@ -27,8 +28,8 @@ use tokio_rdma::{
     CompletionQueue, CompletionQueueConfig, ConnectParams, Connection, Connector, DisconnectReason, Listener,
     MemoryWindow, NotifyKind, Op, Pool, PoolConfig, PrivateData, Provider, ProviderKind, QueuePair,
     QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream, ReadLimits, Region, RegionSlice, RemoteRegion,
-    Reply, Request, Requests, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig, WorkCompletion,
-    WorkOptions,
+    Reply, Request, Requests, SessionConfig, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig,
+    WorkCompletion, WorkOptions,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -66,6 +67,8 @@ fn handles_go_to_any_thread() {
     handle::<ReadHalf<'static>>();
     handle::<WriteHalf<'static>>();
     counted::<OneSided>();
+    counted::<SessionPath>();
+    handle::<PathChanges>();
     handle::<OwnedReadHalf>();
     handle::<OwnedWriteHalf>();
     counted::<Region>();
@@ -131,6 +134,7 @@ fn values_go_to_any_thread() {
     counted::<Status>();
     counted::<StatusClass>();
     counted::<StreamConfig>();
+    counted::<SessionConfig>();
     counted::<WorkCompletion>();
     counted::<WorkOptions>();
     #[cfg(feature = "verbs")]

@@ -30,6 +30,7 @@ mod guide {
         rdma_guest = "rdma-guest",
         rpc = "rpc",
         security = "security",
+        sessions = "sessions",
         streams = "streams",
         testing = "testing",
         timeouts = "timeouts",

@@ -223,12 +223,12 @@ impl StreamEngine {
         let _ = self.wait_for(Side::Writer, attempt).await;
     }
 
-    /// Tells the peer how much the program has read.
-    pub(in crate::io) fn tell_read(&self) {
+    /// Reports to the peer how much the program has read.
+    pub(in crate::io) fn report_read(&self) {
         let mut state = self.lock();
-        let told = state.standing.journal().and_then(Journal::take_read_in_time);
+        let told = state.standing.journal().and_then(Journal::take_read_by_clock);
         if let Some(bytes) = told {
-            state.machine.tell_read(bytes);
+            state.machine.report_read(bytes);
             self.advance(&mut state);
         }
     }
@@ -247,7 +247,7 @@ impl StreamEngine {
             None => {}
         }
         if let Some(bytes) = read {
-            state.machine.tell_read(bytes);
+            state.machine.report_read(bytes);
         }
     }
 

@@ -32,7 +32,7 @@ const REFUSAL: Duration = Duration::from_secs(1);
 pub(super) enum Failure {
     /// Another attempt may succeed.
     Attempt,
-    /// The peer does not have the session any more, or does not go on with it.
+    /// The peer has lost the session, or does not go on with it.
     Unknown,
     /// The stream has ended for the peer, which has received all of it.
     Over,
@@ -56,7 +56,7 @@ fn window(config: &StreamConfig, session: &SessionConfig, adapter: &Adapter) -> 
     u32::try_from(window).unwrap_or(most).clamp(1, most)
 }
 
-/// What an end says of a session that begins, apart from its id and its secret.
+/// Returns the first message of an end, without id, secret, epoch and count.
 pub(super) fn greeting(kind: Kind, window: u32, gives_up_after: Duration) -> Greeting {
     let (id, secret) = <(Id, Secret)>::default();
     Greeting { kind, window, gives_up_after, id, epoch: 0, read: 0, secret }
@@ -95,7 +95,7 @@ impl Session {
             gives_up_after: settings.gives_up_after.min(granted.gives_up_after),
             rank,
         };
-        Ok(Self::begin(begin, |_| Role::Active(route)))
+        Ok(Self::begin(begin, |_| Role::Active(Box::new(route))))
     }
 
     /// Takes a connection whose peer asks for a session. Returns the session if it begins, or `None` if the connection belongs to one
@@ -174,12 +174,13 @@ impl Session {
 /// The session cannot go on, or has ended.
 async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
     let found = registry::find(ask.id).filter(|found| Greeting::is_proven(bytes, found.secret()));
+    let engine = Arc::new(engine);
     let outcome = match &found {
-        Some(Found::Live(session)) => session.take(engine, ask),
-        Some(Found::Ended(_)) => Err((engine, Kind::Over)),
-        None => Err((engine, Kind::Unknown)),
+        Some(Found::Live(session)) => session.take(&engine, ask),
+        Some(Found::Ended(_)) => Err(Kind::Over),
+        None => Err(Kind::Unknown),
     };
-    let Err((engine, kind)) = outcome else { return Ok(()) };
+    let Err(kind) = outcome else { return Ok(()) };
     count_session(match kind {
         Kind::Unknown => "unknown",
         Kind::Over => "over",
@@ -198,7 +199,7 @@ async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> 
 /// The active end after a loss.
 impl Session {
     /// Asks the peer to go on over this connection.
-    pub(super) async fn ask(&self, engine: StreamEngine, rank: Rank) -> Result<(), Failure> {
+    pub(super) async fn ask(&self, engine: Arc<StreamEngine>, rank: Rank) -> Result<(), Failure> {
         let before = self.engine();
         let epoch = self.next_epoch();
         let Some(mut journal) = before.fence() else { return Err(Failure::Unknown) };
@@ -242,7 +243,7 @@ impl Session {
         }
     }
 
-    /// Tells the peer that the stream has ended for both.
+    /// Sends the peer a message that the stream has ended for both.
     pub(super) async fn say_over(&self, route: &Route) -> Result<(), StreamError> {
         let (engine, _) = route.connect(Rank::WORST).await?;
         let epoch = self.next_epoch();

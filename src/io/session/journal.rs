@@ -9,8 +9,8 @@ use super::kept::Kept;
 use crate::error::ProtocolError;
 use crate::proto::session::{Contradiction, Counts};
 
-/// The most times that the peer is told in time what this end has read, without a sign that its program runs: each takes a receive of
-/// the peer, which its program posts again. A quarter of a window more is always told.
+/// The most reports by the clock without a sign that the program of the peer runs: each takes a receive of the peer, which its program
+/// posts again. Reports of much that was read have no such limit.
 const UNHEARD: u8 = 4;
 
 /// How a program closes a stream, or a direction of it.
@@ -28,11 +28,11 @@ pub(in crate::io) struct Journal {
     kept: Kept,
     /// What is due when all bytes of before a loss have been sent again.
     close: Option<Close>,
-    /// Wakes the task of the session: the program has read something, of which the peer is to be told in time.
+    /// Wakes the task of the session: the program has read something, and a report is due soon.
     wake: Arc<Notify>,
     /// The task has been woken for it.
     is_awaited: bool,
-    /// How often the peer has been told in time since its last message.
+    /// The number of reports by the clock since the last message of the peer.
     unheard: u8,
 }
 
@@ -79,13 +79,13 @@ impl Journal {
         self.kept.free(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// Returns how much the program has read, if it is so much that the peer is to be told now.
+    /// Returns how much the program has read, if it is so much that a report is due now.
     pub(in crate::io) fn take_read(&mut self) -> Option<u32> {
         self.counts.is_acknowledgement_due().then(|| self.counts.take_acknowledgement())?
     }
 
     /// Returns how much the program has read, if the peer does not know of some of it, and takes it in.
-    pub(in crate::io) fn take_read_in_time(&mut self) -> Option<u32> {
+    pub(in crate::io) fn take_read_by_clock(&mut self) -> Option<u32> {
         self.is_awaited = false;
         if self.unheard >= UNHEARD {
             return None;

@@ -1,6 +1,7 @@
 //! The paths to the peer of a session, and which of them is better.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::error::{ProtocolError, StreamError};
 use crate::io::connector::RdmaConnector;
@@ -42,12 +43,12 @@ impl Route {
     ///
     /// # Errors
     /// There is none, or the peer wants no session.
-    pub(super) async fn connect(&self, worst: Rank) -> Result<(StreamEngine, Rank), StreamError> {
+    pub(super) async fn connect(&self, worst: Rank) -> Result<(Arc<StreamEngine>, Rank), StreamError> {
         let (engine, rank) = self.connector.connect_engine(&self.addresses, worst).await?;
         if !engine.has_session() {
             let peer = engine.connection.peer_addr();
             return Err(StreamError::Protocol { peer, error: ProtocolError::Foreign });
         }
-        Ok((engine, rank))
+        Ok((Arc::new(engine), rank))
     }
 }

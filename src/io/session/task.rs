@@ -17,8 +17,8 @@ use crate::error::StreamBroken;
 use crate::io::engine::{Loss, StreamEngine};
 use crate::sync::deadline;
 
-/// The time within which the peer is told what the program has read.
-const TELL_READ: Duration = Duration::from_millis(200);
+/// The time within which the peer gets a report of what the program has read.
+const REPORT: Duration = Duration::from_millis(200);
 
 /// The pauses between two attempts to connect again.
 pub(super) const ATTEMPTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
@@ -33,7 +33,7 @@ enum Ended {
     Moved,
     Over,
     /// There is a better path.
-    Better(StreamEngine, Rank),
+    Better(Arc<StreamEngine>, Rank),
 }
 
 /// The task of a session. When it ends, also with its runtime, so does the session.
@@ -92,10 +92,10 @@ impl Session {
         }
     }
 
-    /// Waits for the end of a connection, and does meanwhile what the program does not wait for.
+    /// Waits for the end of a connection. Until then it does what no call of the program does.
     async fn wait(&self, engine: &StreamEngine, probes: &mut Pauses) -> Ended {
         let mut better = pin!(self.find_better(engine, probes));
-        let mut tell_at = None;
+        let mut report_at = None;
         let mut sent_again = false;
         loop {
             tokio::select! {
@@ -108,11 +108,11 @@ impl Session {
                     if !std::ptr::eq(&*present.engine, engine) {
                         return Ended::Moved;
                     }
-                    tell_at = tell_at.or_else(|| Some(Instant::now() + TELL_READ));
+                    report_at = report_at.or_else(|| Some(Instant::now() + REPORT));
                 }
-                () = wait_until(tell_at) => {
-                    tell_at = None;
-                    engine.tell_read();
+                () = wait_until(report_at) => {
+                    report_at = None;
+                    engine.report_read();
                 }
                 (better, rank) = &mut better => return Ended::Better(better, rank),
                 () = engine.sent_again(), if !sent_again => sent_again = true,
@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Tries from time to time whether there is a better path than the present one, and connects over it.
-    async fn find_better(&self, engine: &StreamEngine, pauses: &mut Pauses) -> (StreamEngine, Rank) {
+    async fn find_better(&self, engine: &StreamEngine, pauses: &mut Pauses) -> (Arc<StreamEngine>, Rank) {
         let rank = self.present.lock().rank;
         match &self.role {
             // In a box: most sessions have the best path.

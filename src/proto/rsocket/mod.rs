@@ -144,7 +144,7 @@ pub(crate) struct Machine {
     receiving: Receiving,
     /// Control messages that have not completed.
     controls: usize,
-    /// What the peer is to be told that this end's program has read, in a session.
+    /// How much this end's program has read, if a message of a session is due about it.
     read: Option<u32>,
     /// The message that is due to the peer, because this end sends no more data.
     closes: Option<Message>,
@@ -532,8 +532,8 @@ impl Machine {
         control
     }
 
-    /// Has the peer told how many bytes of the stream this end's program has read, modulo 2^29.
-    pub(crate) fn tell_read(&mut self, bytes: u32) {
+    /// Queues a message with the number of bytes of the stream that this end's program has read, modulo 2^29.
+    pub(crate) fn report_read(&mut self, bytes: u32) {
         self.read = Some(bytes);
     }
 

@@ -66,7 +66,7 @@ pub(crate) enum Kind {
     Unknown = 4,
     /// The session exists, and cannot go on with these counts or in this epoch.
     Refused = 5,
-    /// The stream has ended for both ends: whoever says so has received all of it.
+    /// The stream has ended for both ends, and the sender has received all of it.
     Over = 6,
 }
 

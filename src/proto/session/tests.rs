@@ -170,7 +170,7 @@ impl World {
         Some(())
     }
 
-    /// The program reads a byte: also of a connection that was lost, but not while the ends agree on another.
+    /// Reads a byte of the program: also of a connection that was lost, but not while the ends agree on another.
     fn read(&mut self, at: usize) -> Option<()> {
         if at == ACTIVE && self.is_asking() || self.ends[at].arrived.is_empty() {
             return None;
@@ -194,7 +194,7 @@ impl World {
         Some(())
     }
 
-    /// An end loses its connection, with what is on its way to it. The other end may not know for a while.
+    /// Takes the connection of an end away, with what is on its way to it. The other end may not know for a while.
     fn lose(&mut self, at: usize) -> Option<()> {
         if !self.ends[at].has_connection {
             return None;
@@ -206,7 +206,7 @@ impl World {
         Some(())
     }
 
-    /// Nothing comes through any more, and no end knows.
+    /// Cuts the path: nothing arrives after this, and neither end notices.
     fn cut(&mut self) -> Option<()> {
         if !std::mem::replace(&mut self.is_joined, false) {
             return None;
@@ -224,7 +224,7 @@ impl World {
         Some(())
     }
 
-    /// The active end waits no longer: the connection was lost with the request, or with the answer, or the request is late.
+    /// Ends the wait of the active end: the connection was lost with the request, or with the answer, or the request is late.
     fn abandon(&mut self) -> Option<()> {
         if !self.is_asking() {
             return None;
@@ -235,7 +235,7 @@ impl World {
         self.spend()
     }
 
-    /// The passive end takes a request, whether or not it has lost its connection: nothing of that counts any more.
+    /// Has the passive end take a request, with a connection or without: nothing of that counts after this.
     fn grant(&mut self, place: usize) -> Option<()> {
         let ask = self.asks.drain(..=place).next_back()?;
         let saved = self.ends[PASSIVE].counts.progress();
