@@ -1,0 +1,118 @@
+//! Streams over a card that fails, and over a port of it that goes down.
+//!
+//! Runs on: fake, fake-iwarp
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use common::process::alone;
+use common::verbs::{fake, fake_reset};
+use common::*;
+use futures::StreamExt;
+use tokio_rdma::io::{PathChanges, SessionPath};
+use tokio_rdma::verbs::VerbsConfig;
+use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener};
+
+use crate::transfer::{config, connected, path, resumed, transfer};
+
+const PATH_TIMEOUT: Duration = Duration::from_secs(4);
+/// An address of the second port.
+const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+fn provider_of(path: &SessionPath) -> ProviderKind {
+    path.connection.provider()
+}
+
+/// Resolves when a stream has lost its connection. `changes` are those from before on.
+async fn lost(changes: &mut PathChanges) {
+    within(async { while !changes.next().await.expect("the session goes on").is_lost {} }).await;
+}
+
+// The card fails for good. A listener of the software provider in the same process takes the stream over: sessions belong to the
+// process.
+#[tokio::test]
+async fn stream_outlives_its_device() {
+    if !alone(module_path!(), "stream_outlives_its_device") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let bind = |provider: Provider| async move {
+        RdmaListener::bind_with_provider(&provider, SocketAddr::new(v4(), 0), &config()).await.expect("bound")
+    };
+    let listener = bind(Provider::verbs().expect("a device")).await;
+    let spare = bind(Provider::soft().expect("compiled in")).await;
+    let addresses = [&listener, &spare].map(|listener| listener.local_addr().expect("an address"));
+    let connector = RdmaConnector::new().config(config());
+    let (mut ours, mut theirs) = connected(&listener, connector.connect(&addresses[..])).await;
+    assert_eq!(provider_of(&path(&ours)), ProviderKind::Verbs);
+    let mut changes = ours.path_changes();
+    transfer(&mut ours, &mut theirs, 2, async |_| {
+        fake("fatal");
+        resumed(&mut changes, 1).await;
+    })
+    .await;
+    for end in [&ours, &theirs] {
+        let path = path(end);
+        assert_eq!((provider_of(&path), path.resumes), (ProviderKind::Soft, 1), "{path:?}");
+    }
+}
+
+// A port goes down, and comes up again after the loss: the stream goes on over it.
+#[tokio::test]
+async fn stream_goes_on_when_its_port_is_up_again() {
+    if !alone(module_path!(), "stream_goes_on_when_its_port_is_up_again") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let verbs = Provider::verbs_with(VerbsConfig::default().path_timeout(Some(PATH_TIMEOUT)));
+    let verbs = verbs.expect("a device");
+    let listener = RdmaListener::bind_with_provider(&verbs, SocketAddr::new(v4(), 0), &config()).await;
+    let listener = listener.expect("bound");
+    let connector = RdmaConnector::new().provider(verbs).config(config());
+    let connecting = connector.connect(listener.local_addr().expect("an address"));
+    let (mut ours, mut theirs) = connected(&listener, connecting).await;
+    let mut changes = ours.path_changes();
+    transfer(&mut ours, &mut theirs, 2, async |_| {
+        fake("port 1 down");
+        lost(&mut changes).await;
+        fake("port 1 up");
+        resumed(&mut changes, 1).await;
+    })
+    .await;
+    for end in [&ours, &theirs] {
+        assert!(path(end).resumes >= 1);
+    }
+}
+
+// A port stays down: the stream goes on over the other one.
+#[tokio::test]
+async fn stream_goes_on_over_the_other_port() {
+    if !alone(module_path!(), "stream_goes_on_over_the_other_port") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    for ip in [FAR, v6()] {
+        fake(&format!("place {ip} 2 0"));
+    }
+    let verbs = Provider::verbs_with(VerbsConfig::default().path_timeout(Some(PATH_TIMEOUT)));
+    let verbs = verbs.expect("a device");
+    let bind = async |ip| {
+        let bound = RdmaListener::bind_with_provider(&verbs, SocketAddr::new(ip, 0), &config()).await;
+        bound.expect("bound")
+    };
+    let (second, first) = (bind(v6()).await, bind(v4()).await);
+    let addresses = [&second, &first].map(|listener| listener.local_addr().expect("an address"));
+    let connector = RdmaConnector::new().provider(verbs.clone()).config(config());
+    let (mut ours, mut theirs) = connected(&second, connector.connect(&addresses[..])).await;
+    assert_eq!(path(&ours).connection.peer_addr(), addresses[0]);
+    let mut changes = ours.path_changes();
+    transfer(&mut ours, &mut theirs, 2, async |_| {
+        fake("port 2 down");
+        resumed(&mut changes, 1).await;
+    })
+    .await;
+    for end in [&ours, &theirs] {
+        assert!(path(end).resumes >= 1);
+    }
+    assert_eq!(path(&ours).connection.peer_addr(), addresses[1]);
+}
