@@ -128,6 +128,8 @@ pub(crate) struct AcceptorParts<A, F> {
     pub(crate) listeners: Vec<(A, Listener)>,
     /// Listeners that are added later.
     pub(crate) later: BoxStream<'static, (A, Listener)>,
+    /// Notified when one of the listeners has ended.
+    pub(crate) closed: Arc<Notify>,
     pub(crate) config: AcceptorConfig,
     pub(crate) metrics: AcceptMetrics,
     /// Answers a request. A connection that belongs to something else that was accepted before is not returned.
@@ -143,7 +145,7 @@ impl<T: Send + 'static> Acceptor<T> {
         H: Future<Output = Result<Option<T>, E>> + Send + 'static,
         E: Into<io::Error> + Send + 'static,
     {
-        let AcceptorParts { listeners, later, config, metrics, answer } = parts;
+        let AcceptorParts { listeners, later, closed, config, metrics, answer } = parts;
         let mut addresses = listeners.iter().filter_map(|(_, listener)| listener.local_addr().ok());
         let local = addresses.next().ok_or(BindError::InvalidState("the listeners are closed"))?;
         let ready = Arc::new(Ready::new());
@@ -151,6 +153,7 @@ impl<T: Send + 'static> Acceptor<T> {
         let mut serving = Serving {
             requests: SelectAll::new(),
             listeners: shared.clone(),
+            closed,
             waiting: HalfOpen::new(),
             handshakes: Handshakes::new(config.handshakes),
             tasks: JoinSet::new(),
@@ -411,6 +414,7 @@ struct Waiting<A> {
 struct Serving<A, T, F> {
     requests: SelectAll<BoxStream<'static, (A, Result<Request, AcceptError>)>>,
     listeners: Arc<Mutex<Listeners>>,
+    closed: Arc<Notify>,
     /// The requests that wait for a place.
     waiting: HalfOpen<Waiting<A>>,
     handshakes: Handshakes,
@@ -504,6 +508,7 @@ where
                     warn!(%error, "listener closed on one adapter");
                 }
                 guard.error = Some(error.into());
+                self.closed.notify_one();
             }
         }
         self.begin_all();

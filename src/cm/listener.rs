@@ -181,6 +181,7 @@ impl Listener {
         Acceptor::new(AcceptorParts {
             listeners: vec![((), self.clone())],
             later: none_later(),
+            closed: Arc::default(),
             config,
             metrics: AcceptMetrics::new("acceptor"),
             answer: move |(), request| answer(request).map(|outcome| outcome.map(Some)),

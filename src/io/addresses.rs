@@ -2,10 +2,12 @@
 //! are added while a listener of the unspecified address exists.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -102,9 +104,11 @@ impl Wanted {
     }
 }
 
-/// Binds a listener to each wanted address that is added, on the port of these listeners.
+/// Binds a listener to each wanted address that is added, on the port of these listeners, and to those of a listener that has
+/// ended (`closed`), over another provider.
 pub(super) fn follow_addresses(
     monitor: AddressMonitor,
+    closed: Arc<Notify>,
     wanted: Wanted,
     listeners: &[(Adapter, Listener)],
 ) -> BoxStream<'static, (Adapter, Listener)> {
@@ -112,7 +116,7 @@ pub(super) fn follow_addresses(
     for (adapter, listener) in listeners {
         served.add(adapter, listener);
     }
-    let poll = AddressPoll { monitor, next: next_pause(FIRST_PAUSE) };
+    let poll = AddressPoll { monitor, closed, next: next_pause(FIRST_PAUSE) };
     let added = stream::unfold((poll, served), |(mut poll, mut served)| async move {
         if poll.next().await? {
             served.tried.clear();
@@ -129,17 +133,25 @@ pub(super) fn follow_addresses(
 /// table, without a notification. So they are polled again after each change, at intervals that double.
 struct AddressPoll {
     monitor: AddressMonitor,
+    /// Notified when a listener has ended.
+    closed: Arc<Notify>,
     /// The time until the next poll without a change.
     next: Option<Duration>,
 }
 
 impl AddressPoll {
-    /// Waits until the addresses are to be polled. Returns whether the addresses have changed since the last; `None` if changes can no
+    /// Waits until the addresses are to be polled. Returns whether the addresses or their listeners have changed since the last; `None` if changes can no
     /// longer be noticed.
     async fn next(&mut self) -> Option<bool> {
+        let change = async {
+            tokio::select! {
+                changed = self.monitor.changed() => changed,
+                () = self.closed.notified() => Ok(()),
+            }
+        };
         let changed = match self.next {
-            Some(pause) => timeout(pause, self.monitor.changed()).await.ok(),
-            None => Some(self.monitor.changed().await),
+            Some(pause) => timeout(pause, change).await.ok(),
+            None => Some(change.await),
         };
         let has_changed = changed.transpose().ok()?.is_some();
         let pause = self.next.filter(|_| !has_changed).map_or(FIRST_PAUSE, |pause| pause * 2);

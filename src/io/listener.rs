@@ -11,6 +11,7 @@ use futures::future::ready;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::sync::Notify;
 use tracing::warn;
 
 use super::addresses::{Wanted, follow_addresses, has_device, list_places, open_listener, unspecified};
@@ -59,7 +60,7 @@ impl RdmaListener {
         let listener = open_listener(adapter, address)?;
         let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
         let listeners = vec![(adapter.clone(), listener)];
-        Self::new(Bound { local, listeners, later: none_later() }, *config)
+        Self::new(Bound { local, listeners, later: none_later(), closed: Arc::default() }, *config)
     }
 
     /// Listens on an address, or on the first address of a name that can be bound, with the default settings.
@@ -74,7 +75,8 @@ impl RdmaListener {
     /// be served is logged. Such a listener ends when its last adapter is removed, and does not wait for addresses to come back.
     ///
     /// A device may take an address some time after the kernel has it, and may be plugged in later. From then on the device
-    /// serves its addresses, too, at most 30 seconds later.
+    /// serves its addresses, too, at most 30 seconds later. When a device is removed or fails, the soft provider serves its
+    /// addresses at once.
     ///
     /// # Errors
     /// `Resolve` or `NoAddress` if the name has no address. If one address was tried, its `Open` or `Bind` error; if
@@ -134,7 +136,7 @@ impl RdmaListener {
 
     /// Accepts from these listeners, which all have the same port.
     fn new(bound: Bound, config: StreamConfig) -> Result<Self, StreamError> {
-        let Bound { local, listeners, later } = bound.check(move |info| config.on(info).map(drop))?;
+        let Bound { local, listeners, later, closed } = bound.check(move |info| config.on(info).map(drop))?;
         let lost = Arc::<LostSessions>::default();
         let answer = move |adapter: Adapter, request: Request| {
             let lost = lost.clone();
@@ -151,6 +153,7 @@ impl RdmaListener {
         let acceptor = Acceptor::new(AcceptorParts {
             listeners,
             later,
+            closed,
             config: config.acceptor,
             metrics: AcceptMetrics::new("stream"),
             answer,
@@ -229,6 +232,8 @@ struct Bound {
     listeners: Vec<(Adapter, Listener)>,
     /// Those of addresses that are added later, if the address is unspecified.
     later: BoxStream<'static, (Adapter, Listener)>,
+    /// To be notified when one of the listeners has ended: another provider may have its address.
+    closed: Arc<Notify>,
 }
 
 impl Bound {
@@ -238,7 +243,7 @@ impl Bound {
         self,
         check: impl Fn(&AdapterInfo) -> Result<(), StreamError> + Send + 'static,
     ) -> Result<Self, StreamError> {
-        let Self { local, listeners, later } = self;
+        let Self { local, listeners, later, closed } = self;
         listeners.iter().try_for_each(|(adapter, _)| check(adapter.properties()))?;
         let fits = move |(adapter, listener): &(Adapter, Listener)| {
             let outcome = check(adapter.properties());
@@ -248,7 +253,7 @@ impl Bound {
             }
             ready(outcome.is_ok())
         };
-        Ok(Self { local, listeners, later: later.filter(fits).boxed() })
+        Ok(Self { local, listeners, later: later.filter(fits).boxed(), closed })
     }
 }
 
@@ -283,7 +288,8 @@ fn bind_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, Stream
             Err(error) => return Err(error.into()),
         };
         let local = listener.local_addr().map_err(|_| BindError::DeviceRemoved)?;
-        return Ok(Bound { local, listeners: vec![(adapter, listener)], later: none_later() });
+        let listeners = vec![(adapter, listener)];
+        return Ok(Bound { local, listeners, later: none_later(), closed: Arc::default() });
     }
     let only_v4 = address.is_ipv4();
     let everywhere = match has_device(&providers, only_v4) {
@@ -307,9 +313,10 @@ fn bind_at(only: Option<&Provider>, address: SocketAddr) -> Result<Bound, Stream
             Err(BindError::SharingViolation(_)) if tries > 0 => {}
             outcome => {
                 let (port, listeners) = outcome?;
-                let later =
-                    monitor.map_or_else(none_later, |monitor| follow_addresses(monitor, wanted, &listeners));
-                return Ok(Bound { local: SocketAddr::new(address.ip(), port), listeners, later });
+                let closed = Arc::<Notify>::default();
+                let follow = |monitor| follow_addresses(monitor, closed.clone(), wanted, &listeners);
+                let later = monitor.map_or_else(none_later, follow);
+                return Ok(Bound { local: SocketAddr::new(address.ip(), port), listeners, later, closed });
             }
         }
     }
@@ -389,7 +396,8 @@ mod tests {
         }
         let places = own(&given);
         let now = vec![given.remove(0)];
-        let bound = Bound { local: places[0], listeners: now, later: stream::iter(given).boxed() };
+        let later = stream::iter(given).boxed();
+        let bound = Bound { local: places[0], listeners: now, later, closed: Arc::default() };
         // The adapter at the first place and at the third has room for them.
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let check = move |_: &AdapterInfo| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {

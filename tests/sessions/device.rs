@@ -11,7 +11,7 @@ use common::*;
 use futures::StreamExt;
 use tokio_rdma::io::{PathChanges, SessionPath};
 use tokio_rdma::verbs::VerbsConfig;
-use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener};
+use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener, SessionConfig};
 
 use crate::transfer::{config, connected, path, resumed, transfer};
 
@@ -44,6 +44,41 @@ async fn stream_outlives_its_device() {
     let addresses = [&listener, &spare].map(|listener| listener.local_addr().expect("an address"));
     let connector = RdmaConnector::new().config(config());
     let (mut ours, mut theirs) = connected(&listener, connector.connect(&addresses[..])).await;
+    assert_eq!(provider_of(&path(&ours)), ProviderKind::Verbs);
+    let mut changes = ours.path_changes();
+    transfer(&mut ours, &mut theirs, 2, async |_| {
+        fake("fatal");
+        resumed(&mut changes, 1).await;
+    })
+    .await;
+    for end in [&ours, &theirs] {
+        let path = path(end);
+        assert_eq!((provider_of(&path), path.resumes), (ProviderKind::Soft, 1), "{path:?}");
+    }
+}
+
+// The listener of every address goes on at the address of the card, over the software provider: at once, however long it has been
+// listening.
+#[tokio::test]
+async fn listener_of_every_address_outlives_a_device() {
+    if !alone(module_path!(), "listener_of_every_address_outlives_a_device") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    // It has to have another address, or it ends with the card.
+    let soft = Provider::soft().expect("compiled in").addresses().expect("listed");
+    if !soft.iter().any(|ip| ip.is_ipv4() && !ip.is_loopback()) {
+        return skipped("needs an address that is not that of the card");
+    }
+    // Shorter than the pauses between two looks at the addresses of a machine whose addresses stay the same.
+    let config = config().session(SessionConfig::default().give_up_after(Duration::from_secs(10)));
+    let listener = RdmaListener::bind_with("0.0.0.0:0", &config).await.expect("bound");
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    tokio::time::resume();
+    let address = SocketAddr::new(v4(), listener.local_addr().expect("an address").port());
+    let connector = RdmaConnector::new().config(config);
+    let (mut ours, mut theirs) = connected(&listener, connector.connect(address)).await;
     assert_eq!(provider_of(&path(&ours)), ProviderKind::Verbs);
     let mut changes = ours.path_changes();
     transfer(&mut ours, &mut theirs, 2, async |_| {
