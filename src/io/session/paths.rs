@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::cm::Connection;
 use crate::io::engine::StreamEngine;
 use crate::io::stream::RdmaStream;
+use crate::sync::Mutex;
 
 /// The path of a stream with a session: its connection, or that it has none.
 #[derive(Clone, Debug)]
@@ -60,13 +61,20 @@ impl SessionPath {
 ///
 /// Changes that follow each other faster than they are taken become one. It ends with the stream.
 #[must_use = "streams do nothing unless polled"]
-pub struct PathChanges(BoxStream<'static, SessionPath>);
+pub struct PathChanges(Mutex<BoxStream<'static, SessionPath>>);
+
+impl PathChanges {
+    fn new(changes: impl Stream<Item = SessionPath> + Send + 'static) -> Self {
+        // It is never locked, and can so be shared by threads.
+        Self(Mutex::new(changes.boxed()))
+    }
+}
 
 impl Stream for PathChanges {
     type Item = SessionPath;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<SessionPath>> {
-        self.0.poll_next_unpin(cx)
+        self.0.get_mut().poll_next_unpin(cx)
     }
 }
 
@@ -99,12 +107,12 @@ impl RdmaStream {
     /// # }
     /// ```
     pub fn path_changes(&self) -> PathChanges {
-        let Some(session) = self.shared.end.session() else { return PathChanges(stream::empty().boxed()) };
+        let Some(session) = self.shared.end.session() else { return PathChanges::new(stream::empty()) };
         let changes = stream::unfold(session.paths.subscribe(), async |mut paths| {
             paths.changed().await.ok()?;
             let path = paths.borrow_and_update().clone();
             Some((path, paths))
         });
-        PathChanges(changes.boxed())
+        PathChanges::new(changes)
     }
 }
