@@ -136,7 +136,7 @@ async fn connect(adapter: &Adapter, address: SocketAddr) -> RdmaStream {
 
 /// Exchanges the hellos, and says in this end's that its port is so much higher. Returns whether the peer lends and reads.
 async fn greet(stream: &mut RdmaStream, wrong: u16) -> bool {
-    let lends = lends(stream.adapter());
+    let lends = lends(&stream.adapter());
     let limits = b"\x00\x04\x00\x00\x10\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x64\x00\x00\x40\x00";
     let [own, peer] = [stream.local_addr(), stream.peer_addr()].map(|address| address.expect("connected"));
     let own = SocketAddr::new(own.ip(), own.port().wrapping_add(wrong));
