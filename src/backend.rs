@@ -301,6 +301,11 @@ impl Adapter {
         only_soft!(self, adapter => adapter.random(), of_system())
     }
 
+    /// Returns the number of the network that the adapter is in: 0 for that of the machine, and another for each simulated one.
+    pub(crate) fn network(&self) -> u64 {
+        only_soft!(self, adapter => adapter.network(), 0)
+    }
+
     /// Returns whether the number of the adapter means the same adapter in the network namespace of the calling thread.
     pub(crate) fn is_of_this_thread(&self) -> bool {
         only_soft!(self, adapter => adapter.is_of_this_thread(), true)

@@ -128,6 +128,11 @@ impl Adapter {
         self.provider.random()
     }
 
+    /// Returns the number of the network that the adapter is in: 0 for that of the machine, and another for each simulated one.
+    pub(crate) fn network(&self) -> u64 {
+        self.provider.network()
+    }
+
     /// Returns whether the id of the adapter means the same adapter to the calling thread, which may be in another network
     /// namespace.
     pub(crate) fn is_of_this_thread(&self) -> bool {

@@ -85,11 +85,9 @@ impl Session {
 
     /// Ends the session: no other connection follows the present one.
     pub(super) fn finish(&self) {
-        if matches!(self.role, Role::Passive { .. })
-            && !self.is_over()
-            && self.engine().has_peer_disconnected()
-        {
-            registry::remember(self.id, self.secret);
+        let engine = self.engine();
+        if matches!(self.role, Role::Passive { .. }) && !self.is_over() && engine.has_peer_disconnected() {
+            registry::remember((engine.adapter.network(), self.id), self.secret);
         }
         self.end_with(StreamBroken::Connection);
     }

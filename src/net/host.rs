@@ -66,6 +66,11 @@ impl Host {
         by_network!(self, Self::Kernel => reserve.take(), Self::Sim(host) => Some(host.random()))
     }
 
+    /// Returns the number of the network: 0 for that of this machine, and another for each simulated one.
+    pub(crate) fn network(&self) -> u64 {
+        by_network!(self, Self::Kernel => 0, Self::Sim(host) => host.world.number)
+    }
+
     /// Counts memory of a program; `None` if so much is not left. The system has counted that of this machine.
     pub(crate) fn charge(&self, memory: Owned) -> Option<Owned> {
         by_network!(self, Self::Kernel => Some(memory), Self::Sim(host) => host.charge(memory))

@@ -216,6 +216,11 @@ impl Adapter {
         (0..4).try_fold(0, |all, _| Some(all << u32::BITS | u128::from(self.host.random(&mut reserve)?)))
     }
 
+    /// Returns the number of the network that the adapter is in: 0 for that of this machine.
+    pub(crate) fn network(&self) -> u64 {
+        self.host.network()
+    }
+
     /// Returns whether the calling thread is in the network namespace of the adapter.
     pub(crate) fn is_of_this_thread(&self) -> bool {
         self.host.namespace() == self.namespace

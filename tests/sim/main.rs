@@ -6,6 +6,7 @@ mod crossings;
 mod crowds;
 mod determinism;
 mod drawn;
+mod ended_sessions;
 mod example;
 mod exhaustion;
 mod faults;

@@ -16,16 +16,16 @@ use super::hosts;
 const PORT: u16 = 7471;
 const SECOND: Duration = Duration::from_secs(1);
 
-fn config() -> StreamConfig {
+pub(crate) fn config() -> StreamConfig {
     let session = SessionConfig::default().give_up_after(600 * SECOND);
     StreamConfig::default().session(session).close_timeout(600 * SECOND)
 }
 
-fn provider(host: &Host) -> Provider {
+pub(crate) fn provider(host: &Host) -> Provider {
     host.provider_with(SoftConfig::default().path_timeout(Some(5 * SECOND)))
 }
 
-async fn listen(host: &Host, config: &StreamConfig) -> RdmaListener {
+pub(crate) async fn listen(host: &Host, config: &StreamConfig) -> RdmaListener {
     let adapter = provider(host).open(host.address()).expect("opened");
     RdmaListener::bind_on(&adapter, (host.address(), PORT).into(), config).expect("bound")
 }
@@ -49,7 +49,7 @@ async fn connect_by_rails(
 }
 
 /// Connects a stream with a session. The listener stays: it takes the later connections.
-async fn connect(
+pub(crate) async fn connect(
     server: &Host,
     client: &Host,
     config: &StreamConfig,

@@ -134,6 +134,7 @@ impl Session {
         let granted = greeting(Kind::Granted, window, settings.gives_up_after);
         engine.write_first(&Greeting { id, secret, ..granted }.to_bytes(&secret))?;
         let (lost, most) = (lost.clone(), settings.lost);
+        let key = (engine.adapter.network(), id);
         let begin = Begin {
             engine,
             id,
@@ -142,7 +143,7 @@ impl Session {
             gives_up_after: settings.gives_up_after.min(ask.gives_up_after),
             rank: Rank::BEST,
         };
-        let role = |session: &_| Role::Passive { lost, most, _registered: Registered::new(id, session) };
+        let role = |session: &_| Role::Passive { lost, most, _registered: Registered::new(key, session) };
         Ok(Self::begin(begin, role))
     }
 
@@ -173,7 +174,8 @@ impl Session {
 /// # Errors
 /// The session cannot go on, or has ended.
 async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
-    let found = registry::find(ask.id).filter(|found| Greeting::is_proven(bytes, found.secret()));
+    let found = registry::find((engine.adapter.network(), ask.id))
+        .filter(|found| Greeting::is_proven(bytes, found.secret()));
     let engine = Arc::new(engine);
     let outcome = match &found {
         Some(Found::Live(session)) => session.take(&engine, ask),

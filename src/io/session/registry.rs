@@ -1,4 +1,4 @@
-//! The sessions of the passive ends of this process, by their ids.
+//! The sessions of the passive ends of a process, by their ids.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
@@ -10,12 +10,15 @@ use crate::sync::Mutex;
 /// The sessions that have ended well and are remembered, for peers that have lost the connection with the last message.
 const REMEMBERED: usize = 1024;
 
+/// The network of a session, and its id: simulated networks of the same seed have the same ids.
+pub(super) type Key = (u64, Id);
+
 static SESSIONS: LazyLock<Mutex<Sessions>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Sessions {
-    live: HashMap<Id, Weak<Session>>,
-    ended: VecDeque<(Id, Secret)>,
+    live: HashMap<Key, Weak<Session>>,
+    ended: VecDeque<(Key, Secret)>,
 }
 
 /// A session that a peer asks for.
@@ -34,32 +37,32 @@ impl Found {
     }
 }
 
-/// Returns the session with this id.
-pub(super) fn find(id: Id) -> Option<Found> {
+/// Returns the session with this key.
+pub(super) fn find(key: Key) -> Option<Found> {
     let sessions = SESSIONS.lock();
-    let live = sessions.live.get(&id).and_then(Weak::upgrade).map(Found::Live);
+    let live = sessions.live.get(&key).and_then(Weak::upgrade).map(Found::Live);
     let ended =
-        || sessions.ended.iter().find(|(known, _)| *known == id).map(|(_, secret)| Found::Ended(*secret));
+        || sessions.ended.iter().find(|(known, _)| *known == key).map(|(_, secret)| Found::Ended(*secret));
     live.or_else(ended)
 }
 
 /// Remembers that a session has ended well.
-pub(super) fn remember(id: Id, secret: Secret) {
+pub(super) fn remember(key: Key, secret: Secret) {
     let mut sessions = SESSIONS.lock();
     if sessions.ended.len() == REMEMBERED {
         sessions.ended.pop_front();
     }
-    sessions.ended.push_back((id, secret));
+    sessions.ended.push_back((key, secret));
 }
 
 /// The place of a session among those that peers can resume, which ends with this value.
 #[derive(Debug)]
-pub(super) struct Registered(Id);
+pub(super) struct Registered(Key);
 
 impl Registered {
-    pub(super) fn new(id: Id, session: &Weak<Session>) -> Self {
-        SESSIONS.lock().live.insert(id, session.clone());
-        Self(id)
+    pub(super) fn new(key: Key, session: &Weak<Session>) -> Self {
+        SESSIONS.lock().live.insert(key, session.clone());
+        Self(key)
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -22,6 +23,8 @@ const BUFFER: usize = 128 * 1024;
 /// A simulated network.
 pub(crate) struct World {
     pub(crate) seed: u64,
+    /// Another for each network of the process, from 1 on.
+    pub(crate) number: u64,
     pub(crate) start: Instant,
     state: Mutex<State>,
 }
@@ -155,10 +158,12 @@ impl World {
     /// # Panics
     /// Outside of a tokio runtime.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng(seed);
         let choices = Rng(rng.next());
         let state = State { rng, choices, buffers: (BUFFER, BUFFER), ..State::default() };
-        let world = Arc::new(Self { seed, start: Instant::now(), state: Mutex::new(state) });
+        let world = Arc::new(Self { seed, number, start: Instant::now(), state: Mutex::new(state) });
         tokio::spawn(drive(Arc::downgrade(&world), world.start));
         world
     }

@@ -1,0 +1,206 @@
+//! Streams with sessions that end for want of a connection or of a peer, and streams without.
+
+use std::io;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+use tokio_rdma::error::StreamBroken;
+use tokio_rdma::io::RdmaConnector;
+use tokio_rdma::sim::{self, Network};
+use tokio_rdma::{RdmaStream, SessionConfig, StreamConfig};
+
+use crate::sessions::{config, connect, listen, provider};
+use crate::{PORT, SECOND, hosts};
+
+/// The reason of a stream in its error.
+fn broken(error: &io::Error) -> StreamBroken {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<StreamBroken>()).cloned();
+    inner.unwrap_or_else(|| panic!("{error:?}"))
+}
+
+/// Reads what has arrived, and returns the error behind it, which writes have, too.
+async fn fails_after(stream: &mut RdmaStream, arrived: &[u8]) -> StreamBroken {
+    let mut bytes = Vec::new();
+    let error = stream.read_to_end(&mut bytes).await.expect_err("it is no end of file");
+    assert_eq!(bytes, arrived);
+    let reason = broken(&error);
+    let error = stream.write(b"x").await.expect_err("neither does it take any");
+    assert_eq!(broken(&error), reason);
+    assert!(stream.session().is_some_and(|path| path.is_over && path.is_lost));
+    reason
+}
+
+/// Sends a word each way.
+async fn exchange(ours: &mut RdmaStream, theirs: &mut RdmaStream) {
+    let mut bytes = [0; 4];
+    ours.write_all(b"ping").await.expect("written");
+    theirs.read_exact(&mut bytes).await.expect("read");
+    assert_eq!(&bytes, b"ping");
+    theirs.write_all(b"pong").await.expect("written");
+    ours.read_exact(&mut bytes).await.expect("read");
+    assert_eq!(&bytes, b"pong");
+}
+
+// The shorter time of both ends counts, and what had arrived is read before the error.
+#[test]
+fn stream_without_a_path_is_given_up() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let short = SessionConfig::default().give_up_after(30 * SECOND);
+        let configs = [config().session(short), config()];
+        let [first, second] = if network.seed().is_multiple_of(2) { [0, 1] } else { [1, 0] };
+        let listener = listen(&server, &configs[first]).await;
+        let connector = RdmaConnector::new().provider(provider(&client)).config(configs[second]);
+        let (ours, theirs) = tokio::join!(connector.connect((server.address(), PORT)), listener.accept());
+        let (mut ours, mut theirs) = (ours.expect("connected"), theirs.expect("accepted").0);
+        ours.write_all(b"arrived").await.expect("written");
+        theirs.write_all(b"this, too").await.expect("written");
+        sleep(SECOND).await;
+        network.partition(&server, &client, 10_000 * SECOND);
+        ours.write_all(b"lost").await.expect("kept");
+        theirs.write_all(b"lost").await.expect("kept");
+        let (left, right) =
+            tokio::join!(fails_after(&mut ours, b"this, too"), fails_after(&mut theirs, b"arrived"));
+        for reason in [left, right] {
+            assert!(
+                matches!(&reason, StreamBroken::NoPath { after, .. } if *after == 30 * SECOND),
+                "{reason:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn reads_and_writes_that_wait_fail_with_the_session() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let short = SessionConfig::default().give_up_after(30 * SECOND).window(1000);
+        let (_listener, ours, theirs) = connect(&server, &client, &config().session(short)).await;
+        network.partition(&server, &client, 10_000 * SECOND);
+        let waits = async |stream: RdmaStream| {
+            let (mut reads, mut writes) = stream.into_split();
+            let (read, written) = tokio::join!(reads.read_u8(), writes.write_all(&[7; 5000]));
+            for error in [read.map(drop).expect_err("no byte"), written.expect_err("no room")] {
+                let reason = broken(&error);
+                assert!(matches!(reason, StreamBroken::NoPath { .. }), "{reason:?}");
+            }
+        };
+        tokio::join!(waits(ours), waits(theirs));
+    });
+}
+
+// A listener keeps so many sessions without a connection; the one that has waited longest makes room.
+#[test]
+fn oldest_lost_session_makes_room() {
+    sim::check(0..10, async |network: Network| {
+        let server = network.host("10.0.0.1");
+        let session = SessionConfig::default().give_up_after(600 * SECOND).lost_sessions(2);
+        let config = config().session(session);
+        let listener = listen(&server, &config).await;
+        let (mut clients, mut streams) = (Vec::new(), Vec::new());
+        for number in 2..5 {
+            let client = network.host(&*format!("10.0.0.{number}"));
+            let connector = RdmaConnector::new().provider(provider(&client)).config(config);
+            let (ours, theirs) = tokio::join!(connector.connect((server.address(), PORT)), listener.accept());
+            streams.push((ours.expect("connected"), theirs.expect("accepted").0));
+            clients.push(client);
+        }
+        // An order that is not that of the connections.
+        for number in [1, 2, 0] {
+            assert!(streams.iter().all(|(_, theirs)| theirs.session().is_some_and(|path| !path.is_over)));
+            streams[number].1.write_all(b"kept").await.expect("written");
+            network.partition(&server, &clients[number], 10_000 * SECOND);
+            sleep(20 * SECOND).await;
+        }
+        let reason = fails_after(&mut streams[1].1, b"").await;
+        assert!(matches!(&reason, StreamBroken::NoPath { after, .. } if *after < 600 * SECOND), "{reason:?}");
+        for client in &clients {
+            network.heal(&server, client);
+        }
+        let reason = fails_after(&mut streams[1].0, b"").await;
+        assert!(matches!(reason, StreamBroken::SessionUnknown { .. }), "{reason:?}");
+        for number in [0, 2] {
+            let (ours, theirs) = &mut streams[number];
+            ours.read_exact(&mut [0; 4]).await.expect("it was kept");
+            exchange(ours, theirs).await;
+            assert_eq!(theirs.session().map(|path| path.resumes), Some(1));
+        }
+    });
+}
+
+// A server that has started again does not know the stream: the client need not wait until it gives up.
+#[test]
+fn session_that_the_peer_has_lost_ends_at_once() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (listener, mut ours, theirs) = connect(&server, &client, &config()).await;
+        ours.write_all(b"lost").await.expect("written");
+        network.partition(&server, &client, 100 * SECOND);
+        theirs.set_zero_linger().expect("set");
+        drop((theirs, listener));
+        sleep(20 * SECOND).await;
+        let _listener = listen(&server, &config()).await;
+        let failing = timeout(120 * SECOND, fails_after(&mut ours, b""));
+        let reason = failing.await.expect("long before it gives up");
+        assert!(matches!(reason, StreamBroken::SessionUnknown { .. }), "{reason:?}");
+    });
+}
+
+// An orderly end while there is no connection is an orderly end for the peer.
+#[test]
+fn end_without_a_connection_reaches_the_peer() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_listener, ours, theirs) = connect(&server, &client, &config()).await;
+        let (mut closed, mut open) =
+            if network.seed().is_multiple_of(2) { (ours, theirs) } else { (theirs, ours) };
+        network.partition(&server, &client, 100 * SECOND);
+        closed.write_all(b"the last").await.expect("kept");
+        drop(closed);
+        let mut bytes = Vec::new();
+        open.read_to_end(&mut bytes).await.expect("an end of file");
+        assert_eq!(bytes, b"the last");
+    });
+}
+
+#[test]
+fn both_ends_have_to_want_a_session() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        for (passive, active) in [(StreamConfig::default(), config()), (config(), StreamConfig::default())] {
+            let listener = listen(&server, &passive).await;
+            let connector = RdmaConnector::new().provider(provider(&client)).config(active);
+            let (ours, theirs) = tokio::join!(connector.connect((server.address(), PORT)), listener.accept());
+            let (mut ours, mut theirs) = (ours.expect("connected"), theirs.expect("accepted").0);
+            assert!(ours.session().is_none() && theirs.session().is_none());
+            exchange(&mut ours, &mut theirs).await;
+            network.reset(&server, &client);
+            let error = ours.read_u8().await.expect_err("it ends with its connection");
+            assert!(matches!(broken(&error), StreamBroken::Connection(_)), "{error:?}");
+        }
+    });
+}
+
+// Networks of one seed have the same ids, and are processes of their own: what has ended in one is unknown in the other.
+#[test]
+fn hosts_of_other_networks_know_no_session() {
+    for is_first in [true, false] {
+        sim::check(0..3, async |network: Network| {
+            let (server, client) = hosts(&network);
+            let (listener, mut ours, mut theirs) = connect(&server, &client, &config()).await;
+            if is_first {
+                drop(ours);
+                assert_eq!(theirs.read(&mut [0]).await.expect("an end of file"), 0);
+                drop(theirs);
+                return sleep(SECOND).await;
+            }
+            theirs.set_zero_linger().expect("set");
+            network.partition(&server, &client, 20 * SECOND);
+            drop((theirs, listener));
+            sleep(10 * SECOND).await;
+            let _listener = listen(&server, &config()).await;
+            let reason = fails_after(&mut ours, b"").await;
+            assert!(matches!(reason, StreamBroken::SessionUnknown { .. }), "{reason:?}");
+        });
+    }
+}
