@@ -12,6 +12,7 @@ mod exhaustion;
 mod faults;
 mod fidelity;
 mod frames;
+mod hostile_sessions;
 mod mixed;
 mod mutants;
 mod races;
