@@ -16,8 +16,8 @@ use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, AcceptorConfig, Access, Adapter, CompletionQueueConfig, ConnectParams, Connection,
-    NotifyKind, PoolConfig, QueuePairConfig, RdmaStream, ReadLimits, SharedReceiveConfig, Status,
-    StreamConfig, WorkOptions,
+    NotifyKind, PoolConfig, QueuePairConfig, RdmaStream, ReadLimits, SessionConfig, SharedReceiveConfig,
+    Status, StreamConfig, WorkOptions,
 };
 
 /// The extremes of a time limit.
@@ -303,6 +303,7 @@ async fn options_of_streams() {
     let (adapter, config) = (adapter(), StreamConfig::default);
     let mut works: Vec<_> = [0, u8::MAX - 3].map(|class| config().traffic_class(class)).into();
     works.extend([0, u32::MAX].map(|limit| config().read_limits(ReadLimits::new(limit, limit))));
+    works.extend([0, 1, usize::MAX].map(|bytes| config().session(SessionConfig::default().window(bytes))));
     if !Device::under_test().is_soft() {
         for number in [0, u8::MAX] {
             works.extend([

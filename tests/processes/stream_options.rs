@@ -66,7 +66,7 @@ fn options_of_streams_are_on_the_wire() {
             let config = StreamConfig::default().traffic_class(CLASS).source(SOURCE).read_limits(LIMITS[0]);
             let connector = RdmaConnector::new().provider(provider).config(config);
             let mut stream = within(connector.connect(peer)).await.expect("connected");
-            assert_source_and_limits(stream.connection());
+            assert_source_and_limits(&stream.connection());
             within(stream.write_all(&[7; 100_000])).await.expect("written");
             within(stream.shutdown()).await.expect("shut down");
             within(turns.wait()).await;
@@ -80,7 +80,7 @@ fn options_of_streams_are_on_the_wire() {
             let (mut stream, _) = within(listener.accept()).await.expect("accepted");
             within(stream.read_to_end(&mut Vec::new())).await.expect("read");
             within(other.wait()).await;
-            assert_seen(stream.connection());
+            assert_seen(&stream.connection());
         },
     );
 }
