@@ -159,10 +159,11 @@ impl Session {
             before.conclude();
             return Err(Kind::Over);
         }
-        if before.has_peer_disconnected() {
-            return Err(Kind::Over);
-        }
-        let Some(mut journal) = before.fence() else { return Err(Kind::Unknown) };
+        let Some(mut journal) = before.fence() else {
+            // The fence processes what has arrived, so the end of the stream is known only behind it.
+            let kind = if before.has_peer_disconnected() { Kind::Over } else { Kind::Unknown };
+            return Err(kind);
+        };
         let saved = journal.progress();
         if journal.resume(ask.read).is_err() {
             before.restore(journal);

@@ -40,6 +40,7 @@ const SESSION: u8 = 8;
 /// The types of rsocket's messages.
 const READ: u32 = 5;
 const CONTROL: u32 = 7;
+const DISCONNECT: u32 = CONTROL << 29;
 const KEEPALIVE: u32 = CONTROL << 29 | 1;
 
 /// The receives of a peer, its list of targets, and the memory behind that.
@@ -485,5 +486,31 @@ fn sessions_that_are_left_behind_are_few() {
             }
         }
         undisturbed(&mut ours, &mut theirs, 0).await;
+    });
+}
+
+// A peer that has closed the stream, and does not know whether that has arrived, hears that it has; the program need not have seen it.
+#[test]
+fn stream_that_the_peer_has_closed_is_over() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let listener = listen(&server, &config()).await;
+        let (active, place) = (adapter(&client), address(&server));
+        let (mut peer, id, secret, mut stream) = Peer::open(&active, &listener).await;
+        peer.write(b"the last").await;
+        peer.word(DISCONNECT).await;
+        sleep(SECOND).await;
+        for epoch in [1, 2] {
+            let ask = greeting(RESUME, id, epoch, 0, &secret);
+            assert_eq!(answer(&active, place, &ask).await, Some(OVER), "epoch {epoch}");
+        }
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.expect("an end of file");
+        assert_eq!(bytes, b"the last");
+        drop(stream);
+        sleep(SECOND).await;
+        // It is remembered.
+        assert_eq!(answer(&active, place, &greeting(RESUME, id, 3, 0, &secret)).await, Some(OVER));
+        assert_eq!(answer(&active, place, &greeting(OVER, id, 3, 0, &[7; 16])).await, Some(UNKNOWN));
     });
 }
