@@ -1,6 +1,7 @@
 //! Streams with sessions that end for want of a connection or of a peer, and streams without.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -203,4 +204,35 @@ fn hosts_of_other_networks_know_no_session() {
             assert!(matches!(reason, StreamBroken::SessionUnknown { .. }), "{reason:?}");
         });
     }
+}
+
+// A drop ends the stream in order, also if the connection is lost with the last bytes, with their end, or with the answer to it.
+#[test]
+fn drop_is_an_end_of_file_whatever_is_lost() {
+    sim::check(0..300, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).latency(Duration::ZERO..=Duration::from_millis(30)).segments(1..=9000);
+        let (_listener, ours, theirs) = connect(&server, &client, &config()).await;
+        let is_active = network.random(0..=1) == 0;
+        let (mut closed, mut open) = if is_active { (ours, theirs) } else { (theirs, ours) };
+        let length = network.random(1..=20_000) as usize;
+        let losses = async {
+            for _ in 0..network.random(0..=6) {
+                sleep(Duration::from_millis(network.random(0..=60))).await;
+                network.reset(&server, &client);
+            }
+        };
+        let closing = async {
+            closed.write_all(&vec![7; length]).await.expect("taken");
+            drop(closed);
+        };
+        let reading = async {
+            sleep(Duration::from_millis(network.random(0..=100))).await;
+            let mut bytes = Vec::new();
+            open.read_to_end(&mut bytes).await.expect("an end of file");
+            assert!(bytes == vec![7; length], "{} of {length} bytes", bytes.len());
+            open.write_all(b"nobody takes it").await.unwrap_or_default();
+        };
+        timeout(60 * SECOND, async { tokio::join!(losses, closing, reading) }).await.expect("in time");
+    });
 }
