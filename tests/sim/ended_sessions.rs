@@ -42,7 +42,7 @@ async fn exchange(ours: &mut RdmaStream, theirs: &mut RdmaStream) {
     assert_eq!(&bytes, b"pong");
 }
 
-// The shorter time of both ends counts, and what had arrived is read before the error.
+// The shorter time of both ends counts, and what had arrived is read before the error (SES-06).
 #[test]
 fn stream_without_a_path_is_given_up() {
     sim::check(0..10, async |network: Network| {
@@ -90,7 +90,7 @@ fn reads_and_writes_that_wait_fail_with_the_session() {
     });
 }
 
-// A listener keeps so many sessions without a connection; the one that has waited longest makes room.
+// A listener keeps so many sessions without a connection; the one that has waited longest makes room (SES-08).
 #[test]
 fn oldest_lost_session_makes_room() {
     sim::check(0..10, async |network: Network| {
@@ -129,7 +129,7 @@ fn oldest_lost_session_makes_room() {
     });
 }
 
-// A server that has started again does not know the stream: the client need not wait until it gives up.
+// A server that has started again does not know the stream: the client need not wait until it gives up (SES-06).
 #[test]
 fn session_that_the_peer_has_lost_ends_at_once() {
     sim::check(0..10, async |network: Network| {
@@ -164,6 +164,7 @@ fn end_without_a_connection_reaches_the_peer() {
     });
 }
 
+// A session needs both ends (SES-05).
 #[test]
 fn both_ends_have_to_want_a_session() {
     sim::check(0..3, async |network: Network| {
@@ -206,7 +207,7 @@ fn hosts_of_other_networks_know_no_session() {
     }
 }
 
-// A drop ends the stream in order, also if the connection is lost with the last bytes, with their end, or with the answer to it.
+// A drop ends the stream in order, also if the connection is lost with the last bytes, with their end, or with the answer to it (SES-09).
 #[test]
 fn drop_is_an_end_of_file_whatever_is_lost() {
     sim::check(0..300, async |network: Network| {

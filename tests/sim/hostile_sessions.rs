@@ -239,7 +239,7 @@ fn adapter(host: &Host) -> Adapter {
 }
 
 // Whoever has seen all of a session's greetings but does not know its secret neither goes on with it nor ends it, and a thousand
-// attempts take no more of the server than one.
+// attempts take no more of the server than one (SES-03).
 #[test]
 fn a_thousand_strangers_disturb_no_session() {
     sim::check(0..1, async |network: Network| {
@@ -335,7 +335,7 @@ fn greeting_that_does_not_come_is_not_waited_for() {
     });
 }
 
-// A peer that knows the secret is refused all the same if its counts or its epoch cannot be, and the present connection stays.
+// A peer that knows the secret is refused all the same if its counts or its epoch cannot be, and the present connection stays (SES-03).
 #[test]
 fn peer_that_lies_about_its_counts_is_refused() {
     sim::check(0..10, async |network: Network| {
@@ -398,7 +398,7 @@ fn acknowledgement_of_unsent_bytes_breaks_the_stream() {
     });
 }
 
-// A peer that takes nothing, and never says that it has read anything, costs no more than the window.
+// A peer that takes nothing, and never says that it has read anything, costs no more than the window (SES-02).
 #[test]
 fn window_bounds_what_a_silent_peer_costs() {
     sim::check(0..3, async |network: Network| {
@@ -430,7 +430,7 @@ fn window_bounds_what_a_silent_peer_costs() {
     });
 }
 
-// The flag is answered only if it was said, and nothing else is on the wire then.
+// The flag is answered only if it was said, and nothing else is on the wire then (SES-05).
 #[test]
 fn peer_without_sessions_gets_a_plain_stream() {
     sim::check(0..3, async |network: Network| {

@@ -159,7 +159,8 @@ fn every_byte_arrives_once_whatever_fails() {
     });
 }
 
-// The path is lost in silence: the stream goes on over the other one after the path timeout, and comes back to the better one (SES-07).
+// The path is lost in silence: the stream goes on over the other one after the path timeout, and comes back to the better one,
+// while the worse is alive (SES-04, SES-07).
 #[test]
 fn stream_takes_another_path_and_comes_back() {
     sim::check(0..20, async |network: Network| {

@@ -30,7 +30,7 @@ impl SessionConfig {
     }
 
     /// Sets how many written bytes are kept at most: those that the program of the peer has not read. A write waits when they are that
-    /// many. Default: the size of the [receive buffer](super::super::StreamConfig::receive_buffer). At most 256 MiB.
+    /// many. Default: the size of the [receive buffer](super::super::StreamConfig::receive_buffer). At least 2048, and at most 256 MiB.
     #[must_use]
     pub fn window(mut self, bytes: usize) -> Self {
         self.window = Some(bytes);

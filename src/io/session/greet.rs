@@ -27,6 +27,9 @@ const EXCHANGE: Duration = Duration::from_secs(10);
 /// The time for the answer to a peer that is refused.
 const REFUSAL: Duration = Duration::from_secs(1);
 
+/// The smallest window: a write of rsocket waits for as much room (`RS_SNDLOWAT`).
+const LEAST_KEPT: u32 = 2048;
+
 /// The failure of an attempt to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
@@ -53,7 +56,7 @@ struct Begin {
 fn window(config: &StreamConfig, session: &SessionConfig, adapter: &Adapter) -> u32 {
     let window = session.window.unwrap_or_else(|| config.buffers(adapter.properties())[1]);
     let most = u32::try_from(MOST_KEPT).unwrap_or(u32::MAX);
-    u32::try_from(window).unwrap_or(most).clamp(1, most)
+    u32::try_from(window).unwrap_or(most).clamp(LEAST_KEPT, most)
 }
 
 /// Returns the first message of an end, without id, secret, epoch and count.
