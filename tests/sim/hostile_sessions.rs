@@ -403,23 +403,23 @@ fn acknowledgement_of_unsent_bytes_breaks_the_stream() {
 fn window_bounds_what_a_silent_peer_costs() {
     sim::check(0..3, async |network: Network| {
         let (server, client) = hosts(&network);
-        let session = SessionConfig::default().window(1000).give_up_after(600 * SECOND);
+        let session = SessionConfig::default().window(2500).give_up_after(600 * SECOND);
         let listener = listen(&server, &config().session(session)).await;
         let (active, place) = (adapter(&client), address(&server));
         let (mut peer, id, secret, mut stream) = Peer::open(&active, &listener).await;
-        let bytes: Vec<u8> = (0..3000).map(|place| (place % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..7500).map(|place| (place % 251) as u8).collect();
         let writing = async {
             stream.write_all(&bytes).await.expect("written");
             pending::<()>().await;
         };
         let reading = async {
-            for (epoch, read) in [(1, 0), (2, 0), (3, 400), (4, 1400)] {
-                let expected = &bytes[read as usize..read as usize + 1000];
+            for (epoch, read) in [(1, 0), (2, 0), (3, 1000), (4, 3500)] {
+                let expected = &bytes[read as usize..read as usize + 2500];
                 if epoch > 1 {
                     peer = Peer::asking(&active, place, &greeting(RESUME, id, epoch, read, &secret)).await;
                     assert_eq!(peer.answer().await.map(|answer| kind(&answer)), Some(GRANTED));
                 }
-                assert_eq!(peer.read(1000).await.as_deref(), Some(expected));
+                assert_eq!(peer.read(2500).await.as_deref(), Some(expected));
                 timeout(20 * SECOND, peer.read(1)).await.expect_err("the window is full");
             }
         };
