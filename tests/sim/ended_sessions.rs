@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::StreamBroken;
@@ -235,5 +236,25 @@ fn drop_is_an_end_of_file_whatever_is_lost() {
             open.write_all(b"nobody takes it").await.unwrap_or_default();
         };
         timeout(60 * SECOND, async { tokio::join!(losses, closing, reading) }).await.expect("in time");
+    });
+}
+
+// The passive end cannot connect: if it has closed the stream and the answer is lost, the active end says that it has arrived.
+#[test]
+fn closed_passive_end_learns_that_all_has_arrived() {
+    sim::check(0..20, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_listener, mut ours, mut theirs) = connect(&server, &client, &config()).await;
+        let mut changes = theirs.path_changes();
+        theirs.write_all(b"the last").await.expect("written");
+        drop(theirs);
+        // All of it arrives, and no answer.
+        network.partition_one_way(&client, &server, 20 * SECOND);
+        sleep(10 * SECOND).await;
+        let mut bytes = Vec::new();
+        ours.read_to_end(&mut bytes).await.expect("an end of file");
+        assert_eq!(bytes, b"the last");
+        let ended = async { while changes.next().await.is_some() {} };
+        timeout(120 * SECOND, ended).await.expect("long before it gives up");
     });
 }
