@@ -42,6 +42,7 @@ pub(super) enum Present<'a> {
 
 impl Deref for Present<'_> {
     type Target = StreamEngine;
+    #[inline]
     fn deref(&self) -> &StreamEngine {
         match self {
             Self::Plain(engine) => engine,
@@ -52,6 +53,7 @@ impl Deref for Present<'_> {
 
 impl End {
     /// Returns the engine. That of a session may be another one a moment later.
+    #[inline]
     pub(super) fn engine(&self) -> Present<'_> {
         match self {
             Self::Plain(engine) => Present::Plain(engine),
@@ -74,6 +76,7 @@ impl End {
     }
 
     /// Calls the engine, and the next one if the stream has moved.
+    #[inline]
     fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> Result<T, Moved>) -> T {
         loop {
             if let Ok(outcome) = call(&self.engine()) {
@@ -83,6 +86,7 @@ impl End {
     }
 
     /// Polls the engine, and the next one if the stream has moved.
+    #[inline]
     fn poll_with<T>(&self, mut poll: impl FnMut(&StreamEngine) -> Poll<Result<T, Moved>>) -> Poll<T> {
         loop {
             if let Ok(outcome) = ready!(poll(&self.engine())) {
@@ -91,6 +95,7 @@ impl End {
         }
     }
 
+    #[inline]
     pub(super) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_with(|engine| engine.poll_read(cx, into))
     }
@@ -111,6 +116,7 @@ impl End {
         }
     }
 
+    #[inline]
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.poll_with(|engine| engine.poll_write(cx, parts))
     }

@@ -43,6 +43,7 @@ impl Standing {
     }
 
     /// Returns how many bytes may be written now.
+    #[inline]
     pub(super) fn room(&self) -> usize {
         match self {
             Self::Plain => usize::MAX,
@@ -52,6 +53,7 @@ impl Standing {
     }
 
     /// Keeps the first `length` bytes, which have been sent.
+    #[inline]
     pub(super) fn keep(&mut self, parts: &[IoSlice<'_>], length: usize) {
         if let Self::Here(journal) = self {
             journal.write(parts, length);
@@ -59,6 +61,7 @@ impl Standing {
     }
 
     /// Counts bytes that the program has read.
+    #[inline]
     pub(super) fn read(&mut self, length: usize) {
         if let Self::Here(journal) = self {
             journal.read(length);
@@ -66,6 +69,7 @@ impl Standing {
     }
 
     /// Notes that the peer has sent something: its program runs.
+    #[inline]
     pub(super) fn hear(&mut self) {
         if let Self::Here(journal) = self {
             journal.hear();
@@ -86,6 +90,7 @@ impl Standing {
     }
 
     /// Returns whether bytes of before a loss are to be sent before the direction closes.
+    #[inline]
     pub(super) fn is_closing(&self) -> bool {
         matches!(self, Self::Here(journal) if journal.is_closing())
     }
@@ -93,6 +98,7 @@ impl Standing {
 
 impl State {
     /// Returns the outcome of `attempt`, if the stream is here.
+    #[inline]
     pub(super) fn here<T>(
         &mut self,
         attempt: impl FnOnce(&mut Self) -> Option<T>,
@@ -105,11 +111,13 @@ impl State {
     }
 
     /// Returns the reason with which the stream has ended. None while a session may still go on over another connection.
+    #[inline]
     pub(super) fn broken(&self) -> Option<&StreamBroken> {
         self.ended.as_ref().filter(|_| self.lost().is_none())
     }
 
     /// Returns whether the stream waits for its next engine: nothing that this one receives concerns it.
+    #[inline]
     pub(super) fn is_left(&self) -> bool {
         matches!(self.standing, Standing::Away) || self.lost().is_some()
     }
@@ -234,10 +242,14 @@ impl StreamEngine {
     }
 
     /// Sends what a session has to: bytes of before a loss, the end behind them, and how much the program has read.
+    #[inline]
     pub(super) fn advance_session(&self, state: &mut State) {
-        if matches!(state.standing, Standing::Plain) || state.ended.is_some() {
-            return;
+        if !matches!(state.standing, Standing::Plain) && state.ended.is_none() {
+            self.advance_present(state);
         }
+    }
+
+    fn advance_present(&self, state: &mut State) {
         self.send_again(state);
         let Some(journal) = state.standing.journal() else { return };
         let (close, read) = (journal.take_close(), journal.take_read());
