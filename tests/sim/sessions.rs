@@ -207,3 +207,21 @@ fn every_byte_arrives_once_over_changing_paths() {
         );
     });
 }
+
+// An end that has read everything closes, and its listener goes. The other has been told: it does not look for another connection.
+#[test]
+fn close_ends_the_session_at_both_ends() {
+    sim::check(0..300, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).latency(Duration::ZERO..=Duration::from_millis(30)).segments(1..=100);
+        let (listener, mut ours, mut theirs) = connect(&server, &client, &config()).await;
+        theirs.shutdown().await.expect("shut down");
+        assert_eq!(ours.read(&mut [0]).await.expect("read"), 0);
+        let close = async {
+            assert_eq!(theirs.read(&mut [0]).await.expect("read"), 0);
+            drop((theirs, listener));
+        };
+        let (shutdown, ()) = tokio::join!(ours.shutdown(), close);
+        shutdown.expect("confirmed");
+    });
+}

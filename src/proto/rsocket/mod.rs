@@ -518,16 +518,18 @@ impl Machine {
     /// Returns the next control message that is due, if one can be sent. Is to be called until it returns `None`,
     /// whenever something has changed.
     pub(crate) fn control(&mut self) -> Option<Control> {
-        if !self.may_send || self.is_closed() || self.is_peer_gone() || self.controls == CONTROLS {
+        if !self.may_send || self.is_closed() || self.needs_no_end() || self.controls == CONTROLS {
             return None;
         }
+        let is_peer_gone = self.is_peer_gone();
         let read = |read: Option<u32>| Some(Control { target: None, message: Message::Read(read?) });
-        let control = self.credit().or_else(|| read(self.read.take())).or_else(|| {
-            let message = self.closes.filter(|message| self.closed != Some(*message))?;
-            self.closed = Some(message);
-            self.before_close = self.controls + 1;
-            Some(Control { target: None, message })
-        });
+        let control =
+            self.credit().or_else(|| read(self.read.take().filter(|_| !is_peer_gone))).or_else(|| {
+                let message = self.closes.filter(|message| self.closed != Some(*message))?;
+                self.closed = Some(message);
+                self.before_close = self.controls + 1;
+                Some(Control { target: None, message })
+            });
         self.controls += usize::from(control.is_some());
         control
     }
@@ -632,9 +634,15 @@ impl Machine {
         self.closed == Some(Message::Disconnect)
     }
 
+    /// Returns whether the peer knows of the end of this one without a message. In a session it does not: it takes the end of the
+    /// connection for a loss.
+    fn needs_no_end(&self) -> bool {
+        self.is_peer_gone() && !self.has_session()
+    }
+
     /// Returns whether the message of this end's end has been sent, if one is due, or the peer is gone.
     pub(crate) fn has_announced_end(&self) -> bool {
-        self.closes == self.closed || self.is_peer_gone()
+        self.closes == self.closed || self.needs_no_end()
     }
 
     /// Returns whether the message of this end's end has been sent, if one is due, or the peer is gone; and all that
