@@ -241,7 +241,7 @@ impl RdmaConnector {
         let resolved =
             async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
         let addresses = in_turns(within(None, limit, pin!(resolved)).await?);
-        let (engine, rank) = self.connect_engine(&addresses, Rank::WORST).await?;
+        let (engine, rank) = self.connect_engine(&addresses, Rank::WORST, None).await?;
         if !engine.has_session() {
             return Ok(RdmaStream::plain(engine));
         }
@@ -255,11 +255,12 @@ impl RdmaConnector {
     }
 
     /// Connects over the first of these paths that there is: to each address over the adapter of each provider that has a route to it,
-    /// those of devices first. Those that are not better than `worst` are left out.
+    /// those of devices first, and the one that has just `failed` last. Those that are not better than `worst` are left out.
     pub(super) async fn connect_engine(
         &self,
         addresses: &[SocketAddr],
         worst: Rank,
+        failed: Option<Rank>,
     ) -> Result<(StreamEngine, Rank), StreamError> {
         let (source, limit) = (&self.source, self.config.connect_timeout);
         let from = self.config.options.source;
@@ -271,7 +272,7 @@ impl RdmaConnector {
             ranked.map(move |(place, peer)| (Rank { is_soft, place }, provider, *peer))
         });
         let mut places: Vec<_> = places.filter(|(rank, ..)| *rank < worst).collect();
-        places.sort_by_key(|(rank, ..)| *rank);
+        places.sort_by_key(|(rank, ..)| (failed == Some(*rank), *rank));
         let attempt = async |(rank, provider, peer): (Rank, &Option<Provider>, SocketAddr)| {
             let adapter = source.adapter_of(provider.as_ref(), from, peer)?;
             let engine = connect_engine(&adapter, peer, &self.config).await;

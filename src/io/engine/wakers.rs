@@ -75,6 +75,7 @@ impl Drop for Waits<'_> {
 impl Wakers {
     /// Sets the waker of the task that waits in this direction. It must not be called while the state is
     /// locked.
+    #[inline]
     pub(super) fn register(&self, side: Side, waker: &Waker) {
         self.tasks(side).poller.register(waker);
     }
@@ -86,25 +87,30 @@ impl Wakers {
         Waits(tasks)
     }
 
+    #[inline]
     fn tasks(&self, side: Side) -> &Tasks {
         &self.tasks[side as usize]
     }
 
     /// Sets whether completions of this end's own requests wake the reader.
+    #[inline]
     pub(super) fn set_eager(&self, eager: bool) {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
     /// Defers all wakes until [`release`](Self::release), because the state has been locked.
+    #[inline]
     pub(super) fn defer(&self) {
         self.deferred.store(true, Ordering::SeqCst);
     }
 
     /// Ends the deferral, because the state is about to be unlocked. Call [`wake`](Self::wake) once it is.
+    #[inline]
     pub(super) fn release(&self) {
         self.deferred.store(false, Ordering::SeqCst);
     }
 
+    #[inline]
     pub(super) fn wake_sides(&self, sides: u8) {
         // Either this sees that the state is not locked, or the holder of the lock sees this.
         self.pending.fetch_or(sides, Ordering::SeqCst);
@@ -127,6 +133,7 @@ impl Wakers {
     }
 
     /// Wakes the tasks of the sides that are pending.
+    #[inline]
     pub(super) fn wake(&self) {
         if self.pending.load(Ordering::SeqCst) == 0 {
             return;

@@ -250,7 +250,7 @@ impl Session {
 
     /// Sends the peer a message that the stream has ended for both.
     pub(super) async fn say_over(&self, route: &Route) -> Result<(), StreamError> {
-        let (engine, _) = route.connect(Rank::WORST).await?;
+        let (engine, _) = route.connect(Rank::WORST, None).await?;
         let epoch = self.next_epoch();
         let over = Greeting { id: self.id, epoch, ..greeting(Kind::Over, self.window, self.gives_up_after) };
         if engine.write_first(&over.to_bytes(&self.secret)).is_ok() {

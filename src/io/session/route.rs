@@ -39,12 +39,16 @@ impl Route {
         Self { connector, addresses }
     }
 
-    /// Connects over the best path that there is, if it is better than `worst`.
+    /// Connects over the best path that there is, if it is better than `worst`. The one that has just `failed` comes last.
     ///
     /// # Errors
     /// There is none, or the peer wants no session.
-    pub(super) async fn connect(&self, worst: Rank) -> Result<(Arc<StreamEngine>, Rank), StreamError> {
-        let (engine, rank) = self.connector.connect_engine(&self.addresses, worst).await?;
+    pub(super) async fn connect(
+        &self,
+        worst: Rank,
+        failed: Option<Rank>,
+    ) -> Result<(Arc<StreamEngine>, Rank), StreamError> {
+        let (engine, rank) = self.connector.connect_engine(&self.addresses, worst, failed).await?;
         if !engine.has_session() {
             let peer = engine.connection.peer_addr();
             return Err(StreamError::Protocol { peer, error: ProtocolError::Foreign });

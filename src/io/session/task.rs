@@ -134,7 +134,7 @@ impl Session {
             // In a box: most sessions have the best path.
             Role::Active(route) if !rank.is_best(route) => loop {
                 pauses.next(engine).await;
-                match Box::pin(route.connect(rank)).await {
+                match Box::pin(route.connect(rank, None)).await {
                     Ok(better) => return better,
                     Err(error) => debug!(%error, "no better path for the stream"),
                 }
@@ -162,10 +162,12 @@ impl Session {
         };
         let attempts = async {
             let mut pauses = Pauses::new(ATTEMPTS);
+            let mut failed = None;
             loop {
-                match route.connect(Rank::WORST).await {
+                match route.connect(Rank::WORST, failed).await {
                     Ok((engine, rank)) => match self.ask(engine, rank).await {
-                        Err(Failure::Attempt) => {}
+                        // It connects, and carries nothing.
+                        Err(Failure::Attempt) => failed = Some(rank),
                         outcome => return outcome,
                     },
                     Err(error) => debug!(%error, "no connection for the stream"),
