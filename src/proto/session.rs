@@ -9,6 +9,7 @@
 //! sessions. It keeps no byte and sends nothing.
 
 mod message;
+mod siphash;
 
 pub(crate) use message::{Greeting, GreetingBytes, Id, Kind, Secret};
 

@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::hash::Hasher;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::future::join_all;
-use siphasher::sip128::{Hasher128, SipHasher24};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::{ProtocolError, StreamBroken};
@@ -20,6 +18,11 @@ use tokio_rdma::{
 
 use crate::sessions::{config, connect, listen, provider};
 use crate::{PORT, SECOND, hosts};
+
+/// The code of the greetings, which is not public.
+#[path = "../../src/proto/session/siphash.rs"]
+mod siphash;
+use siphash::siphash;
 
 /// Kinds of messages, and their length.
 const OPEN: u8 = 1;
@@ -58,9 +61,8 @@ fn greeting(kind: u8, id: Number, epoch: u64, read: u64, secret: &Number) -> Gre
     bytes[16..32].copy_from_slice(&id);
     bytes[32..40].copy_from_slice(&epoch.to_be_bytes());
     bytes[40..48].copy_from_slice(&read.to_be_bytes());
-    let mut hasher = SipHasher24::new_with_key(secret);
-    hasher.write(&bytes[..64]);
-    bytes[64..].copy_from_slice(&hasher.finish128().as_bytes());
+    let proof = siphash(*secret, &bytes[..64]);
+    bytes[64..].copy_from_slice(&proof);
     bytes
 }
 

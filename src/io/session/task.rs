@@ -60,7 +60,8 @@ impl Session {
             match self.wait(&engine, &mut probes).await {
                 Ended::Lost => {}
                 Ended::Moved => continue,
-                Ended::Over => return self.conclude().await,
+                // In a box: a stream that has all it wants does not keep the place for it.
+                Ended::Over => return Box::pin(self.conclude()).await,
                 Ended::Better(better, rank) => {
                     // If the peer does not agree, the stream stays where it is.
                     let _ = self.ask(better, rank).await;

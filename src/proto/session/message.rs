@@ -17,10 +17,9 @@
 //! Numbers are big-endian. The proof is the SipHash-2-4 of all that is before it, of 128 bits, with the secret as its key.
 
 use std::fmt;
-use std::hash::Hasher;
 use std::time::Duration;
 
-use siphasher::sip128::{Hasher128, SipHasher24};
+use super::siphash::siphash;
 
 const MAGIC: [u8; 4] = *b"RdSe";
 const VERSION: u8 = 1;
@@ -41,9 +40,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     fn prove(&self, bytes: &[u8]) -> [u8; 16] {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(bytes);
-        hasher.finish128().as_bytes()
+        siphash(self.0, bytes)
     }
 
     /// Returns whether the proof is that of who knows the secret, in a time that does not depend on where it differs.
