@@ -1,11 +1,11 @@
 //! Networks for tests that change the network: separate namespaces, which end with the threads that created them.
 #![allow(clippy::print_stderr, reason = "a test that cannot run here has to say so")]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -42,6 +42,8 @@ pub fn with_two_interfaces(test: impl AsyncFnOnce() + Send + 'static) {
         ip("link add left type veth peer name right");
         configure("left", LEFT);
         configure("right", RIGHT);
+        wait_until_usable(LEFT);
+        wait_until_usable(RIGHT);
         test().await;
     });
 }
@@ -59,6 +61,7 @@ pub fn two_hosts(left: impl AsyncFnOnce() + Send + 'static, right: impl AsyncFnO
         ip(&format!("link add left type veth peer name right netns {other}"));
         configure("left", LEFT);
         plugged_in.send(()).expect("the other host");
+        wait_until_usable(LEFT);
         block_on(left());
     };
     let right = move || {
@@ -69,6 +72,7 @@ pub fn two_hosts(left: impl AsyncFnOnce() + Send + 'static, right: impl AsyncFnO
         if plugged.recv().is_ok() {
             ip("link set lo up");
             configure("right", RIGHT);
+            wait_until_usable(RIGHT);
             block_on(right());
         }
     };
@@ -107,6 +111,18 @@ fn configure(interface: &str, addresses: [IpAddr; 2]) {
     ip(&format!("address add {}/24 dev {interface}", addresses[0]));
     ip(&format!("address add {}/64 dev {interface} nodad", addresses[1]));
     ip(&format!("link set {interface} up"));
+}
+
+/// Waits until sockets can be bound to these addresses: those of IPv6 are tentative until the kernel has seen the carrier of
+/// their interface, which is up a moment after both ends of the cable are.
+fn wait_until_usable(addresses: [IpAddr; 2]) {
+    let begun = Instant::now();
+    for address in addresses {
+        while let Err(error) = UdpSocket::bind((address, 0)) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{address}: {error}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// Runs `ip` with these arguments, in the namespace of the calling thread.

@@ -28,14 +28,13 @@ async fn failure(
 async fn succeeds(connector: &Connector, queue_pair: &QueuePair, to: &Adapter, listener: &Listener) -> Pair {
     let theirs = common::queue_pair(to);
     let address = listener.local_addr().expect("it listens");
+    let active = connector.connect_and_complete(queue_pair, address, ConnectParams::default());
     let (active, passive) = within(async {
-        tokio::join!(
-            connector.connect_and_complete(queue_pair, address, ConnectParams::default()),
-            listener.accept_next(&theirs, AcceptParams::default()),
-        )
+        tokio::join!(async { active.await.expect("connected") }, async {
+            listener.accept_next(&theirs, AcceptParams::default()).await.expect("accepted")
+        },)
     })
     .await;
-    let (active, passive) = (active.expect("connected"), passive.expect("accepted"));
     let (outcome, _) = within(theirs.send(to.buffer_from(b"hello").expect("memory")).expect("posted")).await;
     outcome.expect("sent");
     assert_eq!(active.local_addr(), passive.peer_addr());
@@ -345,13 +344,14 @@ fn unspecified_address_listens_on_one_adapter_only() {
             let mine: &[IpAddr] = if family == 0 { &[LEFT[0], second] } else { &[LEFT[1]] };
             for address in mine {
                 let theirs = queue_pair(&left);
-                let (active, passive) = tokio::join!(
-                    try_at(*address, &right),
-                    within(listener.accept_next(&theirs, AcceptParams::default())),
-                );
+                let (_active, passive) =
+                    tokio::join!(async { try_at(*address, &right).await.expect("connected") }, async {
+                        within(listener.accept_next(&theirs, AcceptParams::default()))
+                            .await
+                            .expect("accepted")
+                    },);
                 // The listener accepts at each address of its adapter (LS-03).
-                assert_eq!(passive.expect("accepted").local_addr(), SocketAddr::new(*address, at.port()));
-                active.expect("connected");
+                assert_eq!(passive.local_addr(), SocketAddr::new(*address, at.port()));
             }
             // No other adapter's address leads to the listener (LS-03).
             let localhost: IpAddr = ["127.0.0.1", "::1"][family].parse().expect("an address");
@@ -364,12 +364,9 @@ fn unspecified_address_listens_on_one_adapter_only() {
             other.bind(SocketAddr::new(any, at.port())).expect("bound");
             other.listen(0).expect("listening");
             let theirs = queue_pair(&right);
-            let (active, passive) = tokio::join!(
-                try_at(RIGHT[family], &left),
-                within(other.accept_next(&theirs, AcceptParams::default())),
-            );
-            active.expect("connected");
-            passive.expect("accepted");
+            tokio::join!(async { try_at(RIGHT[family], &left).await.expect("connected") }, async {
+                within(other.accept_next(&theirs, AcceptParams::default())).await.expect("accepted")
+            },);
         }
     });
 }

@@ -94,8 +94,26 @@ impl Log {
     /// The steps of a connection: phase before, phase after, status.
     fn steps(&self, connection: ConnectionId) -> Vec<(String, String, String)> {
         let moved = self.of(connection).into_iter().filter(|line| line.message == "state changed");
-        moved.map(|line| ["from", "phase", "status"].map(|name| line.field(name).to_owned()).into()).collect()
+        let moved =
+            moved.map(|line| ["from", "phase", "status"].map(|name| line.field(name).to_owned()).into());
+        in_order(moved.collect())
     }
+}
+
+/// Orders the steps of a connection: each begins in the phase in which the one before has ended. Those that different
+/// threads have made, one of them for a call of a device, may be told in another order.
+fn in_order(mut told: Vec<(String, String, String)>) -> Vec<(String, String, String)> {
+    let entered = |phase: &str| told.iter().filter(|(_, to, _)| to == phase).count();
+    let left = |phase: &str| told.iter().filter(|(from, ..)| from == phase).count();
+    let first = told.iter().position(|(from, ..)| left(from) > entered(from)).unwrap_or(0);
+    let mut ordered: Vec<_> = told.drain(first..told.len().min(first + 1)).collect();
+    while let Some((_, last, _)) = ordered.last()
+        && let Some(next) = told.iter().position(|(from, ..)| from == last)
+    {
+        ordered.push(told.remove(next));
+    }
+    assert!(told.is_empty(), "steps that follow from none: {told:?} {ordered:?}");
+    ordered
 }
 
 fn parse(line: &str) -> Line {
