@@ -3,11 +3,11 @@
 use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{Interest, ReadBuf, Ready};
 
-use super::engine::{Moved, Side, StreamEngine};
+use super::engine::{Side, StreamEngine};
 use super::session::{Close, Session};
 use crate::provider::stream::Progress;
 
@@ -75,22 +75,34 @@ impl End {
         }
     }
 
-    /// Calls the engine, and the next one if the stream has moved.
+    /// Calls the engine, and the next one if the stream has moved meanwhile: the call would block then.
     #[inline]
-    fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> Result<T, Moved>) -> T {
+    fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> io::Result<T>) -> io::Result<T> {
+        let session = match self {
+            Self::Plain(engine) => return call(engine),
+            Self::Session(session) => session,
+        };
         loop {
-            if let Ok(outcome) = call(&self.engine()) {
-                return outcome;
+            let engine = session.engine();
+            match call(&engine) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !session.is_at(&engine) => {}
+                outcome => return outcome,
             }
         }
     }
 
-    /// Polls the engine, and the next one if the stream has moved.
+    /// Polls the engine, and the next one if the stream has moved meanwhile. If it moves later, the task is woken.
     #[inline]
-    fn poll_with<T>(&self, mut poll: impl FnMut(&StreamEngine) -> Poll<Result<T, Moved>>) -> Poll<T> {
+    fn poll_with<T>(&self, mut poll: impl FnMut(&StreamEngine) -> Poll<T>) -> Poll<T> {
+        let session = match self {
+            Self::Plain(engine) => return poll(engine),
+            Self::Session(session) => session,
+        };
         loop {
-            if let Ok(outcome) = ready!(poll(&self.engine())) {
-                return Poll::Ready(outcome);
+            let engine = session.engine();
+            match poll(&engine) {
+                Poll::Pending if !session.is_at(&engine) => {}
+                outcome => return outcome,
             }
         }
     }

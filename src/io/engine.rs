@@ -286,23 +286,23 @@ impl StreamEngine {
     }
 
     /// Resolves when `attempt` returns a value, within the budget of the task. The argument of `attempt` is `true` if all
-    /// completions have been collected.
+    /// completions have been collected. While the stream is elsewhere it waits: the caller looks for another engine then.
     fn poll_for<T>(
         &self,
         cx: &mut Context<'_>,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
-    ) -> Poll<Result<T, Moved>> {
+    ) -> Poll<T> {
         let budget = ready!(coop::poll_proceed(cx));
         // The value is often available without polling the queues, or with the message that has woken the task. A read
         // over soft finds none if nothing has come since the last one.
         let Queues { incoming, .. } = &self.queues;
         if side == Side::Writer || !self.frames || incoming.has_bytes() || !incoming.is_empty() {
             let mut state = self.lock();
-            let mut done = state.here(|state| attempt(state, false));
+            let mut done = state.if_here(|state| attempt(state, false));
             if done.is_none() && !self.queues.incoming.is_empty() {
                 self.collect(&mut state, side);
-                done = state.here(|state| attempt(state, false));
+                done = state.if_here(|state| attempt(state, false));
             }
             if let Some(done) = done {
                 state.spins[side as usize].stop();
@@ -311,6 +311,7 @@ impl StreamEngine {
             }
         }
         self.inner.wakers.register(side, cx.waker());
+        let attempt = |state: &mut State, collected| state.if_here(|state| attempt(state, collected));
         let done = ready!(self.poll_registered(cx, side, attempt));
         budget.made_progress();
         Poll::Ready(done)
@@ -322,7 +323,7 @@ impl StreamEngine {
         cx: &mut Context<'_>,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
-    ) -> Poll<Result<T, Moved>> {
+    ) -> Poll<T> {
         self.queues.incoming.progress();
         let mut state = self.lock();
         if self.frames && state.spins[side as usize].is_spinning() {
@@ -331,7 +332,7 @@ impl StreamEngine {
         }
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
-            if let Some(done) = state.here(|state| attempt(state, !more)) {
+            if let Some(done) = attempt(&mut state, !more) {
                 state.spins[side as usize].stop();
                 return Poll::Ready(done);
             }
@@ -368,7 +369,8 @@ impl StreamEngine {
             while woken.as_mut().poll(cx).is_ready() {
                 woken.set(waits.next());
             }
-            let done = ready!(self.poll_registered(cx, side, &mut attempt));
+            let attempt = |state: &mut State, collected| state.here(|state| attempt(state, collected));
+            let done = ready!(self.poll_registered(cx, side, attempt));
             budget.made_progress();
             Poll::Ready(done)
         })

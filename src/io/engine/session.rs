@@ -99,6 +99,11 @@ impl Standing {
 impl State {
     /// Returns the outcome of `attempt`, if the stream is here.
     #[inline]
+    pub(super) fn if_here<T>(&mut self, attempt: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if matches!(self.standing, Standing::Away | Standing::Moved) { None } else { attempt(self) }
+    }
+
+    /// Returns the outcome of `attempt`, if the stream is here, or that it has moved.
     pub(super) fn here<T>(
         &mut self,
         attempt: impl FnOnce(&mut Self) -> Option<T>,
@@ -294,8 +299,8 @@ impl StreamEngine {
     /// If the connection has ended.
     pub(in crate::io) fn write_first(&self, bytes: &[u8]) -> io::Result<()> {
         match self.try_write(&[IoSlice::new(bytes)]) {
-            Ok(Ok(written)) if written == bytes.len() => Ok(()),
-            Ok(Err(error)) => Err(error),
+            Ok(written) if written == bytes.len() => Ok(()),
+            Err(error) => Err(error),
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
@@ -309,8 +314,7 @@ impl StreamEngine {
         let mut into = tokio::io::ReadBuf::new(&mut bytes);
         while into.remaining() > 0 {
             let before = into.remaining();
-            let read = std::future::poll_fn(|cx| self.poll_read(cx, &mut into)).await;
-            read.unwrap_or(Ok(()))?;
+            std::future::poll_fn(|cx| self.poll_read(cx, &mut into)).await?;
             if into.remaining() == before {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -22,13 +22,9 @@ const LATE_WRITE: usize = 64 << 10;
 
 impl StreamEngine {
     /// Reads the bytes that have arrived, up to the room in `into`.
-    pub(crate) fn poll_read(
-        &self,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<Result<io::Result<()>, Moved>> {
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if into.remaining() == 0 {
-            return Poll::Ready(Ok(Ok(())));
+            return Poll::Ready(Ok(()));
         }
         let before = into.remaining();
         let outcome =
@@ -38,9 +34,9 @@ impl StreamEngine {
     }
 
     /// Reads like [`poll_read`](Self::poll_read), but fails with `WouldBlock` instead of waiting.
-    pub(crate) fn try_read(&self, into: &mut ReadBuf<'_>) -> Result<io::Result<()>, Moved> {
+    pub(crate) fn try_read(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
         if into.remaining() == 0 {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let before = into.remaining();
         let outcome = self.try_for(Side::Reader, |state, collected| self.read(state, into, collected));
@@ -49,11 +45,7 @@ impl StreamEngine {
     }
 
     /// Copies the bytes that have arrived, which stay unread.
-    pub(crate) fn poll_peek(
-        &self,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<Result<io::Result<()>, Moved>> {
+    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_for(cx, Side::Reader, |state, collected| self.peek_unread(state, into, collected))
     }
 
@@ -63,11 +55,7 @@ impl StreamEngine {
     }
 
     /// Writes one message, as long as the peer and the ring have room for.
-    pub(crate) fn poll_write(
-        &self,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<Result<io::Result<usize>, Moved>> {
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut exhausted = false;
         let outcome = self.poll_for(cx, Side::Writer, |state, collected| {
             self.write_parts(state, parts, collected, &mut exhausted)
@@ -76,14 +64,14 @@ impl StreamEngine {
             self.traffic.exhausted();
         }
         let outcome = ready!(outcome);
-        if let Ok(Ok(length)) = &outcome {
+        if let Ok(length) = &outcome {
             self.traffic.sent(*length);
         }
         Poll::Ready(outcome)
     }
 
     /// Writes like [`poll_write`](Self::poll_write), but fails with `WouldBlock` instead of waiting.
-    pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> Result<io::Result<usize>, Moved> {
+    pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut exhausted = false;
         let outcome = self.try_for(Side::Writer, |state, collected| {
             self.write_parts(state, parts, collected, &mut exhausted)
@@ -91,14 +79,14 @@ impl StreamEngine {
         if exhausted {
             self.traffic.exhausted();
         }
-        if let Ok(Ok(length)) = &outcome {
+        if let Ok(length) = &outcome {
             self.traffic.sent(*length);
         }
         outcome
     }
 
     /// Resolves when a read or a write would not wait.
-    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<Result<(), Moved>> {
+    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<()> {
         self.poll_for(cx, side, |state, collected| self.is_ready(state, side, collected))
     }
 
@@ -356,7 +344,7 @@ impl StreamEngine {
 
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
     /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
-    pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Result<io::Result<()>, Moved>> {
+    pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_for(cx, Side::Writer, |state, collected| {
             self.advance(state);
             if !collected {
@@ -396,22 +384,22 @@ impl StreamEngine {
         &self,
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
-    ) -> Result<io::Result<T>, Moved> {
-        if let Some(outcome) = self.lock().here(|state| attempt(state, false)) {
+    ) -> io::Result<T> {
+        if let Some(outcome) = self.lock().if_here(|state| attempt(state, false)) {
             return outcome;
         }
         self.queues.incoming.progress();
         let mut state = self.lock();
         for _ in 0..TURNS {
             let more = self.collect(&mut state, side);
-            if let Some(outcome) = state.here(|state| attempt(state, !more)) {
+            if let Some(outcome) = state.if_here(|state| attempt(state, !more)) {
                 return outcome;
             }
             if !more {
                 break;
             }
         }
-        Ok(Err(io::ErrorKind::WouldBlock.into()))
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
