@@ -75,17 +75,22 @@ impl End {
         }
     }
 
+    /// Returns whether the stream has left this engine, which was present.
+    #[inline]
+    fn has_left(&self, engine: &Present<'_>) -> bool {
+        match (self, engine) {
+            (Self::Session(session), Present::Session(engine)) => !session.is_at(engine),
+            _ => false,
+        }
+    }
+
     /// Calls the engine, and the next one if the stream has moved meanwhile: the call would block then.
     #[inline]
     fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> io::Result<T>) -> io::Result<T> {
-        let session = match self {
-            Self::Plain(engine) => return call(engine),
-            Self::Session(session) => session,
-        };
         loop {
-            let engine = session.engine();
+            let engine = self.engine();
             match call(&engine) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !session.is_at(&engine) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.has_left(&engine) => {}
                 outcome => return outcome,
             }
         }
@@ -94,14 +99,10 @@ impl End {
     /// Polls the engine, and the next one if the stream has moved meanwhile. If it moves later, the task is woken.
     #[inline]
     fn poll_with<T>(&self, mut poll: impl FnMut(&StreamEngine) -> Poll<T>) -> Poll<T> {
-        let session = match self {
-            Self::Plain(engine) => return poll(engine),
-            Self::Session(session) => session,
-        };
         loop {
-            let engine = session.engine();
+            let engine = self.engine();
             match poll(&engine) {
-                Poll::Pending if !session.is_at(&engine) => {}
+                Poll::Pending if self.has_left(&engine) => {}
                 outcome => return outcome,
             }
         }

@@ -53,7 +53,7 @@ impl Standing {
     }
 
     /// Keeps the first `length` bytes, which have been sent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep(&mut self, parts: &[IoSlice<'_>], length: usize) {
         if let Self::Here(journal) = self {
             journal.write(parts, length);
@@ -314,7 +314,9 @@ impl StreamEngine {
         let mut into = tokio::io::ReadBuf::new(&mut bytes);
         while into.remaining() > 0 {
             let before = into.remaining();
-            std::future::poll_fn(|cx| self.poll_read(cx, &mut into)).await?;
+            // If the stream has moved, the next read says that nothing has come.
+            let _ = self.ready(Side::Reader).await;
+            self.try_read(&mut into)?;
             if into.remaining() == before {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -145,6 +145,7 @@ impl StreamEngine {
     }
 
     /// Counts bytes that have been read. A peer that writes more than was granted ends the stream.
+    #[inline(always)]
     fn count_read(&self, state: &mut State, length: usize) {
         state.standing.read(length);
         if let Err(error) = state.machine.read(length) {
@@ -242,6 +243,7 @@ impl StreamEngine {
     }
 
     /// Sends the first `room` bytes as one message, or fewer. `None` if the socket has no room.
+    #[inline(always)]
     pub(super) fn send_now(
         &self,
         state: &mut State,

@@ -389,6 +389,7 @@ impl Machine {
     ///
     /// A message is no shorter than 2048 bytes or `wanted`, so that a full ring is not emptied in small pieces. Only the
     /// last message into a target is: every byte of a target is filled before the next is begun.
+    #[inline]
     pub(crate) fn room(&self, wanted: usize) -> usize {
         let sending = &self.sending;
         let carrier = self.settings.carrier;
