@@ -128,7 +128,7 @@ struct State {
     entries: usize,
     /// The end of the connection, or an error after which nothing can be sent.
     ended: Option<StreamBroken>,
-    /// `ended` has just been set. It is logged and counted when the lock is released.
+    /// `ended` has been set. It is logged and counted when the lock is released, unless the stream can go on over another connection.
     has_unreported_end: bool,
     /// The waker that the provider wakes when it has read for this end.
     wakes: WakeList,
@@ -184,7 +184,7 @@ impl Drop for StateGuard<'_> {
             drop(state);
             return wakers.wake();
         }
-        let broken = std::mem::take(&mut state.has_unreported_end).then(|| state.ended.clone()).flatten();
+        let broken = state.take_unreported_break();
         let mut wakes = std::mem::take(&mut state.wakes);
         wakers.release();
         drop(state);

@@ -15,7 +15,7 @@
 //! | `tokio_rdma_sent_bytes_total` | counter | `kind` | bytes written to streams |
 //! | `tokio_rdma_received_bytes_total` | counter | `kind` | bytes read from streams |
 //! | `tokio_rdma_credits_exhausted_total` | counter | `kind` | writes that waited for room, mostly for credits of the peer |
-//! | `tokio_rdma_broken_total` | counter | `kind`, `status` | streams that broke |
+//! | `tokio_rdma_broken_total` | counter | `kind`, `status` | streams that broke; a lost connection of a session that goes on is none |
 //!
 //! | `state` | duration |
 //! |---|---|

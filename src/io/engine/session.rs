@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 
+use super::transfer::is_good_order;
 use super::{Side, State, StreamEngine};
 use crate::error::{ProtocolError, StreamBroken};
 use crate::io::session::{Close, Journal};
@@ -119,6 +120,18 @@ impl State {
     #[inline]
     pub(super) fn broken(&self) -> Option<&StreamBroken> {
         self.ended.as_ref().filter(|_| self.lost().is_none())
+    }
+
+    /// Takes the reason with which the stream has broken, if that has not been reported. None if only a connection of a session was lost,
+    /// or the stream has ended in good order.
+    pub(super) fn take_unreported_break(&mut self) -> Option<StreamBroken> {
+        if !self.has_unreported_end || matches!(self.standing, Standing::Away | Standing::Moved) {
+            return None;
+        }
+        let broken = self.broken()?;
+        let broken = (!is_good_order(self, broken)).then(|| broken.clone());
+        self.has_unreported_end = false;
+        broken
     }
 
     /// Returns whether the stream waits for its next engine: nothing that this one receives concerns it.

@@ -451,7 +451,7 @@ fn has_peer_left(state: &State) -> bool {
 
 /// Returns whether the connection was ended by a peer that no longer takes data: messages that were on their way are
 /// lost then.
-fn is_good_order(state: &State, ended: &StreamBroken) -> bool {
+pub(super) fn is_good_order(state: &State, ended: &StreamBroken) -> bool {
     let by_peer = *ended == StreamBroken::Connection(DisconnectReason::Peer);
     state.machine.has_peer_disconnected() || by_peer && state.machine.is_peer_gone()
 }

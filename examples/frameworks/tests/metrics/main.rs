@@ -5,6 +5,7 @@
 #[path = "../frameworks/authority.rs"]
 #[allow(dead_code, reason = "the other program uses all of it")]
 mod authority;
+mod sessions;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
