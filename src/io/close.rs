@@ -8,6 +8,7 @@
 //! | drop of the write half | the same, in a task, as long as there is the read half | – | the same |
 //! | drop of the stream, or of its second half | the same, in a task; then the disconnect | the close timeout, then that of the provider | the same; an error if the time was too short |
 //! | drop after `set_zero_linger` | nothing | – | the data that had arrived, an error |
+//! | the same, with a session | a message about it, in the task of the session | a second | the data that had arrived, an error |
 //! | end of the runtime | nothing | – | as much as the kernel delivers; an error unless the end of file had been sent |
 //!
 //! The answer is that to an empty read. It is behind everything in the order of the connection, so the peer's driver has

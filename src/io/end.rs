@@ -174,10 +174,12 @@ impl End {
         self.engine().progress()
     }
 
-    /// Ends the connection without a message to the peer.
+    /// Ends the connection without waiting for anything.
     pub(super) fn abort(&self) {
-        self.session().inspect(|session| session.finish());
-        self.engine().abort();
+        match self {
+            Self::Plain(engine) => engine.abort(),
+            Self::Session(session) => session.abandon(),
+        }
     }
 
     /// Resolves when the stream has ended, for whatever reason.

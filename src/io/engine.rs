@@ -548,6 +548,10 @@ impl StreamEngine {
             Event::Changed => Ok(()),
             Event::Targets => self.take_target(state),
             Event::Read(bytes) => state.standing.acknowledge(bytes),
+            Event::Abandoned => {
+                self.end_with(state, StreamBroken::SessionUnknown { reason: DisconnectReason::Peer });
+                Ok(())
+            }
         }
     }
 

@@ -15,6 +15,7 @@ mod route;
 mod task;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,14 +30,23 @@ pub(super) use registry::LostSessions;
 pub(super) use route::{Rank, Route};
 
 use super::engine::StreamEngine;
-use crate::error::StreamBroken;
+use crate::error::{ConnectError, StreamBroken, StreamError};
 use crate::metrics::count_session;
 use crate::proto::session::{Greeting, Id, Kind, Secret};
 use crate::sync::Mutex;
 use crate::types::DisconnectReason;
 use greet::greeting;
 use registry::Registered;
-use task::{ATTEMPTS, Pauses};
+use task::Pauses;
+
+/// The time for the message that the stream was given up.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The pauses between the attempts to connect for the sake of the end of a stream. The peer that they are for may be gone.
+const LAST_ATTEMPTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(16)];
+
+/// The number of attempts in a row at which nothing listens at any address of the peer, and after which no other is made.
+const REFUSALS: u32 = 8;
 
 /// One end of a session.
 pub(super) struct Session {
@@ -97,26 +107,55 @@ impl Session {
         self.end_with(StreamBroken::Connection);
     }
 
-    /// Sends the peer a message that the stream has ended for both, if the connection was lost with that. The active end has
-    /// to: the peer cannot connect.
+    /// Gives the stream up, and ends the connection. The peer gets a message about it, for which the task waits a moment.
+    pub(super) fn abandon(&self) {
+        let (engine, had_ended) = (self.engine(), self.is_over());
+        self.close(Close::Abandon);
+        if had_ended || engine.runtime.is_none() {
+            return engine.abort();
+        }
+        engine.abandon();
+        self.finish();
+    }
+
+    /// Sends the peer what it does not know about the end of the stream. If the connection was lost before that, the active end
+    /// connects for it: the peer cannot.
     pub(super) async fn conclude(&self) {
-        use DisconnectReason::{DeviceRemoved, Lost};
+        let Some(kind) = self.last_words().await else { return };
         let (engine, Role::Active(route)) = (self.engine(), &self.role) else { return };
-        let lost = matches!(engine.connection.ended(), Some(Lost { .. } | DeviceRemoved));
-        if !lost
-            || !engine.has_peer_disconnected()
-            || std::mem::replace(&mut self.present.lock().is_concluded, true)
-        {
+        if std::mem::replace(&mut self.present.lock().is_concluded, true) {
             return;
         }
         let attempts = async {
-            let mut pauses = Pauses::new(ATTEMPTS);
-            while let Err(error) = self.say_over(route).await {
+            let mut pauses = Pauses::new(LAST_ATTEMPTS);
+            let mut refusals = 0;
+            while let Err(error) = self.say(kind, route).await {
                 debug!(%error, "the peer does not know of the end of the stream");
+                refusals = if is_refused(&error) { refusals + 1 } else { 0 };
+                if refusals == REFUSALS {
+                    break;
+                }
                 pauses.next(&engine).await;
             }
         };
         let _ = timeout(self.gives_up_after, attempts).await;
+    }
+
+    /// Returns what the peer does not know about the end of the stream.
+    async fn last_words(&self) -> Option<Kind> {
+        use DisconnectReason::{DeviceRemoved, Lost};
+        let engine = self.engine();
+        if self.is_abandoned() {
+            let confirmed = timeout(LAST_WORDS, poll_fn(|cx| engine.poll_settled(cx))).await;
+            engine.abort();
+            return (!matches!(confirmed, Ok(Ok(())))).then_some(Kind::Abandoned);
+        }
+        let lost = matches!(engine.connection.ended(), Some(Lost { .. } | DeviceRemoved));
+        (lost && engine.has_peer_disconnected()).then_some(Kind::Over)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.present.lock().close == Some(Close::Abandon)
     }
 
     fn next_epoch(&self) -> u64 {
@@ -159,9 +198,14 @@ impl Session {
             return Err(Kind::Refused);
         }
         let before = self.engine();
-        if ask.kind == Kind::Over {
+        if matches!(ask.kind, Kind::Over | Kind::Abandoned) {
             *epoch = ask.epoch;
-            before.conclude();
+            if ask.kind == Kind::Over {
+                before.conclude();
+            } else {
+                before.end_abandoned();
+                self.end_with(|reason| StreamBroken::SessionUnknown { reason });
+            }
             return Err(Kind::Over);
         }
         let Some(mut journal) = before.fence() else {
@@ -193,17 +237,30 @@ impl Session {
         match close {
             Some(Close::Shutdown) => drop(engine.shutdown()),
             Some(Close::Disconnect) => engine.disconnect(),
+            Some(Close::Abandon) => engine.abandon(),
             None => {}
         }
         if is_over {
             engine.surrender(StreamBroken::Connection);
-            engine.abort();
+            // Or the task has to wait for the last message.
+            if close != Some(Close::Abandon) {
+                engine.abort();
+            }
         }
         before.leave();
         count_session("resumed");
         info!(connection = %before.connection.id(), to = %engine.connection.id(), "stream goes on over another connection");
         self.paths.send_modify(|path| path.go_on(&engine));
         self.wake.notify_one();
+    }
+}
+
+/// Returns whether nothing listens at the addresses of the peer.
+fn is_refused(error: &StreamError) -> bool {
+    match error {
+        StreamError::Connect(error) => matches!(error, ConnectError::Refused { .. }),
+        StreamError::Attempts(all) => all.iter().all(|(_, error)| is_refused(error)),
+        _ => false,
     }
 }
 

@@ -265,7 +265,8 @@ impl RdmaStream {
     }
 
     /// Makes dropping the stream abort the connection: data that the peer has not received is discarded, and the peer's
-    /// reads and writes fail with `ConnectionReset`.
+    /// reads and writes fail with `ConnectionReset`. With a session the peer first gets a message, for which a task waits a
+    /// second at most: otherwise the peer would wait for another connection.
     ///
     /// # Errors
     /// None.

@@ -32,6 +32,11 @@ async fn fails_after(stream: &mut RdmaStream, arrived: &[u8]) -> StreamBroken {
     reason
 }
 
+/// Returns the number of connections that were tried.
+fn attempts(network: &Network) -> usize {
+    network.trace().lines().filter(|line| line.contains("connects to")).count()
+}
+
 /// Sends a word each way.
 async fn exchange(ours: &mut RdmaStream, theirs: &mut RdmaStream) {
     let mut bytes = [0; 4];
@@ -256,5 +261,95 @@ fn closed_passive_end_learns_that_all_has_arrived() {
         assert_eq!(bytes, b"the last");
         let ended = async { while changes.next().await.is_some() {} };
         timeout(120 * SECOND, ended).await.expect("long before it gives up");
+    });
+}
+
+/// Reads what has arrived, and checks that the peer has given the stream up.
+async fn is_abandoned(stream: &mut RdmaStream, arrived: &[u8]) {
+    let mut changes = stream.path_changes();
+    let mut bytes = Vec::new();
+    let error = stream.read_to_end(&mut bytes).await.expect_err("it is no end of file");
+    assert_eq!(bytes, arrived);
+    for error in [error, stream.write(b"x").await.expect_err("neither does it take any")] {
+        assert!(matches!(broken(&error), StreamBroken::SessionUnknown { .. }), "{error:?}");
+    }
+    while !stream.session().is_some_and(|path| path.is_over) {
+        changes.next().await.expect("a change");
+    }
+}
+
+// A drop after `set_zero_linger` is no lost connection: the peer does not look for another, or wait for one (SES-06).
+#[test]
+fn abandoned_stream_fails_at_once_for_the_peer() {
+    sim::check(0..40, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).latency(Duration::ZERO..=Duration::from_millis(30)).segments(1..=9000);
+        let (_listener, ours, theirs) = connect(&server, &client, &config()).await;
+        let (mut closed, mut open) =
+            if network.seed().is_multiple_of(2) { (ours, theirs) } else { (theirs, ours) };
+        closed.write_all(b"arrived").await.expect("written");
+        sleep(SECOND).await;
+        let before = network.elapsed();
+        closed.set_zero_linger().expect("set");
+        drop(closed);
+        is_abandoned(&mut open, b"arrived").await;
+        assert!(network.elapsed() - before < SECOND / 5, "after one way, and no other connection");
+        sleep(2 * SECOND).await;
+        assert_eq!(attempts(&network), 1);
+        drop(open);
+        // Nothing of it is left, apart from the socket of the listener.
+        sleep(2 * SECOND).await;
+        assert_eq!(network.sockets(), 1);
+    });
+}
+
+// The connecting end gives up what the listening end could only wait for (SES-06).
+#[test]
+fn abandoned_stream_without_a_connection_fails_for_the_peer() {
+    sim::check(0..20, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_listener, mut ours, mut theirs) = connect(&server, &client, &config()).await;
+        theirs.write_all(b"not read").await.expect("written");
+        ours.write_all(b"arrived").await.expect("written");
+        sleep(SECOND).await;
+        network.partition(&server, &client, 20 * SECOND);
+        ours.set_zero_linger().expect("set");
+        if network.seed().is_multiple_of(2) {
+            sleep(10 * SECOND).await;
+        }
+        drop(ours);
+        timeout(120 * SECOND, is_abandoned(&mut theirs, b"arrived")).await.expect("long before it gives up");
+    });
+}
+
+// An end that has to tell its peer of the end of the stream leaves a host alone on which nothing listens, and asks a silent one ever
+// more rarely.
+#[test]
+fn end_is_not_announced_for_long_where_nothing_listens() {
+    sim::check(0..20, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (listener, mut ours, mut theirs) = connect(&server, &client, &config()).await;
+        let mut changes = theirs.path_changes();
+        theirs.write_all(b"the last").await.expect("written");
+        drop(theirs);
+        network.partition_one_way(&client, &server, 20 * SECOND);
+        sleep(10 * SECOND).await;
+        drop(listener);
+        ours.read_to_end(&mut Vec::new()).await.expect("an end of file");
+        drop(ours);
+        let is_silent = network.seed().is_multiple_of(2);
+        if is_silent {
+            network.partition(&server, &client, 10_000 * SECOND);
+        } else {
+            network.heal(&server, &client);
+        }
+        while changes.next().await.is_some() {}
+        // Each takes ten seconds if there is no answer.
+        let expected = if is_silent { 20..40 } else { 5..15 };
+        assert!(
+            expected.contains(&attempts(&network)),
+            "{} attempts, silent: {is_silent}",
+            attempts(&network)
+        );
     });
 }

@@ -31,6 +31,7 @@ const GRANTED: u8 = 3;
 const UNKNOWN: u8 = 4;
 const REFUSED: u8 = 5;
 const OVER: u8 = 6;
+const ABANDONED: u8 = 7;
 const LENGTH: usize = 80;
 
 type Greeting = [u8; LENGTH];
@@ -45,6 +46,7 @@ const READ: u32 = 5;
 const CONTROL: u32 = 7;
 const DISCONNECT: u32 = CONTROL << 29;
 const KEEPALIVE: u32 = CONTROL << 29 | 1;
+const ABANDON: u32 = CONTROL << 29 | 3;
 
 /// The receives of a peer, its list of targets, and the memory behind that.
 const RECEIVES: usize = 64;
@@ -268,7 +270,7 @@ fn a_thousand_strangers_disturb_no_session() {
         for round in 0..1000 {
             let high = network.random(2..=u64::MAX);
             let few = network.random(0..=20);
-            let (ask, expected) = match round % 8 {
+            let (ask, expected) = match round % 9 {
                 0 => (greeting(RESUME, random(&network), 1, 0, &random(&network)), Some(UNKNOWN)),
                 1 => (greeting(RESUME, known, high, few, &random(&network)), Some(UNKNOWN)),
                 2 => (greeting(OVER, known, high, few, &random(&network)), Some(UNKNOWN)),
@@ -281,7 +283,8 @@ fn a_thousand_strangers_disturb_no_session() {
                 }
                 // What only a passive end says.
                 5 => (resumed, None),
-                6 => (greeting(network.random(7..=255) as u8, known, high, few, &random(&network)), None),
+                6 => (greeting(ABANDONED, known, high, few, &random(&network)), Some(UNKNOWN)),
+                7 => (greeting(network.random(8..=255) as u8, known, high, few, &random(&network)), None),
                 _ => (random(&network), None),
             };
             assert_eq!(answer(&stranger, server, &ask).await, expected, "round {round}");
@@ -439,7 +442,7 @@ fn peer_without_sessions_gets_a_plain_stream() {
         let (server, client) = hosts(&network);
         let listener = listen(&server, &config()).await;
         let (active, place) = (adapter(&client), address(&server));
-        for flags in [0, SAYS_ITS_END] {
+        for (flags, word) in [(0, READ << 29 | 1), (SAYS_ITS_END, ABANDON)] {
             let connect = async {
                 let mut peer = Peer::connect(&active, place, flags).await;
                 peer.write(b"RdSe is text here").await;
@@ -454,7 +457,7 @@ fn peer_without_sessions_gets_a_plain_stream() {
             stream.write_all(b"as ever").await.expect("written");
             assert_eq!(peer.read(7).await.as_deref(), Some(&b"as ever"[..]));
             // A message of sessions is none here.
-            peer.word(READ << 29 | 1).await;
+            peer.word(word).await;
             stream.read(&mut bytes).await.expect_err("a violation");
         }
     });

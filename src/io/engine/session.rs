@@ -205,6 +205,21 @@ impl StreamEngine {
         self.wake_all();
     }
 
+    /// Sends the peer a message that this end has given the stream up.
+    pub(in crate::io) fn abandon(&self) {
+        let mut state = self.lock();
+        state.machine.abandon();
+        self.advance(&mut state);
+    }
+
+    /// Ends the stream, which the peer has given up.
+    pub(in crate::io) fn end_abandoned(&self) {
+        let mut state = self.lock();
+        self.end_with(&mut state, StreamBroken::SessionUnknown { reason: DisconnectReason::Peer });
+        drop(state);
+        self.wake_all();
+    }
+
     /// Leaves the stream to another engine, and ends the connection.
     pub(in crate::io) fn leave(&self) {
         self.lock().standing = Standing::Moved;
@@ -274,6 +289,7 @@ impl StreamEngine {
         match close {
             Some(Close::Shutdown) => state.machine.shutdown(),
             Some(Close::Disconnect) => state.machine.disconnect(),
+            Some(Close::Abandon) => state.machine.abandon(),
             None => {}
         }
         if let Some(bytes) = read {

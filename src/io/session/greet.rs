@@ -14,7 +14,7 @@ use super::route::{Rank, Route};
 use super::task::Task;
 use super::{Journal, Present, Role, Session, SessionConfig, SessionPath};
 use crate::cm::Adapter;
-use crate::error::StreamError;
+use crate::error::{ProtocolError, StreamError};
 use crate::io::config::StreamConfig;
 use crate::io::engine::StreamEngine;
 use crate::metrics::count_session;
@@ -118,7 +118,7 @@ impl Session {
         let ask = Greeting::decode(&bytes).ok_or(invalid("the peer asks for no session"))?;
         match ask.kind {
             Kind::Open => Self::grant(engine, config, ask, lost).map(Some),
-            Kind::Resume | Kind::Over => resume(engine, &ask, &bytes).await.map(|()| None),
+            Kind::Resume | Kind::Over | Kind::Abandoned => resume(engine, &ask, &bytes).await.map(|()| None),
             _ => Err(invalid("the peer asks for no session")),
         }
     }
@@ -249,15 +249,26 @@ impl Session {
     }
 
     /// Sends the peer a message that the stream has ended for both.
-    pub(super) async fn say_over(&self, route: &Route) -> Result<(), StreamError> {
+    ///
+    /// # Errors
+    /// No connection is made, or it brings no answer.
+    pub(super) async fn say(&self, kind: Kind, route: &Route) -> Result<(), StreamError> {
         let (engine, _) = route.connect(Rank::WORST, None).await?;
         let epoch = self.next_epoch();
-        let over = Greeting { id: self.id, epoch, ..greeting(Kind::Over, self.window, self.gives_up_after) };
-        if engine.write_first(&over.to_bytes(&self.secret)).is_ok() {
-            // Whatever the answer is, the peer does not wait any longer.
-            let _ = timeout(EXCHANGE, engine.read_first::<{ size_of::<GreetingBytes>() }>()).await;
-        }
+        let words = Greeting { id: self.id, epoch, ..greeting(kind, self.window, self.gives_up_after) };
+        let exchange = async {
+            engine.write_first(&words.to_bytes(&self.secret))?;
+            engine.read_first::<{ size_of::<GreetingBytes>() }>().await
+        };
+        let answer = timeout(EXCHANGE, exchange).await;
         engine.abort();
-        Ok(())
+        // Whatever the answer is, the peer does not wait any longer.
+        match answer {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(StreamError::Protocol {
+                peer: engine.connection.peer_addr(),
+                error: ProtocolError::Foreign,
+            }),
+        }
     }
 }

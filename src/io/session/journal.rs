@@ -18,6 +18,8 @@ const UNHEARD: u8 = 4;
 pub(in crate::io) enum Close {
     Shutdown,
     Disconnect,
+    /// At once, and whatever is under way.
+    Abandon,
 }
 
 /// What passes from one connection of a session to the next.

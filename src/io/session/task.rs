@@ -21,7 +21,7 @@ use crate::sync::deadline;
 const REPORT: Duration = Duration::from_millis(200);
 
 /// The pauses between two attempts to connect again.
-pub(super) const ATTEMPTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+const ATTEMPTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// The pauses before better paths are tried.
 const PROBES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
@@ -49,6 +49,9 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.finish();
+        if self.0.is_abandoned() {
+            self.0.engine().abort();
+        }
     }
 }
 
@@ -84,7 +87,7 @@ impl Session {
             };
             let after = self.gives_up_after;
             match outcome {
-                Ok(Ok(())) if self.is_over() => return,
+                Ok(Ok(())) if self.is_over() => return Box::pin(self.conclude()).await,
                 Ok(Ok(())) => {}
                 Ok(Err(Failure::Over)) => return self.engine().conclude(),
                 Ok(Err(_)) => return self.end_with(|reason| StreamBroken::SessionUnknown { reason }),

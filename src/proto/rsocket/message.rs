@@ -156,6 +156,8 @@ pub(crate) enum Message {
     Keepalive,
     /// It sends no more data.
     Shutdown,
+    /// It has given the stream up, also the bytes that are on their way: a message of this crate, in sessions.
+    Abandon,
 }
 
 const TYPE_SHIFT: u32 = 29;
@@ -168,6 +170,8 @@ const CONTROL: u32 = 7;
 const CONTROL_DISCONNECT: u32 = 0;
 const CONTROL_KEEPALIVE: u32 = 1;
 const CONTROL_SHUTDOWN: u32 = 2;
+/// Unknown to librdmacm.
+const CONTROL_ABANDON: u32 = 3;
 
 impl Message {
     /// The length of one that travels as a send.
@@ -181,6 +185,7 @@ impl Message {
             Self::Disconnect => (CONTROL, CONTROL_DISCONNECT),
             Self::Keepalive => (CONTROL, CONTROL_KEEPALIVE),
             Self::Shutdown => (CONTROL, CONTROL_SHUTDOWN),
+            Self::Abandon => (CONTROL, CONTROL_ABANDON),
         };
         kind << TYPE_SHIFT | value & VALUE
     }
@@ -196,6 +201,7 @@ impl Message {
             (CONTROL, CONTROL_DISCONNECT) => Ok(Self::Disconnect),
             (CONTROL, CONTROL_KEEPALIVE) => Ok(Self::Keepalive),
             (CONTROL, CONTROL_SHUTDOWN) => Ok(Self::Shutdown),
+            (CONTROL, CONTROL_ABANDON) => Ok(Self::Abandon),
             _ => Err(ProtocolError::Message(word)),
         }
     }
@@ -270,6 +276,7 @@ mod tests {
             (Message::Disconnect, 0xE000_0000),
             (Message::Keepalive, 0xE000_0001),
             (Message::Shutdown, 0xE000_0002),
+            (Message::Abandon, 0xE000_0003),
         ];
         for (message, word) in known {
             assert_eq!(message.encode(), word);
@@ -279,7 +286,7 @@ mod tests {
             assert_eq!(Message::from_bytes(word.to_le_bytes(), false), Ok(message));
         }
         assert_eq!(Message::decode(0x8001_0002), Ok(Message::Credit(2)));
-        for word in [0, 0x2000_0001, 0x4000_0001, 0x6000_0001, 0xC000_0000, 0xE000_0003] {
+        for word in [0, 0x2000_0001, 0x4000_0001, 0x6000_0001, 0xC000_0000, 0xE000_0004] {
             assert_eq!(Message::decode(word), Err(ProtocolError::Message(word)));
         }
     }

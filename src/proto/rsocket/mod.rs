@@ -131,6 +131,8 @@ pub(crate) enum Event {
     Targets,
     /// The program of the peer has read so many bytes of the stream, modulo 2^29.
     Read(u32),
+    /// The peer has given the stream up.
+    Abandoned,
 }
 
 /// One end of a stream.
@@ -277,7 +279,8 @@ impl Machine {
                 Ok(Event::Targets)
             }
             Message::Read(bytes) if self.has_session() => Ok(Event::Read(bytes)),
-            Message::Read(_) => Err(ProtocolError::Message(message.encode())),
+            Message::Abandon if self.has_session() => Ok(Event::Abandoned),
+            Message::Read(_) | Message::Abandon => Err(ProtocolError::Message(message.encode())),
             Message::Keepalive => Ok(Event::Changed),
             Message::Shutdown | Message::Disconnect => {
                 // The last message counts, but nothing replaces a `Disconnect`.
@@ -625,14 +628,22 @@ impl Machine {
         self.closes = Some(Message::Disconnect);
     }
 
+    /// Gives the stream of a session up, for both ends.
+    pub(crate) fn abandon(&mut self) {
+        // Behind a `Disconnect` nothing is lost.
+        if !self.is_closed() {
+            self.closes = Some(Message::Abandon);
+        }
+    }
+
     /// Returns whether [`shutdown`](Self::shutdown) was called.
     pub(crate) fn is_shutdown(&self) -> bool {
         self.closes.is_some()
     }
 
-    /// Returns whether this end has sent its `Disconnect`, its last message.
+    /// Returns whether this end has sent its last message.
     fn is_closed(&self) -> bool {
-        self.closed == Some(Message::Disconnect)
+        matches!(self.closed, Some(Message::Disconnect | Message::Abandon))
     }
 
     /// Returns whether the peer knows of the end of this one without a message. In a session it does not: it takes the end of the

@@ -65,11 +65,13 @@ pub(crate) enum Kind {
     Refused = 5,
     /// The stream has ended for both ends, and the sender has received all of it.
     Over = 6,
+    /// The active end has given the stream up.
+    Abandoned = 7,
 }
 
 impl Kind {
-    const ALL: [Self; 6] =
-        [Self::Open, Self::Resume, Self::Granted, Self::Unknown, Self::Refused, Self::Over];
+    const ALL: [Self; 7] =
+        [Self::Open, Self::Resume, Self::Granted, Self::Unknown, Self::Refused, Self::Over, Self::Abandoned];
 }
 
 /// The first message of an end.
