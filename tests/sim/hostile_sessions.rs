@@ -191,6 +191,18 @@ impl Peer {
         Some(bytes)
     }
 
+    /// Receives how many bytes of the stream the other program has read.
+    async fn report(&mut self) -> u32 {
+        loop {
+            let (outcome, buffer) = self.receives.pop_front().expect("few messages").await;
+            outcome.expect("the connection is alive");
+            let word = u32::from_ne_bytes(buffer[..4].try_into().expect("four bytes"));
+            if word >> 29 == READ {
+                return word & ((1 << 29) - 1);
+            }
+        }
+    }
+
     /// Reads the message of a session. `None` if the connection ends before.
     async fn answer(&mut self) -> Option<Greeting> {
         self.read(LENGTH).await.map(|bytes| bytes.try_into().expect("as many"))
@@ -431,6 +443,31 @@ fn window_bounds_what_a_silent_peer_costs() {
         tokio::select! {
             () = reading => {}
             () = writing => unreachable!("it goes on"),
+        }
+    });
+}
+
+// A report that was due when the connection was lost does not keep the next one back (SES-02).
+#[test]
+fn reports_go_on_behind_a_loss() {
+    sim::check(0..10, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let listener = listen(&server, &config()).await;
+        let (active, place) = (adapter(&client), address(&server));
+        let (mut peer, id, secret, mut stream) = Peer::open(&active, &listener).await;
+        peer.write(b"abc").await;
+        stream.read_exact(&mut [0; 3]).await.expect("read");
+        for epoch in 1..4 {
+            let before = u32::try_from(4 * epoch - 1).expect("few");
+            peer = Peer::asking(&active, place, &greeting(RESUME, id, epoch, 0, &secret)).await;
+            let granted = peer.answer().await.expect("an answer");
+            assert_eq!((kind(&granted), read(&granted)), (GRANTED, before.into()));
+            peer.write(b"more").await;
+            stream.read_exact(&mut [0; 4]).await.expect("read");
+            if epoch > 1 {
+                let report = timeout(SECOND, peer.report()).await.expect("soon");
+                assert_eq!(report, before + 4);
+            }
         }
     });
 }

@@ -264,14 +264,18 @@ impl StreamEngine {
         let _ = self.wait_for(Side::Writer, attempt).await;
     }
 
-    /// Reports to the peer how much the program has read.
-    pub(in crate::io) fn report_read(&self) {
+    /// Reports to the peer how much the program has read, and takes its reports: a program that neither reads nor writes does not.
+    /// Returns whether bytes are still kept for the peer.
+    pub(in crate::io) fn exchange_reports(&self) -> bool {
+        self.queues.incoming.progress();
         let mut state = self.lock();
+        self.collect(&mut state, Side::Reader);
         let told = state.standing.journal().and_then(Journal::take_read_by_clock);
         if let Some(bytes) = told {
             state.machine.report_read(bytes);
             self.advance(&mut state);
         }
+        state.standing.journal().is_some_and(|journal| journal.has_kept())
     }
 
     /// Sends what a session has to: bytes of before a loss, the end behind them, and how much the program has read.

@@ -30,9 +30,9 @@ pub(in crate::io) struct Journal {
     kept: Kept,
     /// What is due when all bytes of before a loss have been sent again.
     close: Option<Close>,
-    /// Wakes the task of the session: the program has read something, and a report is due soon.
+    /// Wakes the task of the session: the program has read or written something, and the reports of both ends are due soon.
     wake: Arc<Notify>,
-    /// The task has been woken for it.
+    /// The task has been woken for them.
     is_awaited: bool,
     /// The number of reports by the clock since the last message of the peer.
     unheard: u8,
@@ -52,12 +52,20 @@ impl Journal {
     pub(in crate::io) fn write(&mut self, parts: &[IoSlice<'_>], length: usize) {
         self.kept.append(parts, length);
         self.counts.write(length as u64);
+        self.await_reports();
+    }
+
+    /// Wakes the task, if that was not done since it looked at the reports.
+    fn await_reports(&mut self) {
+        if !std::mem::replace(&mut self.is_awaited, true) {
+            self.wake.notify_one();
+        }
     }
 
     /// Counts bytes that the program has read.
     pub(in crate::io) fn read(&mut self, length: usize) {
-        if self.counts.read(length as u64) && !std::mem::replace(&mut self.is_awaited, true) {
-            self.wake.notify_one();
+        if self.counts.read(length as u64) {
+            self.await_reports();
         }
     }
 
@@ -113,6 +121,11 @@ impl Journal {
     /// Takes the close that is due now.
     pub(in crate::io) fn take_close(&mut self) -> Option<Close> {
         if self.counts.has_unsent() { None } else { self.close.take() }
+    }
+
+    /// Returns whether bytes are kept for the peer.
+    pub(in crate::io) fn has_kept(&self) -> bool {
+        self.counts.kept() > 0
     }
 
     pub(in crate::io) fn has_unsent(&self) -> bool {

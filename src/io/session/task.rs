@@ -20,6 +20,9 @@ use crate::sync::deadline;
 /// The time within which the peer gets a report of what the program has read.
 const REPORT: Duration = Duration::from_millis(200);
 
+/// The longest pause between two looks for reports of a peer whose program reads nothing.
+const LONGEST_REPORT: Duration = Duration::from_secs(10);
+
 /// The pauses between two attempts to connect again.
 const ATTEMPTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
@@ -99,7 +102,8 @@ impl Session {
     /// Waits for the end of a connection. Until then it does what no call of the program does.
     async fn wait(&self, engine: &StreamEngine, probes: &mut Pauses) -> Ended {
         let mut better = pin!(self.find_better(engine, probes));
-        let mut report_at = None;
+        // Also what the connection before has left undone.
+        let (mut pause, mut report_at) = (REPORT, Some(Instant::now() + REPORT));
         let mut sent_again = false;
         loop {
             tokio::select! {
@@ -112,11 +116,14 @@ impl Session {
                     if !std::ptr::eq(&*present.engine, engine) {
                         return Ended::Moved;
                     }
-                    report_at = report_at.or_else(|| Some(Instant::now() + REPORT));
+                    let soon = Instant::now() + REPORT;
+                    pause = REPORT;
+                    report_at = Some(report_at.map_or(soon, |at| at.min(soon)));
                 }
                 () = wait_until(report_at) => {
-                    report_at = None;
-                    engine.report_read();
+                    let keeps = engine.exchange_reports();
+                    pause = (2 * pause).min(LONGEST_REPORT);
+                    report_at = keeps.then(|| Instant::now() + pause);
                 }
                 (better, rank) = &mut better => return Ended::Better(better, rank),
                 () = engine.sent_again(), if !sent_again => sent_again = true,
