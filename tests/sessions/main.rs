@@ -2,5 +2,14 @@
 
 #[cfg(feature = "verbs")]
 mod device;
+mod memory;
 mod relay;
 mod transfer;
+
+use std::alloc::System;
+
+use cap::Cap;
+
+/// Counts the bytes that this process has allocated.
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
