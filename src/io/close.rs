@@ -159,6 +159,6 @@ async fn close(end: End, ending: Option<JoinHandle<()>>, limit: Duration) {
     }
     let settled = poll_fn(|cx| end.poll_settled(cx));
     // The stream has been dropped, so no error can be returned.
-    let _ = tokio::time::timeout(limit, settled).await;
-    end.finish().await;
+    let has_settled = matches!(tokio::time::timeout(limit, settled).await, Ok(Ok(())));
+    end.finish(has_settled).await;
 }

@@ -192,13 +192,15 @@ impl End {
         }
     }
 
-    /// Ends the connection. No other follows it.
-    pub(super) async fn finish(&self) {
+    /// Ends the connection. No other follows it. `has_settled` is whether the peer has received everything.
+    pub(super) async fn finish(&self, has_settled: bool) {
         self.session().inspect(|session| session.finish());
         let connection = self.engine().connection.clone();
-        let _ = connection.disconnect().await;
-        if let Self::Session(session) = self {
-            session.conclude().await;
+        let has_agreed = connection.disconnect().await.is_ok();
+        if let Self::Session(session) = self
+            && !has_agreed
+        {
+            session.conclude_unanswered(has_settled).await;
         }
     }
 }

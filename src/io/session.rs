@@ -118,10 +118,25 @@ impl Session {
         self.finish();
     }
 
-    /// Sends the peer what it does not know about the end of the stream. If the connection was lost before that, the active end
-    /// connects for it: the peer cannot.
+    /// Sends the peer what it does not know about the end of the stream.
     pub(super) async fn conclude(&self) {
-        let Some(kind) = self.last_words().await else { return };
+        if let Some(kind) = self.last_words().await {
+            self.announce(kind).await;
+        }
+    }
+
+    /// Sends the peer what it may not know about the end of a stream that the program has dropped: the peer has not answered the
+    /// disconnect.
+    pub(super) async fn conclude_unanswered(&self, has_settled: bool) {
+        if self.engine().has_peer_disconnected() {
+            self.announce(Kind::Over).await;
+        } else if !has_settled {
+            self.announce(Kind::Abandoned).await;
+        }
+    }
+
+    /// Connects for a message about the end of the stream. The active end has to: the peer cannot.
+    async fn announce(&self, kind: Kind) {
         let (engine, Role::Active(route)) = (self.engine(), &self.role) else { return };
         if std::mem::replace(&mut self.present.lock().is_concluded, true) {
             return;
