@@ -23,7 +23,14 @@ async fn one(world: &World) {
     let network = &world.network;
     let (first, second) = world.two_hosts();
     let time = world.time(*world.pick(&[100, 5000, 60_000])) + Duration::from_millis(1);
-    match world.draw(0..=9) {
+    let fault = world.draw(0..=9);
+    // What a stream with a session outlives: neither host loses its objects, and connections can be made again.
+    world.disturb(match fault {
+        4 | 5 => Duration::ZERO,
+        0..=7 if fault != 6 => time,
+        _ => Duration::MAX,
+    });
+    match fault {
         0 => network.partition(first, second, time),
         1 | 2 => network.partition_one_way(first, second, time),
         3 => network.stall(first, second, time),

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rdma::sim::Network;
 
 use crate::world::World;
-use crate::{faults, frames, shared, streams, verbs};
+use crate::{faults, frames, sessions, shared, streams, verbs};
 
 /// The longest a seed runs, in virtual time.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
@@ -130,6 +130,9 @@ async fn live(seed: u64) -> Run {
         let (world, port) = (&world, 7000 + number as u16);
         async move {
             match world.draw(0..=6) {
+                0 if world.once_in(2) => {
+                    world.within_a("stream with a session", sessions::session(world, port)).await
+                }
                 0 => world.within_a("stream", streams::session(world, port)).await,
                 1 => world.within_a("exchange of frames", frames::session(world, port)).await,
                 2 => world.within_a("queue of receives that peers share", shared::session(world, port)).await,

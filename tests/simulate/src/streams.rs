@@ -53,11 +53,23 @@ fn byte(place: usize) -> u8 {
     (place * 7 % 251) as u8
 }
 
-/// One direction. What arrives is a beginning of what was written, and all of it if neither end has failed.
-async fn direction(world: &World, mut to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin) {
-    let piece = *world.pick(&[7, 500, 5000, 40_000]);
-    let length = piece * world.draw(0..=40_000 / piece as u64).min(PIECES) as usize;
-    let writing = async {
+/// The bytes of a direction, and the pieces in which they are written.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    piece: usize,
+    length: usize,
+}
+
+impl Load {
+    pub(crate) fn draw(world: &World) -> Self {
+        let piece = *world.pick(&[7, 500, 5000, 40_000]);
+        let length = piece * world.draw(0..=40_000 / piece as u64).min(PIECES) as usize;
+        Self { piece, length }
+    }
+
+    /// Writes all of it, and the end behind it.
+    pub(crate) async fn write(self, world: &World, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+        let Self { piece, length } = self;
         let mut written = 0;
         while written < length {
             world.count();
@@ -73,23 +85,26 @@ async fn direction(world: &World, mut to: impl AsyncWrite + Unpin, mut from: imp
             }
         }
         world.within("a shutdown", to.shutdown()).await
-    };
-    let reading = async {
+    }
+
+    /// Reads up to the end. What arrives is a beginning of what was written.
+    pub(crate) async fn read(
+        self,
+        world: &World,
+        mut from: impl AsyncRead + Unpin,
+    ) -> (usize, io::Result<()>) {
         let mut found = 0;
         loop {
             world.count();
-            let mut bytes = vec![0; *world.pick(&[1 + piece / 5, 4096, 20_000])];
+            let mut bytes = vec![0; *world.pick(&[1 + self.piece / 5, 4096, 20_000])];
             match world.cut("a read", from.read(&mut bytes)).await {
                 None => {}
-                Some(Ok(0)) => return (found, io::Result::Ok(())),
+                Some(Ok(0)) => return (found, Ok(())),
                 Some(Ok(count)) => {
-                    assert!(
-                        bytes[..count]
-                            .iter()
-                            .enumerate()
-                            .all(|(place, found_byte)| *found_byte == byte(found + place))
-                    );
+                    let mut places = bytes[..count].iter().enumerate();
+                    assert!(places.all(|(place, found_byte)| *found_byte == byte(found + place)));
                     found += count;
+                    assert!(found <= self.length);
                 }
                 Some(Err(error)) => return (found, Err(error)),
             }
@@ -97,13 +112,24 @@ async fn direction(world: &World, mut to: impl AsyncWrite + Unpin, mut from: imp
                 sleep(world.time(3000)).await;
             }
         }
-    };
-    let (written, (found, read)) = tokio::join!(writing, reading);
-    assert!(found <= length);
-    if world.calm {
-        assert!(written.is_ok() && read.is_ok(), "{written:?}, {read:?}");
     }
-    if written.is_ok() && read.is_ok() {
-        assert_eq!(found, length, "bytes are lost");
+
+    /// Checks the outcome of a direction: all has arrived if neither end has failed. `holds` is whether none may fail.
+    pub(crate) fn check(
+        self,
+        written: &io::Result<()>,
+        (found, read): &(usize, io::Result<()>),
+        holds: bool,
+    ) {
+        assert!(!holds || written.is_ok() && read.is_ok(), "{written:?}, {read:?}");
+        if written.is_ok() && read.is_ok() {
+            assert_eq!(*found, self.length, "bytes are lost");
+        }
     }
+}
+
+async fn direction(world: &World, to: impl AsyncWrite + Unpin, from: impl AsyncRead + Unpin) {
+    let load = Load::draw(world);
+    let (written, read) = tokio::join!(load.write(world, to), load.read(world, from));
+    load.check(&written, &read, world.calm);
 }

@@ -30,6 +30,8 @@ pub(crate) struct World {
     /// There are no faults: what is not refused or dropped by a user has to succeed.
     pub(crate) calm: bool,
     operations: Cell<u64>,
+    /// The sum of the times of all faults so far.
+    disturbed: Cell<Duration>,
 }
 
 impl World {
@@ -37,7 +39,7 @@ impl World {
         let hosts =
             (1..=network.random(2..=3)).map(|number| network.host(format!("10.0.0.{number}"))).collect();
         let calm = network.random(0..=3) == 0;
-        let world = Self { network, hosts, calm, operations: Cell::new(0) };
+        let world = Self { network, hosts, calm, operations: Cell::default(), disturbed: Cell::default() };
         let hosts = &world.hosts;
         for (place, first) in hosts.iter().enumerate() {
             for second in &hosts[place..] {
@@ -99,6 +101,16 @@ impl World {
 
     pub(crate) fn operations(&self) -> u64 {
         self.operations.get()
+    }
+
+    /// Counts a fault that lasts for this time.
+    pub(crate) fn disturb(&self, time: Duration) {
+        self.disturbed.set(self.disturbed.get().saturating_add(time));
+    }
+
+    /// Returns the sum of the times of all faults so far.
+    pub(crate) fn disturbed(&self) -> Duration {
+        self.disturbed.get()
     }
 
     /// The longest wait.
