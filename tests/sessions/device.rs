@@ -11,7 +11,7 @@ use common::*;
 use futures::StreamExt;
 use tokio_rdma::io::{PathChanges, SessionPath};
 use tokio_rdma::verbs::VerbsConfig;
-use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener, SessionConfig};
+use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener, RdmaStream, SessionConfig};
 
 use crate::transfer::{config, connected, path, resumed, transfer};
 
@@ -26,6 +26,23 @@ fn provider_of(path: &SessionPath) -> ProviderKind {
 /// Resolves when a stream has lost its connection. `changes` are those from before on.
 async fn lost(changes: &mut PathChanges) {
     within(async { while !changes.next().await.expect("the session goes on").is_lost {} }).await;
+}
+
+/// Sends bytes both ways over a stream that goes on behind the fault.
+async fn outlives(
+    ours: &mut RdmaStream,
+    theirs: &mut RdmaStream,
+    mut fault: impl AsyncFnMut(&mut PathChanges),
+) {
+    let mut changes = ours.path_changes();
+    transfer(ours, theirs, 2, async |_| {
+        fault(&mut changes).await;
+        resumed(&mut changes, 1).await;
+    })
+    .await;
+    for end in [ours, theirs] {
+        assert!(path(end).resumes >= 1);
+    }
 }
 
 // The card fails for good. A listener of the software provider in the same process takes the stream over: sessions belong to the
@@ -45,12 +62,7 @@ async fn stream_outlives_its_device() {
     let connector = RdmaConnector::new().config(config());
     let (mut ours, mut theirs) = connected(&listener, connector.connect(&addresses[..])).await;
     assert_eq!(provider_of(&path(&ours)), ProviderKind::Verbs);
-    let mut changes = ours.path_changes();
-    transfer(&mut ours, &mut theirs, 2, async |_| {
-        fake("fatal");
-        resumed(&mut changes, 1).await;
-    })
-    .await;
+    outlives(&mut ours, &mut theirs, async |_| _ = fake("fatal")).await;
     for end in [&ours, &theirs] {
         let path = path(end);
         assert_eq!((provider_of(&path), path.resumes), (ProviderKind::Soft, 1), "{path:?}");
@@ -80,12 +92,7 @@ async fn listener_of_every_address_outlives_a_device() {
     let connector = RdmaConnector::new().config(config);
     let (mut ours, mut theirs) = connected(&listener, connector.connect(address)).await;
     assert_eq!(provider_of(&path(&ours)), ProviderKind::Verbs);
-    let mut changes = ours.path_changes();
-    transfer(&mut ours, &mut theirs, 2, async |_| {
-        fake("fatal");
-        resumed(&mut changes, 1).await;
-    })
-    .await;
+    outlives(&mut ours, &mut theirs, async |_| _ = fake("fatal")).await;
     for end in [&ours, &theirs] {
         let path = path(end);
         assert_eq!((provider_of(&path), path.resumes), (ProviderKind::Soft, 1), "{path:?}");
@@ -106,17 +113,12 @@ async fn stream_goes_on_when_its_port_is_up_again() {
     let connector = RdmaConnector::new().provider(verbs).config(config());
     let connecting = connector.connect(listener.local_addr().expect("an address"));
     let (mut ours, mut theirs) = connected(&listener, connecting).await;
-    let mut changes = ours.path_changes();
-    transfer(&mut ours, &mut theirs, 2, async |_| {
+    outlives(&mut ours, &mut theirs, async |changes| {
         fake("port 1 down");
-        lost(&mut changes).await;
+        lost(changes).await;
         fake("port 1 up");
-        resumed(&mut changes, 1).await;
     })
     .await;
-    for end in [&ours, &theirs] {
-        assert!(path(end).resumes >= 1);
-    }
 }
 
 // A port stays down: the stream goes on over the other one.
@@ -140,14 +142,6 @@ async fn stream_goes_on_over_the_other_port() {
     let connector = RdmaConnector::new().provider(verbs.clone()).config(config());
     let (mut ours, mut theirs) = connected(&second, connector.connect(&addresses[..])).await;
     assert_eq!(path(&ours).connection.peer_addr(), addresses[0]);
-    let mut changes = ours.path_changes();
-    transfer(&mut ours, &mut theirs, 2, async |_| {
-        fake("port 2 down");
-        resumed(&mut changes, 1).await;
-    })
-    .await;
-    for end in [&ours, &theirs] {
-        assert!(path(end).resumes >= 1);
-    }
+    outlives(&mut ours, &mut theirs, async |_| _ = fake("port 2 down")).await;
     assert_eq!(path(&ours).connection.peer_addr(), addresses[1]);
 }

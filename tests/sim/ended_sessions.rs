@@ -1,6 +1,5 @@
 //! Streams with sessions that end for want of a connection or of a peer, and streams without.
 
-use std::io;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,14 +10,8 @@ use tokio_rdma::io::RdmaConnector;
 use tokio_rdma::sim::{self, Network};
 use tokio_rdma::{RdmaStream, SessionConfig, StreamConfig};
 
-use crate::sessions::{config, connect, listen, provider};
+use crate::sessions::{broken, config, connect, exchange, listen, provider};
 use crate::{PORT, SECOND, hosts};
-
-/// The reason of a stream in its error.
-fn broken(error: &io::Error) -> StreamBroken {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<StreamBroken>()).cloned();
-    inner.unwrap_or_else(|| panic!("{error:?}"))
-}
 
 /// Reads what has arrived, and returns the error behind it, which writes have, too.
 async fn fails_after(stream: &mut RdmaStream, arrived: &[u8]) -> StreamBroken {
@@ -35,17 +28,6 @@ async fn fails_after(stream: &mut RdmaStream, arrived: &[u8]) -> StreamBroken {
 /// Returns the number of connections that were tried.
 fn attempts(network: &Network) -> usize {
     network.trace().lines().filter(|line| line.contains("connects to")).count()
-}
-
-/// Sends a word each way.
-async fn exchange(ours: &mut RdmaStream, theirs: &mut RdmaStream) {
-    let mut bytes = [0; 4];
-    ours.write_all(b"ping").await.expect("written");
-    theirs.read_exact(&mut bytes).await.expect("read");
-    assert_eq!(&bytes, b"ping");
-    theirs.write_all(b"pong").await.expect("written");
-    ours.read_exact(&mut bytes).await.expect("read");
-    assert_eq!(&bytes, b"pong");
 }
 
 // The shorter time of both ends counts, and what had arrived is read before the error (SES-06).

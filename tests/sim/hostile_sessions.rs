@@ -16,7 +16,7 @@ use tokio_rdma::{
     RdmaStream, Region, RemoteRegion, SessionConfig,
 };
 
-use crate::sessions::{config, connect, listen, provider};
+use crate::sessions::{broken, config, connect, exchange, listen, provider};
 use crate::{PORT, SECOND, hosts};
 
 /// The code of the greetings, which is not public.
@@ -222,13 +222,7 @@ async fn answer(adapter: &Adapter, address: SocketAddr, ask: &[u8]) -> Option<u8
 
 /// Checks that bytes go both ways over the connection of before.
 async fn undisturbed(ours: &mut RdmaStream, theirs: &mut RdmaStream, resumes: u64) {
-    let mut bytes = [0; 4];
-    ours.write_all(b"ping").await.expect("written");
-    theirs.read_exact(&mut bytes).await.expect("read");
-    assert_eq!(&bytes, b"ping");
-    theirs.write_all(b"pong").await.expect("written");
-    ours.read_exact(&mut bytes).await.expect("read");
-    assert_eq!(&bytes, b"pong");
+    exchange(ours, theirs).await;
     for stream in [&*ours, &*theirs] {
         let path = stream.session().expect("a session");
         assert!(path.resumes == resumes && !path.is_lost && !path.is_over, "{path:?}");
@@ -404,9 +398,8 @@ fn acknowledgement_of_unsent_bytes_breaks_the_stream() {
         stream.write_all(b"0123456789").await.expect("written");
         peer.word(READ << 29 | 11).await;
         let error = stream.read(&mut [0]).await.expect_err("it cannot have read as much");
-        let broken = error.get_ref().and_then(|inner| inner.downcast_ref::<StreamBroken>());
         let lie = ProtocolError::Value { what: "read bytes", value: 11 };
-        assert_eq!(broken, Some(&StreamBroken::Protocol(lie)));
+        assert_eq!(broken(&error), StreamBroken::Protocol(lie));
         // Nothing goes on with it.
         let ask = greeting(RESUME, id, 1, 10, &secret);
         let answer = answer(&active, address(&server), &ask).await;
@@ -521,9 +514,8 @@ fn sessions_that_are_left_behind_are_few() {
             if held.len() > 2 {
                 let mut oldest = held.pop_front().expect("three");
                 let error = oldest.read_u8().await.expect_err("it makes room");
-                let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<StreamBroken>());
-                let is_early =
-                    matches!(reason, Some(StreamBroken::NoPath { after, .. }) if *after < 600 * SECOND);
+                let reason = broken(&error);
+                let is_early = matches!(&reason, StreamBroken::NoPath { after, .. } if *after < 600 * SECOND);
                 assert!(is_early, "round {round}: {error:?}");
             }
         }

@@ -1,11 +1,13 @@
 //! Sessions over a network that loses their connections.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
+use tokio_rdma::error::StreamBroken;
 use tokio_rdma::io::RdmaConnector;
 use tokio_rdma::sim::{self, Fault, Host, Network};
 use tokio_rdma::soft::SoftConfig;
@@ -59,6 +61,23 @@ pub(crate) async fn connect(
     let connecting = connector.connect((server.address(), PORT));
     let (ours, theirs) = tokio::join!(connecting, listener.accept());
     (listener, ours.expect("connected"), theirs.expect("accepted").0)
+}
+
+/// The reason of a stream in its error.
+pub(crate) fn broken(error: &io::Error) -> StreamBroken {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<StreamBroken>()).cloned();
+    inner.unwrap_or_else(|| panic!("{error:?}"))
+}
+
+/// Sends a word each way.
+pub(crate) async fn exchange(ours: &mut RdmaStream, theirs: &mut RdmaStream) {
+    let mut bytes = [0; 4];
+    ours.write_all(b"ping").await.expect("written");
+    theirs.read_exact(&mut bytes).await.expect("read");
+    assert_eq!(&bytes, b"ping");
+    theirs.write_all(b"pong").await.expect("written");
+    ours.read_exact(&mut bytes).await.expect("read");
+    assert_eq!(&bytes, b"pong");
 }
 
 fn byte(place: usize) -> u8 {
