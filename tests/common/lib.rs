@@ -17,11 +17,13 @@ pub mod preload;
 pub mod process;
 pub mod programs;
 pub mod raw;
+pub mod relay;
 pub mod resources;
 pub mod results;
 pub mod rping;
 pub mod rsocket;
 pub mod seeds;
+pub mod session;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stream;

@@ -6,14 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use common::process::alone;
+use common::session::{config, connected, path, resumed, transfer};
 use common::verbs::{fake, fake_reset};
 use common::*;
 use futures::StreamExt;
 use tokio_rdma::io::{PathChanges, SessionPath};
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener, RdmaStream, SessionConfig};
-
-use crate::transfer::{config, connected, path, resumed, transfer};
 
 const PATH_TIMEOUT: Duration = Duration::from_secs(4);
 /// An address of the second port.

@@ -4,7 +4,6 @@
 mod device;
 mod memory;
 mod relay;
-mod transfer;
 
 use std::alloc::System;
 

@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use common::process::alone;
+use common::session::config;
 use common::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
 
 use crate::MEMORY;
-use crate::transfer::config;
 
 /// The most that a session may add to what an idle end of a stream keeps, before its first byte and behind its last.
 const MOST: usize = 4 << 10;

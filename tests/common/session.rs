@@ -1,9 +1,7 @@
-//! Bytes both ways over a stream whose connection fails in the midst of them.
+//! Streams with a session, and bytes both ways over them while their connections fail.
 
 use std::time::Duration;
 
-use common::stream::pattern;
-use common::within;
 use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
@@ -11,6 +9,9 @@ use tokio::time::timeout;
 use tokio_rdma::error::StreamError;
 use tokio_rdma::io::{PathChanges, SessionPath};
 use tokio_rdma::{RdmaListener, RdmaStream, SessionConfig, StreamConfig};
+
+use super::stream::pattern;
+use super::within;
 
 /// The bytes of a stage, each way.
 const STAGE: usize = 1 << 20;
@@ -20,12 +21,12 @@ const PIECES: [usize; 2] = [50_021, 40_009];
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Settings of a stream with a session.
-pub(crate) fn config() -> StreamConfig {
+pub fn config() -> StreamConfig {
     StreamConfig::default().session(SessionConfig::default())
 }
 
 /// Both ends of a stream with a session.
-pub(crate) async fn connected(
+pub async fn connected(
     listener: &RdmaListener,
     connecting: impl Future<Output = Result<RdmaStream, StreamError>>,
 ) -> (RdmaStream, RdmaStream) {
@@ -101,10 +102,12 @@ impl Progress {
 
 /// Sends as many stages both ways, calls `fail` in the midst of each but the last, and asserts that every byte arrives once and in
 /// order, and the end behind them.
-pub(crate) async fn transfer<S>(ours: &mut S, theirs: &mut S, stages: usize, fail: impl AsyncFnMut(usize))
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+pub async fn transfer(
+    ours: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    theirs: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    stages: usize,
+    fail: impl AsyncFnMut(usize),
+) {
     let (written, read, failures) = Default::default();
     let progress = Progress { written, read, failures };
     let ((our_reads, our_writes), (their_reads, their_writes)) =
@@ -122,12 +125,12 @@ where
 }
 
 /// The path of a stream with a session.
-pub(crate) fn path(stream: &RdmaStream) -> SessionPath {
+pub fn path(stream: &RdmaStream) -> SessionPath {
     stream.session().expect("a session")
 }
 
 /// Resolves when a stream has gone on over as many other connections. `changes` are those from before on.
-pub(crate) async fn resumed(changes: &mut PathChanges, resumes: u64) -> SessionPath {
+pub async fn resumed(changes: &mut PathChanges, resumes: u64) -> SessionPath {
     within(async {
         loop {
             let path = changes.next().await.expect("the session goes on");
