@@ -599,7 +599,12 @@ impl StreamEngine {
         match self.connection.ended() {
             Some(reason) => self.end_with(state, StreamBroken::Connection(reason)),
             None => {
-                self.end_with(state, StreamBroken::Post(kind));
+                let broken = match kind {
+                    // The end of the connection follows: a thread ends everything of the adapter.
+                    PostErrorKind::DeviceRemoved => StreamBroken::Connection(DisconnectReason::DeviceRemoved),
+                    kind => StreamBroken::Post(kind),
+                };
+                self.end_with(state, broken);
                 self.queue_pair.flush();
             }
         }

@@ -3,13 +3,18 @@
 //! Runs on: fake, fake-iwarp
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 
+use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::session::{config, connected, path, resumed, transfer};
+use common::stream::listening;
 use common::verbs::{fake, fake_reset};
 use common::*;
 use futures::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Builder;
 use tokio_rdma::io::{PathChanges, SessionPath};
 use tokio_rdma::verbs::VerbsConfig;
 use tokio_rdma::{Provider, ProviderKind, RdmaConnector, RdmaListener, RdmaStream, SessionConfig};
@@ -96,6 +101,43 @@ async fn listener_of_every_address_outlives_a_device() {
         let path = path(end);
         assert_eq!((provider_of(&path), path.resumes), (ProviderKind::Soft, 1), "{path:?}");
     }
+}
+
+// A device is removed, and its connections end a moment later. What is written in between waits for the next connection.
+#[test]
+fn write_waits_while_its_device_is_removed() {
+    const TEXT: &[u8] = b"in between";
+    if !alone(module_path!(), "write_waits_while_its_device_is_removed") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let test = async {
+        let adapter = adapter();
+        let listener = listening(&adapter, &config());
+        let soft = Provider::soft().expect("compiled in");
+        let spare = RdmaListener::bind_with_provider(&soft, SocketAddr::new(v4(), 0), &config()).await;
+        let spare = spare.expect("bound");
+        let addresses = [&listener, &spare].map(|listener| listener.local_addr().expect("an address"));
+        let connector = RdmaConnector::new().config(config());
+        let (mut ours, mut theirs) = connected(&listener, connector.connect(&addresses[..])).await;
+        // Of the only thread that could end them.
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || released.recv().is_err());
+        fake("remove");
+        eventually("the adapter is removed", || adapter.is_removed()).await;
+        let mut writing = pin!(theirs.write_all(TEXT));
+        let early = poll_once(&mut writing);
+        assert!(early.is_pending(), "{early:?}");
+        drop(release);
+        assert!(busy.await.expect("no panic"));
+        within(writing).await.expect("written");
+        let mut received = [0; TEXT.len()];
+        within(ours.read_exact(&mut received)).await.expect("read");
+        assert_eq!(received, TEXT);
+        assert_eq!(provider_of(&path(&ours)), ProviderKind::Soft);
+    };
+    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+    runtime.expect("a runtime").block_on(test);
 }
 
 // A port goes down, and comes up again after the loss: the stream goes on over it.
