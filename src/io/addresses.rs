@@ -112,7 +112,7 @@ pub(super) fn follow_addresses(
     wanted: Wanted,
     listeners: &[(Adapter, Listener)],
 ) -> BoxStream<'static, (Adapter, Listener)> {
-    let mut served = Served { wanted, port: 0, by: Vec::new(), tried: Vec::new() };
+    let mut served = Served { wanted, port: 0, places: Vec::new(), tried: Vec::new() };
     for (adapter, listener) in listeners {
         served.add(adapter, listener);
     }
@@ -173,12 +173,30 @@ fn next_pause(_pause: Duration) -> Option<Duration> {
     None
 }
 
+/// An address that has a listener.
+struct Place {
+    adapter: Adapter,
+    kind: ProviderKind,
+    ip: IpAddr,
+    /// The listener of the soft provider, if it makes room for a device that needs its port.
+    socket: Option<Listener>,
+}
+
+impl Place {
+    /// Returns the place of a listener that listens at this address.
+    fn new(adapter: &Adapter, listener: &Listener, ip: IpAddr) -> Self {
+        let kind = adapter.properties().provider;
+        let socket = (kind == ProviderKind::Soft).then(|| listener.clone());
+        Self { adapter: adapter.clone(), kind, ip, socket }
+    }
+}
+
 /// The addresses that have a listener, or cannot get one.
 struct Served {
     wanted: Wanted,
     /// The port of all listeners.
     port: u16,
-    by: Vec<(Adapter, ProviderKind, IpAddr)>,
+    places: Vec<Place>,
     /// Those that a provider was to serve since the last change. One that it cannot serve is not tried again, nor logged.
     tried: Vec<(ProviderKind, IpAddr)>,
 }
@@ -187,7 +205,7 @@ impl Served {
     fn add(&mut self, adapter: &Adapter, listener: &Listener) {
         if let Ok(local) = listener.local_addr() {
             self.port = local.port();
-            self.by.push((adapter.clone(), adapter.properties().provider, local.ip()));
+            self.places.push(Place::new(adapter, listener, local.ip()));
         }
     }
 
@@ -197,14 +215,14 @@ impl Served {
         if self.wanted.has_wildcard && kind == ProviderKind::Soft {
             return false;
         }
-        let served = self.by.iter().map(|(_, by, ip)| (*by, *ip));
+        let served = self.places.iter().map(|place| (place.kind, place.ip));
         let mut known = served.chain(self.tried.iter().copied());
         !known.any(|(by, known)| known == ip && (by == kind || by == ProviderKind::Verbs))
     }
 
     fn bind_missing(&mut self) -> Vec<(Adapter, Listener)> {
         // An adapter that was removed takes its listeners along; its addresses may come back.
-        self.by.retain(|(adapter, ..)| !adapter.is_removed());
+        self.places.retain(|place| !place.adapter.is_removed());
         let mut missing = Vec::new();
         let mut is_wanted = |kind, ip| {
             let is_missing = self.is_missing(kind, ip);
@@ -220,7 +238,11 @@ impl Served {
         let mut added = Vec::new();
         for (adapter, ip) in places {
             let address = SocketAddr::new(ip, self.port);
-            match open_listener(&adapter, address) {
+            let opened = match open_listener(&adapter, address) {
+                Err(BindError::SharingViolation(_)) => self.take_over(&adapter, address, &mut added),
+                outcome => outcome,
+            };
+            match opened {
                 Ok(listener) => {
                     self.add(&adapter, &listener);
                     added.push((adapter, listener));
@@ -229,6 +251,29 @@ impl Served {
             }
         }
         added
+    }
+
+    /// Binds a listener to an address whose port is taken, in place of that of the soft provider: some drivers of iWARP have the
+    /// ports of TCP.
+    fn take_over(
+        &mut self,
+        adapter: &Adapter,
+        address: SocketAddr,
+        added: &mut Vec<(Adapter, Listener)>,
+    ) -> Result<Listener, BindError> {
+        let at = self.places.iter_mut().find(|place| place.ip == address.ip());
+        let Some((socket, soft)) = at.and_then(|place| Some((place.socket.take()?, place.adapter.clone())))
+        else {
+            return Err(BindError::SharingViolation(address));
+        };
+        socket.close();
+        let opened = open_listener(adapter, address);
+        match &opened {
+            Ok(_) => self.places.retain(|place| place.kind != ProviderKind::Soft || place.ip != address.ip()),
+            // It stays with the soft provider, for good.
+            Err(_) => added.extend(open_listener(&soft, address).map(|socket| (soft, socket))),
+        }
+        opened
     }
 }
 
@@ -254,11 +299,13 @@ mod tests {
         for (served, expected) in [(Soft, [false, true]), (Verbs, [false, false])] {
             for is_tried in [false, true] {
                 let wanted = Wanted { only: None, only_v4: true, has_wildcard: false };
-                let (by, tried) = match is_tried {
-                    false => (vec![(adapter.clone(), served, ip)], Vec::new()),
+                let (places, tried) = match is_tried {
+                    false => {
+                        (vec![Place { adapter: adapter.clone(), kind: served, ip, socket: None }], Vec::new())
+                    }
                     true => (Vec::new(), vec![(served, ip)]),
                 };
-                let served = Served { wanted, port: 7, by, tried };
+                let served = Served { wanted, port: 7, places, tried };
                 assert_eq!([Soft, Verbs].map(|kind| served.is_missing(kind, ip)), expected, "{is_tried}");
                 let other = IpAddr::from([127, 0, 0, 2]);
                 assert_eq!([Soft, Verbs].map(|kind| served.is_missing(kind, other)), [true, true]);

@@ -5,12 +5,13 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use tokio::sync::oneshot;
 use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
 
 use super::device::{Device, adapter_at, skipped};
@@ -156,6 +157,18 @@ impl Link {
 
     pub fn remove_device(&self) {
         run("rdma", &format!("link del {}", self.device));
+    }
+
+    /// Begins to remove the device. The drivers of the guest wait: the device goes when its last handle does.
+    pub fn begin_to_remove(self: &Arc<Self>) -> oneshot::Receiver<()> {
+        let link = self.clone();
+        let (tell, told) = oneshot::channel();
+        // Not of the runtime, whose end would wait for it whatever became of the test.
+        std::thread::spawn(move || {
+            link.remove_device();
+            let _ = tell.send(());
+        });
+        told
     }
 
     pub fn open(&self) -> Adapter {

@@ -3,18 +3,18 @@
 //! Runs on: rxe, siw
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::cm::exchange;
 use common::verbs::{Link, connected_at, driver};
 use common::*;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rdma::error::DisconnectError;
 use tokio_rdma::{
     AcceptParams, Access, CompletionQueueConfig, ConnectParams, Connection, NotifyKind, Op, PoolConfig,
-    Provider, Status, WorkBuffer,
+    Provider, ProviderKind, RdmaListener, RdmaStream, Status, WorkBuffer,
 };
 
 /// Calls that wait, each in a task of its own; what they end with.
@@ -54,18 +54,6 @@ async fn completion<B: WorkBuffer>(op: Op<B>) -> Status {
 
 async fn disconnected(connection: Connection) -> Status {
     connection.disconnected().await.status()
-}
-
-/// Begins to remove the device. The drivers of the guest wait: the device goes when its last handle does.
-fn begin_to_remove(link: &Arc<Link>) -> oneshot::Receiver<()> {
-    let link = link.clone();
-    let (tell, told) = oneshot::channel();
-    // Not of the runtime, whose end would wait for it whatever became of the test.
-    std::thread::spawn(move || {
-        link.remove_device();
-        let _ = tell.send(());
-    });
-    told
 }
 
 // HW-16: each call and each future that waits.
@@ -155,7 +143,7 @@ async fn everything_pending_ends_when_the_device_is_removed() {
     within(other.active.connection.disconnect()).await.expect("disconnected");
     pending.are_pending();
     assert!(!adapter.is_removed());
-    let removal = begin_to_remove(&link);
+    let removal = link.begin_to_remove();
     // Every pending call completes with DEVICE_REMOVED (AD-05).
     pending.all_end_with(Status::DEVICE_REMOVED).await;
     assert!(adapter.is_removed());
@@ -241,7 +229,7 @@ async fn work_in_flight_ends_on_device_removal() {
     let parting = pairs[1].active.connection.clone();
     connected_at(&adapter, link.address).await;
     let leaving = tokio::spawn(parting.disconnect());
-    let removal = begin_to_remove(&link);
+    let removal = link.begin_to_remove();
     for task in tasks {
         within(task).await.expect("no panic").expect_err("there is no device");
     }
@@ -264,4 +252,37 @@ async fn work_in_flight_ends_on_device_removal() {
     let again = link.open();
     let pair = connected_at(&again, link.address).await;
     exchange(&again, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+}
+
+/// Connects to a listener until this provider accepts.
+async fn accepted_by(provider: ProviderKind, listener: &RdmaListener, address: SocketAddr) {
+    let accepted = async {
+        loop {
+            // Between two listeners nothing listens there.
+            if RdmaStream::connect(address).await.is_ok() {
+                let (stream, _) = listener.accept().await.expect("accepted");
+                if stream.connection().provider() == provider {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(accepted).await;
+}
+
+// IO-11: a listener of every address serves that of a device over TCP while the device is away, and over the device when that is back,
+// also if the driver has the ports of TCP.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listener_of_every_address_returns_to_device() {
+    let Some(driver) = driver() else { return };
+    let link = Arc::new(Link::new(driver));
+    let listener = RdmaListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("bound");
+    let address = SocketAddr::new(link.address, listener.local_addr().expect("bound").port());
+    accepted_by(ProviderKind::Verbs, &listener, address).await;
+    let removal = link.begin_to_remove();
+    accepted_by(ProviderKind::Soft, &listener, address).await;
+    within(removal).await.expect("removed");
+    link.add_device();
+    accepted_by(ProviderKind::Verbs, &listener, address).await;
 }
