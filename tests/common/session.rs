@@ -124,6 +124,33 @@ pub async fn transfer(
     timeout(PATIENCE, all).await.expect("the stream goes on");
 }
 
+/// The path of a stream, as a test that does not have the stream sees it.
+pub struct Path {
+    /// The newest path.
+    pub now: SessionPath,
+    changes: PathChanges,
+}
+
+impl Path {
+    /// That of a stream with a session.
+    pub fn of(stream: &RdmaStream) -> Self {
+        // Before the path is read: a change in between is not missed.
+        let changes = stream.path_changes();
+        Self { now: path(stream), changes }
+    }
+
+    /// Waits until the path is as wanted, and returns it.
+    pub async fn until(&mut self, is_wanted: impl Fn(&SessionPath) -> bool) -> &SessionPath {
+        let changed = async {
+            while !is_wanted(&self.now) {
+                self.now = self.changes.next().await.expect("the session goes on");
+            }
+        };
+        within(changed).await;
+        &self.now
+    }
+}
+
 /// The path of a stream with a session.
 pub fn path(stream: &RdmaStream) -> SessionPath {
     stream.session().expect("a session")

@@ -14,6 +14,7 @@ mod metrics_example;
 mod migration;
 #[path = "../../grpc/service.rs"]
 mod service;
+mod sessions;
 mod tarpc;
 mod tls;
 mod tls_flood;
