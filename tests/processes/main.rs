@@ -1,6 +1,7 @@
 //! Peers in separate processes, and hosts in separate network namespaces.
 
 mod addresses;
+mod failover;
 mod names;
 mod network;
 mod path;
