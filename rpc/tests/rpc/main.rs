@@ -6,6 +6,7 @@ mod divide;
 mod ends;
 mod faults;
 mod peers;
+mod sessions;
 mod status;
 
 use std::convert::Infallible;
