@@ -24,6 +24,7 @@ pub mod rping;
 pub mod rsocket;
 pub mod seeds;
 pub mod session;
+pub mod session_peer;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stream;

@@ -9,12 +9,14 @@ mod input;
 mod peer;
 mod reader;
 mod rpc;
+mod session;
 mod stage;
 mod start_frame;
 mod start_up;
 
 pub use connection::connection;
 pub use rpc::rpc;
+pub use session::session;
 pub use start_up::start_up;
 
 #[cfg(test)]
@@ -51,6 +53,11 @@ mod replay {
     #[test]
     fn connection() {
         replay_all("connection", super::connection);
+    }
+
+    #[test]
+    fn session() {
+        replay_all("session", super::session);
     }
 
     #[test]

@@ -34,7 +34,7 @@ thread_local! {
 pub(crate) fn run(execution: impl Future<Output = ()>) {
     let kept = RUNTIME.take();
     let runtime = kept.unwrap_or_else(|| {
-        Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
+        Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime")
     });
     runtime.block_on(async {
         execution.await;
