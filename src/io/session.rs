@@ -109,8 +109,10 @@ impl Session {
 
     /// Gives the stream up, and ends the connection. The peer gets a message about it, for which the task waits a moment.
     pub(super) fn abandon(&self) {
-        let (engine, had_ended) = (self.engine(), self.is_over());
+        let had_ended = self.is_over();
         self.close(Close::Abandon);
+        // If the stream moves from now on, that abandons the next engine, too.
+        let engine = self.engine();
         if had_ended || engine.runtime.is_none() {
             return engine.abort();
         }
