@@ -84,7 +84,7 @@ impl End {
         }
     }
 
-    /// Calls the engine, and the next one if the stream has moved meanwhile: the call would block then.
+    /// Calls the engine, and the next one if the stream has moved: the call would block then.
     #[inline]
     fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> io::Result<T>) -> io::Result<T> {
         loop {
@@ -96,7 +96,7 @@ impl End {
         }
     }
 
-    /// Polls the engine, and the next one if the stream has moved meanwhile. If it moves later, the task is woken.
+    /// Polls the engine, and the next one if the stream has moved. If it moves later, the task is woken.
     #[inline]
     fn poll_with<T>(&self, mut poll: impl FnMut(&StreamEngine) -> Poll<T>) -> Poll<T> {
         loop {
