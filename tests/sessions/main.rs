@@ -2,13 +2,4 @@
 
 #[cfg(feature = "verbs")]
 mod device;
-mod memory;
 mod relay;
-
-use std::alloc::System;
-
-use cap::Cap;
-
-/// Counts the bytes that this process has allocated.
-#[global_allocator]
-static MEMORY: Cap<System> = Cap::new(System, usize::MAX);

@@ -1,9 +1,9 @@
-//! The memory of streams without traffic, with a session and without.
-//!
-//! Runs on: soft
+//! The memory of streams without traffic, with a session and without: in this package, which has an allocator that counts.
 
+use std::alloc::System;
 use std::time::Duration;
 
+use cap::Cap;
 use common::process::alone;
 use common::session::config;
 use common::within;
@@ -11,7 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_rdma::{Provider, RdmaConnector, RdmaListener, RdmaStream, StreamConfig};
 
-use crate::MEMORY;
+/// Counts the bytes that this process has allocated.
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 /// The most that a session may add to what an idle end of a stream keeps, before its first byte and behind its last.
 const MOST: usize = 4 << 10;
