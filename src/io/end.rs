@@ -75,22 +75,13 @@ impl End {
         }
     }
 
-    /// Returns whether the stream has left this engine, which was present.
-    #[inline]
-    fn has_left(&self, engine: &Present<'_>) -> bool {
-        match (self, engine) {
-            (Self::Session(session), Present::Session(engine)) => !session.is_at(engine),
-            _ => false,
-        }
-    }
-
     /// Calls the engine, and the next one if the stream has moved: the call would block then.
     #[inline]
     fn try_with<T>(&self, mut call: impl FnMut(&StreamEngine) -> io::Result<T>) -> io::Result<T> {
         loop {
             let engine = self.engine();
             match call(&engine) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.has_left(&engine) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && engine.has_moved() => {}
                 outcome => return outcome,
             }
         }
@@ -102,7 +93,7 @@ impl End {
         loop {
             let engine = self.engine();
             match poll(&engine) {
-                Poll::Pending if self.has_left(&engine) => {}
+                Poll::Pending if engine.has_moved() => {}
                 outcome => return outcome,
             }
         }

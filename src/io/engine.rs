@@ -13,7 +13,7 @@ pub(super) use wakers::Side;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -73,6 +73,8 @@ pub(super) struct StreamEngine {
     received: Waker,
     completed: Waker,
     reading: Waker,
+    /// The stream has left for another engine.
+    has_moved: AtomicBool,
     inner: Arc<Inner>,
 }
 
@@ -252,6 +254,7 @@ impl StreamEngine {
             received: wakers.waker(Cause::Receive),
             completed: wakers.waker(Cause::Completion),
             reading: wakers.waker(Cause::Reading),
+            has_moved: AtomicBool::new(false),
             inner,
         };
         // Unless it knows, the peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.

@@ -87,11 +87,6 @@ impl Session {
         self.present.lock().engine.clone()
     }
 
-    /// Returns whether the stream is at this engine. It leaves that, which wakes its tasks, once another one is present.
-    pub(super) fn is_at(&self, engine: &Arc<StreamEngine>) -> bool {
-        Arc::ptr_eq(&self.present.lock().engine, engine)
-    }
-
     /// Notes how the program closes the stream, for the connections to come.
     pub(super) fn close(&self, close: Close) {
         let mut present = self.present.lock();

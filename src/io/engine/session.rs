@@ -1,6 +1,7 @@
 //! What an engine does for a session: it keeps written bytes in the journal, and passes that on when its connection is lost.
 
 use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering;
 
 use super::transfer::is_good_order;
 use super::{Side, State, StreamEngine};
@@ -222,7 +223,11 @@ impl StreamEngine {
 
     /// Leaves the stream to another engine, and ends the connection.
     pub(in crate::io) fn leave(&self) {
-        self.lock().standing = Standing::Moved;
+        let mut state = self.lock();
+        // First: a task that finds nothing here sees why.
+        self.has_moved.store(true, Ordering::Release);
+        state.standing = Standing::Moved;
+        drop(state);
         self.wake_all();
         self.queue_pair.flush();
     }
@@ -238,6 +243,12 @@ impl StreamEngine {
         }
         drop(state);
         self.wake_all();
+    }
+
+    /// Returns whether the stream has left for another engine, which is present before.
+    #[inline]
+    pub(in crate::io) fn has_moved(&self) -> bool {
+        self.has_moved.load(Ordering::Acquire)
     }
 
     fn wake_all(&self) {
