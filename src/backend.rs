@@ -106,6 +106,9 @@ macro_rules! by_provider_enums {
 }
 
 mod connection;
+mod lane;
+
+pub(crate) use lane::Lane;
 
 /// A provider, with the settings for the adapters that it opens.
 #[derive(Clone, Debug)]

@@ -79,6 +79,7 @@
 //! | messages that keep their boundaries | an [`RdmaStream`] in `LengthDelimitedCodec` of tokio-util: [an example](RdmaStream#messages) |
 //! | Send, RDMA Write, RDMA Read and atomics as futures | [`QueuePair`] on a [`Connection`] |
 //! | completions in batches, polled | [`CompletionQueue`] |
+//! | the highest rate of small messages, with one owner, at the cost of C | [`Lane`](qp::Lane) |
 //!
 //! # Concepts
 //!

@@ -170,6 +170,39 @@ impl TooShort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemoteKey(pub u32);
 
+/// The number of a slot: a piece of the registered memory of a [`Lane`](crate::qp::Lane).
+///
+/// It is a name, not the memory: the lane knows who has the slot, and refuses one that the program does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub(crate) u32);
+
+impl Slot {
+    /// Returns the number: slots count from 0, so that a table of the program can be indexed by it.
+    #[inline]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// The id of a queue pair of a [`Lane`](crate::qp::Lane). An id is not used again before 65,535 others in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueuePairId(pub(crate) u32);
+
+impl QueuePairId {
+    const PLACE: u32 = 16;
+
+    /// Makes the id of the queue pair in this place, of which it is this generation.
+    pub(crate) const fn new(place: u16, generation: u16) -> Self {
+        Self((generation as u32) << Self::PLACE | place as u32)
+    }
+
+    /// Returns the place among the queue pairs of the lane: places count from 0, and are used again.
+    #[inline]
+    pub const fn place(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+}
+
 /// The id of an adapter of a provider, returned by [`Provider::resolve`](crate::cm::Provider::resolve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AdapterId(pub u64);

@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use crate::children::Running;
 use crate::figures::quantile;
 use crate::instructions::{self, Instructions};
-use crate::lanes::{RECEIVES, WARM_UP};
 use crate::table::{Row, Table};
+use crate::tracks::{RECEIVES, WARM_UP};
 use crate::{Compare, Line};
 
 /// The numbers of threads, one a core.
@@ -27,6 +27,12 @@ impl Line {
             Self::Inline => "Send inline, from a polled queue",
             Self::Batch => "Send, 16 with one doorbell, polled",
             Self::Receive => "receive, posted only",
+            Self::LaneSend => "lane: Send",
+            Self::LaneSendNow => "lane: Send, handed over at once",
+            Self::LaneBatch => "lane: Send, 16 with one doorbell",
+            Self::LaneWrite => "lane: Write of 1 MiB, 16 under way",
+            Self::LaneReceive => "lane: receive, posted only",
+            Self::LaneReceives => "lane: receive, posted only, 16 with one doorbell",
         }
     }
 
@@ -35,17 +41,20 @@ impl Line {
     fn operations(self, plan: &Compare) -> usize {
         match self {
             Self::Future => plan.operations / 4,
-            Self::Receive => plan.operations.min(RECEIVES - WARM_UP),
-            Self::Polled | Self::Inline | Self::Batch => plan.operations,
+            _ if self.receives() => plan.operations.min(RECEIVES - WARM_UP),
+            _ => plan.operations,
         }
     }
 
     /// The goal for the instructions of an operation.
     fn instructions(self) -> &'static str {
         match self {
-            Self::Future => "ours <= 900",
-            Self::Polled => "ours <= 350",
-            Self::Inline | Self::Batch | Self::Receive => "",
+            Self::Future => "ours <= 2400",
+            Self::Polled => "ours <= 1500",
+            Self::LaneSend => "ours <= 130",
+            Self::LaneBatch => "ours <= 60",
+            Self::LaneReceive => "ours <= 35",
+            _ => "",
         }
     }
 
@@ -143,7 +152,7 @@ fn executed(plan: &Compare) -> io::Result<[Table; 2]> {
         match line {
             Line::Future => future = ours,
             Line::Polled => polled = c,
-            Line::Inline | Line::Batch | Line::Receive => {}
+            _ => {}
         }
         own.rows.push(Row::new(line.title(), &[ours.own], &[c.own], line.instructions()));
         all.rows.push(Row::new(line.title(), &[ours.own + ours.device], &[c.own + c.device], ""));

@@ -14,17 +14,17 @@ mod compare;
 #[allow(dead_code, reason = "the other comparison prints tables of its own")]
 mod figures;
 mod instructions;
-mod lanes;
 mod storm;
 mod table;
 mod threads;
+mod tracks;
 
 use std::io;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::lanes::Line;
+use crate::tracks::Line;
 
 /// The verbs provider beside C.
 #[derive(Parser)]

@@ -6,7 +6,7 @@
  *                            a queue pair and a completion queue each; prints the nanoseconds of one
  *
  * The lines are those of main.rs: `future` (sleeps until the completion channel is readable, as a program does that waits), `polled`,
- * `inline`, `batch` and `receive`. The queue pairs are moved to their states by hand: the device asks for no connection manager.
+ * `inline`, `batch` and `receive`; those of lanes make the calls of the same line without, and chains. The queue pairs are moved to their states by hand: the device asks for no connection manager.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@
 
 #include <infiniband/verbs.h>
 
-enum { MESSAGE = 64, DEPTH = 64, CHAIN = 16, BATCH = 16, THREADS = 2, TRIES = 20 };
+enum { MESSAGE = 64, LONG = 1 << 20, DEPTH = 64, CHAIN = 16, BATCH = 16, THREADS = 2, TRIES = 20 };
 /* The operations before those that are measured, and the most receives with those before. */
 enum { WARM_UP = 512, RECEIVES = 4096 + WARM_UP };
 
@@ -147,6 +147,18 @@ static int take(struct lane *lane)
 	return count;
 }
 
+static void poll_one(struct lane *lane)
+{
+	struct ibv_wc completion;
+	int count;
+
+	do {
+		count = ibv_poll_cq(lane->queue, 1, &completion);
+	} while (count == 0);
+	if (count < 0 || completion.status != IBV_WC_SUCCESS)
+		fail("a request failed");
+}
+
 static void poll_for(struct lane *lane, int count)
 {
 	while (count > 0)
@@ -218,6 +230,44 @@ static void run_receive(struct lane *lane, long count)
 	}
 }
 
+static void run_receives(struct lane *lane, long count)
+{
+	for (; count > 0; count -= CHAIN) {
+		struct ibv_sge entries[CHAIN];
+		struct ibv_recv_wr requests[CHAIN], *bad;
+
+		for (int i = 0; i < CHAIN; i++) {
+			entries[i] = (struct ibv_sge){ (uintptr_t)lane->memory, MESSAGE, lane->region->lkey };
+			requests[i] = (struct ibv_recv_wr){
+				.next = i + 1 < CHAIN ? &requests[i + 1] : NULL, .sg_list = &entries[i], .num_sge = 1
+			};
+		}
+		check(ibv_post_recv(lane->pair, requests, &bad), "ibv_post_recv");
+	}
+}
+
+static void post_write(struct lane *lane)
+{
+	struct ibv_sge entry = { (uintptr_t)lane->memory, LONG, lane->region->lkey };
+	struct ibv_send_wr request = {
+		.sg_list = &entry, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED
+	}, *bad;
+
+	/* The device writes nothing. */
+	check(ibv_post_send(lane->pair, &request, &bad), "ibv_post_send");
+}
+
+static void run_write(struct lane *lane, long count)
+{
+	for (int i = 0; i < CHAIN; i++)
+		post_write(lane);
+	for (; count > 0; count--) {
+		poll_one(lane);
+		post_write(lane);
+	}
+	poll_for(lane, CHAIN);
+}
+
 static uint64_t now(void)
 {
 	struct timespec time;
@@ -247,7 +297,7 @@ static void *work(void *argument)
 	for (;;) {
 		pthread_barrier_wait(&barrier);
 		/* The device keeps what is posted: a new queue pair has room again. */
-		if (run == run_receive)
+		if (run == run_receive || run == run_receives)
 			connect_pair(lane);
 		run(lane, WARM_UP);
 		begin_together();
@@ -279,6 +329,8 @@ int main(int argc, char **argv)
 	static const struct { const char *name; void (*run)(struct lane *, long); } lines[] = {
 		{ "future", run_future }, { "polled", run_polled }, { "inline", run_inline },
 		{ "batch", run_batch }, { "receive", run_receive },
+		{ "lane-send", run_polled }, { "lane-send-now", run_polled }, { "lane-batch", run_batch },
+		{ "lane-write", run_write }, { "lane-receive", run_receive }, { "lane-receives", run_receives },
 	};
 	struct ibv_device **list = ibv_get_device_list(NULL);
 
@@ -287,7 +339,7 @@ int main(int argc, char **argv)
 			run = lines[i].run;
 	threads = argc == 3 ? atoi(argv[2]) : 0;
 	if (!run || threads < 1 || threads > THREADS) {
-		fprintf(stderr, "usage: posts future|polled|inline|batch|receive 1|2\n");
+		fprintf(stderr, "usage: posts LINE 1|2\n");
 		return 2;
 	}
 	if (!list || !list[0] || !(device = ibv_open_device(list[0])))

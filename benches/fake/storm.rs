@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio_rdma::Adapter;
 
-use crate::lanes::{Connected, adapter, config, connect};
+use crate::tracks::{Connected, adapter, config, connect};
 
 /// The commands to the device.
 const COMMANDS: [&str; 3] = ["ibv_create_qp", "ibv_modify_qp", "ibv_destroy_qp"];

@@ -1,4 +1,4 @@
-//! Threads with a core and a lane each, which begin together.
+//! Threads with a core and a track each, which begin together.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio_rdma::Adapter;
 
 use crate::Line;
-use crate::lanes::{self, MakeLane, WARM_UP};
+use crate::tracks::{self, MakeTrack, WARM_UP};
 
 /// The line at which all threads wait. They do not sleep there: they would wake up one after the other.
 struct Start {
@@ -53,21 +53,21 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(core: usize, make: MakeLane, start: Arc<Start>) -> Self {
+    fn start(core: usize, make: MakeTrack, start: Arc<Start>) -> Self {
         let ((orders, numbers), (answers, spans)) = (channel(), channel());
         thread::spawn(move || {
             let mut cores = CpuSet::new();
             // On a machine with fewer cores the threads share one.
             let _ = cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores));
-            let mut lane = make();
+            let mut track = make();
             for count in numbers {
-                let prepared = match &mut lane {
-                    Ok(lane) => lane.prepare().and_then(|()| lane.run(WARM_UP)),
+                let prepared = match &mut track {
+                    Ok(track) => track.prepare().and_then(|()| track.run(WARM_UP)),
                     Err(error) => Err(io::Error::other(error.to_string())),
                 };
                 start.wait();
                 let begin = Instant::now();
-                let done = prepared.and_then(|()| lane.as_mut().map_or(Ok(()), |lane| lane.run(count)));
+                let done = prepared.and_then(|()| track.as_mut().map_or(Ok(()), |track| track.run(count)));
                 // Fails once the program ends.
                 let _ = answers.send(done.map(|()| (begin, Instant::now())));
             }
@@ -87,12 +87,12 @@ struct Workers {
 impl Workers {
     fn start(line: Line, threads: usize) -> io::Result<Self> {
         let start = Arc::new(Start { threads, ready: AtomicUsize::new(0) });
-        let runtime = lanes::runtime()?;
+        let runtime = tracks::runtime()?;
         let (adapter, workers) = runtime.block_on(async {
-            let adapter = lanes::adapter()?;
+            let adapter = tracks::adapter()?;
             let mut workers = Vec::new();
             for core in 0..threads {
-                workers.push(Worker::start(core, lanes::lane(&adapter, line).await?, start.clone()));
+                workers.push(Worker::start(core, tracks::track(&adapter, line).await?, start.clone()));
             }
             io::Result::Ok((adapter, workers))
         })?;

@@ -15,11 +15,12 @@ const FIRST_PORT: u16 = 18_500;
 
 /// A contender of the round trips: its name, whether it is the C program, and its flags.
 type Contender = (&'static str, bool, &'static [&'static str]);
-const CONTENDERS: [Contender; 4] = [
+const CONTENDERS: [Contender; 5] = [
     ("C, the same calls", true, &[]),
     ("C, the fewest calls", true, &["level"]),
     ("ours, multi_thread", false, &["--workers", "1"]),
     ("ours, current_thread", false, &[]),
+    ("ours, a lane", false, &["--lane"]),
 ];
 /// Only where each end has a core of its own.
 const SPINNING: Contender = ("ours, spinning 100 us", false, &["--workers", "1", "--spin", "100"]);

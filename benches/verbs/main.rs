@@ -7,6 +7,7 @@ mod children;
 mod compare;
 mod connections;
 mod figures;
+mod lanes;
 mod round_trips;
 mod streams;
 
@@ -73,6 +74,9 @@ struct Process {
     /// How long the provider looks for completions before it sleeps, in microseconds.
     #[arg(long, default_value_t = 0)]
     spin: u64,
+    /// Round trips use a lane.
+    #[arg(long)]
+    lane: bool,
 }
 
 #[derive(clap::Args)]
@@ -106,6 +110,8 @@ struct Compare {
 fn main() -> io::Result<()> {
     match Args::parse().role {
         Role::Compare(plan) => compare::run(&plan),
+        Role::Serve(process) if process.lane => process.block_on(lanes::serve),
+        Role::Ping(process) if process.lane => process.block_on(lanes::ping),
         Role::Serve(process) => process.block_on(round_trips::serve),
         Role::Ping(process) => process.block_on(round_trips::ping),
         Role::Accept(process) => process.block_on(connections::accept),

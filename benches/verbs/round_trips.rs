@@ -8,8 +8,8 @@ use tokio_rdma::{AcceptParams, ConnectParams, QueuePairConfig};
 
 use crate::Open;
 
-const MESSAGE: usize = 64;
-const DEPTH: usize = 16;
+pub(crate) const MESSAGE: usize = 64;
+pub(crate) const DEPTH: usize = 16;
 
 fn config() -> QueuePairConfig {
     QueuePairConfig::default().receive_depth(DEPTH).send_depth(DEPTH).receive_entries(1).send_entries(1)

@@ -13,8 +13,8 @@ use crate::error::{OpenError, RegisterError, RegisterFromError};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
 use crate::provider::info::AdapterInfo;
 use crate::qp::{
-    CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig, SharedReceiveConfig,
-    SharedReceiveQueue,
+    CompletionQueue, CompletionQueueConfig, Lane, LaneConfig, QueuePair, QueuePairConfig,
+    SharedReceiveConfig, SharedReceiveQueue,
 };
 use crate::types::Access;
 
@@ -157,6 +157,16 @@ impl Adapter {
         let provider = self.present()?;
         config.check(provider.info(), provider.domain())?;
         QueuePair::new(provider, config)
+    }
+
+    /// Creates a lane: slots of memory, queue pairs and a completion queue with one owner, who posts and polls at the cost of the calls
+    /// of the device. With a device it must be called in a tokio runtime that has I/O.
+    ///
+    /// # Errors
+    /// `InvalidParameter` for a setting that the adapter does not allow; `Os` when it has no room, or for memory that cannot be
+    /// registered; `DeviceRemoved`.
+    pub fn lane(&self, config: &LaneConfig) -> Result<Lane, OpenError> {
+        Lane::new(self.present()?, config)
     }
 
     /// Creates a completion queue that the program polls (`IND2Adapter::CreateCompletionQueue`).

@@ -11,7 +11,7 @@ use crate::backend;
 use crate::error::DisconnectError;
 use crate::proto::connector::Terms;
 use crate::provider::info::ProviderKind;
-use crate::qp::{QueuePair, WeakQueuePair};
+use crate::qp::{Endpoint, QueuePair, WeakQueuePair};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 /// A connector that has a peer: a request, a reply or a connection. Dropping it is ND's Release.
@@ -43,9 +43,9 @@ impl Attempt {
         &self.provider
     }
 
-    /// Stores the queue pair of the connection.
-    pub(super) fn set_queue_pair(&mut self, queue_pair: &QueuePair) {
-        self.queue_pair = Some(queue_pair.downgrade());
+    /// Stores the queue pair of the connection, unless it is that of a lane.
+    pub(super) fn set_queue_pair(&mut self, queue_pair: &impl Endpoint) {
+        self.queue_pair = queue_pair.downgrade().0;
     }
 
     pub(super) fn terms(&self) -> (ReadLimits, &PrivateData) {
@@ -102,7 +102,8 @@ impl Connection {
         Self { attempt: Arc::new(attempt), kept: None }
     }
 
-    /// Returns the queue pair of the connection. `None` if its last handle has been dropped.
+    /// Returns the queue pair of the connection. `None` if its last handle has been dropped, and for the queue pair of a
+    /// [`Lane`](crate::qp::Lane).
     ///
     /// The handle that this returns keeps the queue pair like any other. It never is `None` for a handle of
     /// [`keep_queue_pair`](Self::keep_queue_pair) that was made while the queue pair had one.

@@ -10,7 +10,7 @@ use super::connection::{Attempt, Connection};
 use crate::backend;
 use crate::error::{BindError, ConnectError, Retained, StateError};
 use crate::provider::params::ConnectParams;
-use crate::qp::QueuePair;
+use crate::qp::Endpoint;
 use crate::types::{ConnectionId, PrivateData, ReadLimits};
 
 /// Connects to a listener (`IND2Connector`, active side).
@@ -73,7 +73,8 @@ impl Connector {
     /// Connects to a listener (`IND2Connector::Connect`, `NdkConnect`, `dat_ep_connect`).
     ///
     /// Resolves when the peer accepts. The returned [`Reply`] has the peer's private data and read limits, and
-    /// [`Reply::complete`] establishes the connection. Receives can be posted to the queue pair at any time.
+    /// [`Reply::complete`] establishes the connection. Receives can be posted to the queue pair at any time. The queue pair is a
+    /// [`QueuePair`](crate::QueuePair) or that of a [`Lane`](crate::qp::Lane).
     ///
     /// The future owns what it needs: it can outlive the connector and be spawned. Dropping the connector or the queue pair
     /// does not end the connect; to abandon it, drop the future or call [`cancel`](Self::cancel).
@@ -86,12 +87,12 @@ impl Connector {
     /// # Cancel safety
     /// Dropping the future cancels the attempt and rejects the peer, even if the peer has accepted. The connector
     /// cannot be used again. The queue pair can be used for another attempt.
-    pub fn connect(
+    pub fn connect<E: Endpoint>(
         &self,
-        queue_pair: &QueuePair,
+        queue_pair: &E,
         peer: SocketAddr,
         params: ConnectParams,
-    ) -> impl Future<Output = Result<Reply, ConnectError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Reply, ConnectError>> + Send + use<E> {
         ask(self.provider.clone(), queue_pair.clone(), peer, params)
     }
 
@@ -102,12 +103,12 @@ impl Connector {
     ///
     /// # Cancel safety
     /// As for [`connect`](Self::connect) and [`Reply::complete`].
-    pub fn connect_and_complete(
+    pub fn connect_and_complete<E: Endpoint>(
         &self,
-        queue_pair: &QueuePair,
+        queue_pair: &E,
         peer: SocketAddr,
         params: ConnectParams,
-    ) -> impl Future<Output = Result<Connection, ConnectError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Connection, ConnectError>> + Send + use<E> {
         let (provider, queue_pair) = (self.provider.clone(), queue_pair.clone());
         async move {
             match ask(provider, queue_pair, peer, params).await?.complete().await {
@@ -171,14 +172,14 @@ impl fmt::Debug for Connector {
 }
 
 /// Connects like [`Connector::connect`].
-async fn ask(
+async fn ask<E: Endpoint>(
     provider: backend::Connector,
-    queue_pair: QueuePair,
+    queue_pair: E,
     peer: SocketAddr,
     params: ConnectParams,
 ) -> Result<Reply, ConnectError> {
     let began = Instant::now();
-    match provider.connect(queue_pair.provider(), peer, &params).await {
+    match provider.connect(queue_pair.provider().0, peer, &params).await {
         Ok(()) => match Attempt::new(provider) {
             Ok(mut attempt) => {
                 attempt.set_queue_pair(&queue_pair);

@@ -19,7 +19,7 @@ use crate::backend;
 use crate::error::{AcceptError, BindError, Retained, StateError};
 use crate::metrics::AcceptMetrics;
 use crate::provider::params::AcceptParams;
-use crate::qp::QueuePair;
+use crate::qp::Endpoint;
 use crate::types::{ConnectionId, PrivateData, ReadLimits};
 
 /// Receives connection requests (`IND2Listener`).
@@ -122,9 +122,9 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Dropping the future rejects the peer whose request it has received.
-    pub async fn accept_next(
+    pub async fn accept_next<E: Endpoint>(
         &self,
-        queue_pair: &QueuePair,
+        queue_pair: &E,
         params: AcceptParams,
     ) -> Result<Connection, AcceptError> {
         Ok(self.request().await?.accept(queue_pair, params).await?)
@@ -322,16 +322,16 @@ impl Request {
     ///
     /// # Cancel safety
     /// Dropping the future rejects the peer, or disconnects if the peer has already completed the connection.
-    pub async fn accept(
+    pub async fn accept<E: Endpoint>(
         mut self,
-        queue_pair: &QueuePair,
+        queue_pair: &E,
         params: AcceptParams,
     ) -> Result<Connection, Retained<AcceptError, Self>> {
         let agreed = self.attempt.provider().agreed(params.read_limits, self.read_limits());
         // An attempt that has ended may not have given it back. The peer is not to blame for that wait.
-        queue_pair.provider().settled().await;
+        queue_pair.provider().0.settled().await;
         let outcome = {
-            let mut accept = pin!(self.attempt.provider().accept(queue_pair.provider(), &params));
+            let mut accept = pin!(self.attempt.provider().accept(queue_pair.provider().0, &params));
             std::future::poll_fn(|cx| {
                 let polled = accept.as_mut().poll(cx);
                 // By the first wait the reply has been sent: a fresh socket has room for it.

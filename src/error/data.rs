@@ -116,6 +116,12 @@ pub enum PostErrorKind {
         /// The address of the peer's memory.
         address: u64,
     },
+    /// The program does not hold the slot: it is free, a request has it, or no such slot is of this lane (`INVALID_PARAMETER`).
+    #[error("slot {slot} is not held: it is free, a request has it, or the lane has no such slot")]
+    NotHeld {
+        /// The number of the slot.
+        slot: u32,
+    },
     /// The adapter or the queue pair does not support the request (`NOT_SUPPORTED`).
     #[error("not supported: {0}")]
     NotSupported(&'static str),
@@ -176,6 +182,11 @@ pub enum NotifyError {
         /// The number of completions that the queue can hold.
         depth: usize,
     },
+    /// The device has lost a completion, or has reported one of no request (`INTERNAL_ERROR`).
+    ///
+    /// The connections of the queue pairs that use the queue have ended.
+    #[error("the device has lost a completion, or has reported one of no request")]
+    Lost,
     /// The adapter was removed (`DEVICE_REMOVED`).
     #[error("the adapter was removed")]
     DeviceRemoved,
@@ -341,11 +352,12 @@ status_tables! {
         | Self::BeyondRemote { .. } => Status::ACCESS_VIOLATION,
         Self::NoReads => Status::REMOTE_ERROR,
         Self::InvalidOptions { argument, .. } => Status::invalid_parameter(*argument),
-        Self::NotAtomic { .. } => Status::INVALID_PARAMETER,
+        Self::NotAtomic { .. } | Self::NotHeld { .. } => Status::INVALID_PARAMETER,
         Self::NotSupported(_) => Status::NOT_SUPPORTED,
         Self::DeviceRemoved => Status::DEVICE_REMOVED,
     }
     NotifyError {
+        Self::Lost => Status::INTERNAL_ERROR,
         Self::Overrun { .. } => Status::BUFFER_OVERFLOW,
         Self::DeviceRemoved => Status::DEVICE_REMOVED,
     }

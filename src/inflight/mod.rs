@@ -7,6 +7,7 @@
 
 mod completion_ring;
 mod completion_sink;
+mod done;
 #[cfg(all(test, tokio_rdma_model))]
 mod model;
 mod op;
@@ -26,6 +27,7 @@ mod wake_list;
 pub use completion_ring::NotifyKind;
 pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled, Polling};
 pub(crate) use completion_sink::{CompletionSink, ReceiveCounter, Watch};
+pub use done::Done;
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};

@@ -17,6 +17,8 @@ mod block;
 mod lines;
 mod mapping;
 mod owned;
+#[cfg(feature = "verbs")]
+mod slots;
 #[cfg(feature = "soft")]
 mod socket;
 #[cfg(feature = "soft")]
@@ -37,6 +39,8 @@ use block::Block;
 pub use mapping::{Mapping, Pages};
 pub(crate) use owned::Returned;
 pub use owned::{OwnedMemory, RawMemory};
+#[cfg(feature = "verbs")]
+pub(crate) use slots::{SlotState, Slots};
 #[cfg(feature = "soft")]
 pub(crate) use socket::{unacknowledged, unanswered};
 #[cfg(feature = "soft")]

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`info`] | the properties, limits and abilities of an adapter |
 //! | [`params`], [`work`] | the parameters of a queue pair or a connection, and the requests of a send queue |
+//! | [`lane`] | the parameters of a lane, and its requests |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
@@ -25,6 +26,7 @@
 pub(crate) mod accept_queue;
 pub(crate) mod connector;
 pub(crate) mod info;
+pub(crate) mod lane;
 pub(crate) mod params;
 pub(crate) mod registry;
 pub(crate) mod runtime;

@@ -8,6 +8,7 @@ use super::queue_pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
 use crate::inflight::{Op, Payload, RequestMeta, Ticket, WorkBuffer};
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
+use crate::provider::info::AdapterInfo;
 use crate::provider::work::{
     BindTarget, DirectOutcome, DirectRequest, Flags, InlineRequest, Operation, RemoteAddress, Source,
     WindowRequest, WorkRequest,
@@ -251,7 +252,7 @@ impl QueuePair {
             return Err(PostErrorKind::InlineTooLong { length, maximum });
         }
         let kind = operation.kind();
-        self.check(&operation, options)?;
+        options.check(&operation, &self.inner.info)?;
         if let Some(remote) = remote {
             self.check_remote(remote, length)?;
         }
@@ -281,7 +282,7 @@ impl QueuePair {
         kind: OpKind,
         options: WorkOptions,
     ) -> Result<WindowRequest, PostErrorKind> {
-        options.check(kind)?;
+        options.check_kind(kind)?;
         if !self.inner.info.memory_windows {
             return Err(PostErrorKind::NotSupported("memory windows"));
         }
@@ -318,7 +319,7 @@ impl QueuePair {
     ) -> Result<Op<B>, PostError<B>> {
         let inner = &self.inner;
         let kind = operation.kind();
-        if let Err(kind) = self.check(&operation, options) {
+        if let Err(kind) = options.check(&operation, &self.inner.info) {
             return Err(PostError { kind, buffer });
         }
         let atomic = matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
@@ -359,28 +360,9 @@ impl QueuePair {
         }
     }
 
-    /// Checks that the operation takes these options, and that the adapter has both.
-    ///
-    /// # Errors
-    /// `InvalidOptions`, `NotSupported`.
-    fn check(&self, operation: &Operation, options: WorkOptions) -> Result<(), PostErrorKind> {
-        options.check(operation.kind())?;
-        let info = &self.inner.info;
-        let lacking = match operation {
-            Operation::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
-            Operation::Send { immediate: Some(_), .. } if !info.immediate_send => {
-                Some("immediate data with a send")
-            }
-            Operation::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !info.atomics => Some("atomics"),
-            _ => None,
-        };
-        lacking.map_or(Ok(()), |what| Err(PostErrorKind::NotSupported(what)))
-    }
-
     fn flags(&self, options: WorkOptions) -> Flags {
         let defer = if self.defer { Flags::DEFER } else { Flags::empty() };
-        Flags::from_bits_truncate(options.set.bits()) | defer
+        options.flags() | defer
     }
 }
 
@@ -522,11 +504,34 @@ impl WorkOptions {
         self
     }
 
+    /// Checks that the operation takes these options, and that the adapter has both.
+    ///
+    /// # Errors
+    /// `InvalidOptions`, `NotSupported`.
+    pub(super) fn check(&self, operation: &Operation, info: &AdapterInfo) -> Result<(), PostErrorKind> {
+        self.check_kind(operation.kind())?;
+        let lacking = match operation {
+            Operation::Send { invalidate: Some(_), .. } if !info.invalidates => Some("send with invalidate"),
+            Operation::Send { immediate: Some(_), .. } if !info.immediate_send => {
+                Some("immediate data with a send")
+            }
+            Operation::Write { immediate: Some(_), .. } if !info.immediate => Some("immediate data"),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !info.atomics => Some("atomics"),
+            _ => None,
+        };
+        lacking.map_or(Ok(()), |what| Err(PostErrorKind::NotSupported(what)))
+    }
+
+    /// Returns the options that a provider takes as flags.
+    pub(super) fn flags(&self) -> Flags {
+        Flags::from_bits_truncate(self.set.bits())
+    }
+
     /// Checks that a request of this kind accepts all options that are set.
     ///
     /// # Errors
     /// `InvalidOptions`, with the number of the flags argument of the ND method.
-    fn check(&self, kind: OpKind) -> Result<(), PostErrorKind> {
+    fn check_kind(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         let common = OptionSet::FENCE | OptionSet::SILENT;
         let (takes, argument) = match kind {
             OpKind::Send => (OptionSet::all(), 4),

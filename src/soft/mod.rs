@@ -30,6 +30,7 @@ pub(crate) mod connector;
 mod direct;
 pub(crate) mod driver;
 pub(crate) mod framing;
+pub(crate) mod lane;
 pub(crate) mod listener;
 pub(crate) mod memory;
 pub(crate) mod metronome;

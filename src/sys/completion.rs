@@ -119,7 +119,7 @@ pub(crate) struct CompletionQueue {
     /// Locked while the library writes its own count of them.
     resizing: Mutex<()>,
     /// The flag of completions that report an invalidated key.
-    invalidated: u32,
+    pub(super) invalidated: u32,
     _channel: Arc<CompletionChannel>,
 }
 

@@ -25,6 +25,7 @@
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
 mod call;
+pub(crate) mod chain;
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod device;
@@ -39,6 +40,7 @@ pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use chain::{Piece, ReceiveChain, RefusedFrom, SendChain};
 pub(crate) use channel::{CmEvent, EventChannel};
 pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WcResult};
 pub(crate) use device::{

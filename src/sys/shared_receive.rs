@@ -43,6 +43,11 @@ impl SharedReceiveQueue {
         Ok(Arc::new(Self { raw, key, ended: false, _domain: domain.clone() }))
     }
 
+    /// Returns the key that its events carry.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
     /// Adds a request.
     ///
     /// # Errors

@@ -52,6 +52,8 @@ pub(crate) struct CompletionGroup {
     pub(crate) own: bool,
     /// The program polls it all the time: it is armed only while a caller waits for completions.
     polled: bool,
+    /// A lane has it, which alone polls its one queue: there is no task.
+    exclusive: bool,
     /// The number of callers that wait, if it is polled.
     waiting: AtomicUsize,
     /// The number of times that completions were found, except by [`poll`](Self::poll). Wraps around.
@@ -67,6 +69,8 @@ pub(crate) enum GroupUser {
     Futures,
     /// The program, whose completion queue of this depth it is. `polled` says that it polls the queue all the time.
     Program { depth: u32, polled: bool },
+    /// A lane, whose queue has this many entries.
+    Lane { entries: u32 },
 }
 
 /// A queue, and the number of its entries that are not reserved.
@@ -140,7 +144,9 @@ impl CompletionGroup {
         let (first, own, polled) = match user {
             GroupUser::Futures => (FIRST, false, false),
             GroupUser::Program { depth, polled } => (depth.saturating_add(SPARE), true, polled),
+            GroupUser::Lane { entries } => (entries, true, true),
         };
+        let exclusive = matches!(user, GroupUser::Lane { .. });
         context.groups.create(|_, registered| Self {
             context: context.clone(),
             vector,
@@ -150,6 +156,7 @@ impl CompletionGroup {
             routes: Routes::default(),
             own,
             polled,
+            exclusive,
             waiting: AtomicUsize::new(0),
             finds: AtomicUsize::new(0),
             task: Mutex::default(),
@@ -270,6 +277,9 @@ impl CompletionGroup {
             }
             slots.last().map(|slot| slot.queue.completions.entries())
         };
+        if self.exclusive && before.is_some() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         // Without the lock, which the task needs. If another thread makes one at the same time, there are two.
         let usual = before.map_or(self.first, |before| before.saturating_mul(2).min(MOST));
         let length = usual.min(self.context.attributes.max_cqe).max(entries);
@@ -319,6 +329,9 @@ impl CompletionGroup {
     /// queue pairs that they are for to `ready`. With `effects`, a queue pair processes its completions at once if its
     /// lock is free; otherwise it defers them.
     fn collect(&self, queue: &Queue, ready: &mut Ready, mut effects: Option<&mut Effects<'_, '_>>) {
+        if self.exclusive {
+            return;
+        }
         // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
         let mut work = queue.work.lock();
         // Completions that have arrived since cause an event, or are found by the task that is about to arm
@@ -417,8 +430,13 @@ impl Queue {
     }
 
     /// Returns whether the queue is polled: it has lost no completion.
-    fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         !self.lost.load(Ordering::Acquire)
+    }
+
+    /// Returns the queue of the device, for a lane.
+    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
+        &self.completions
     }
 
     /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
@@ -428,7 +446,7 @@ impl Queue {
 
     /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and its queue pair is
     /// not known.
-    fn fail(&self) {
+    pub(crate) fn fail(&self) {
         if self.lost.swap(true, Ordering::AcqRel) {
             return;
         }

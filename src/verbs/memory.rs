@@ -198,7 +198,11 @@ impl AdapterContext {
     /// The device may write to it in any order: the bytes are not read before the request has completed, for which all
     /// of them are there (ibv_reg_mr(3)), and no other request writes to them before.
     pub(crate) fn allocate(&self, length: usize) -> Result<Owned, RegisterError> {
-        let memory = Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?;
+        self.attach_private(Owned::zeroed(length).ok_or(RegisterError::OutOfMemory { length })?)
+    }
+
+    /// Lets work requests of this adapter use memory, and no peer.
+    pub(crate) fn attach_private(&self, memory: Owned) -> Result<Owned, RegisterError> {
         let mut access = AccessFlags::LOCAL_WRITE;
         access.set(AccessFlags::RELAXED_ORDERING, !self.quirks().copies_in_order);
         memory.attach(|start, length| {

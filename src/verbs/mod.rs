@@ -15,7 +15,9 @@
 // | `completion_queue` | completion queues of the device, in groups |
 // | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `receive_queue` | receive queues of several queue pairs |
+// | `news` | what a lane has to know about its queue pairs |
 // | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `keepalive` notices a silent peer; `device` is a queue pair of the device and the way of its completions, `generations` says which one is meant, and `teardown` ends one |
+// | `lane` | a lane: posts and polls by itself; `settle` handles the completions that are not plain, `members` the queue pairs, `request` the requests with options |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
@@ -35,9 +37,11 @@ pub(crate) mod connector;
 pub(crate) mod context;
 pub(crate) mod devices;
 pub(crate) mod diagnose;
+pub(crate) mod lane;
 mod limits;
 pub(crate) mod listener;
 pub(crate) mod memory;
+mod news;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod receive_queue;

@@ -22,6 +22,7 @@ use super::cm_id::CmId;
 use super::completion_queue::{CompletionGroup, LOST};
 use super::context::AdapterContext;
 use super::limits;
+use super::news::Membership;
 use super::receive_queue::SharedReceives;
 use super::routes::{CompletionHandler, Effects};
 use super::work_queue::{Outstanding, WorkQueue};
@@ -42,11 +43,14 @@ use keepalive::Silence;
 use generations::Generations;
 
 pub(super) use device::DeviceQp;
+pub(super) use lane::Look;
+pub(super) use post::translate;
 
 mod complete;
 mod device;
 mod generations;
 mod keepalive;
+mod lane;
 mod post;
 mod teardown;
 
@@ -60,6 +64,8 @@ pub(crate) struct QueuePair {
     /// The peer has a receive for each message.
     credited: bool,
     queues: Queues,
+    /// The lane that posts to it and polls its completions, in place of this file's neighbours.
+    lane: Option<Membership>,
     state: Mutex<State>,
     /// Completions that are not processed yet.
     deferred_completions: DeferredCompletions,
@@ -169,6 +175,19 @@ impl QueuePair {
         parts: QueuePairParts,
         queues: Queues,
     ) -> Result<Arc<Self>, OpenError> {
+        Self::with(adapter, parts, queues, None)
+    }
+
+    /// Creates a queue pair like [`new`](Self::new), which a lane may have.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub(crate) fn with(
+        adapter: Arc<AdapterContext>,
+        parts: QueuePairParts,
+        queues: Queues,
+        lane: Option<Membership>,
+    ) -> Result<Arc<Self>, OpenError> {
         // Every one of them was checked against the device.
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let send_depth = small(parts.send_depth);
@@ -187,6 +206,7 @@ impl QueuePair {
             capacities,
             credited: parts.credited,
             queues,
+            lane,
             state: Mutex::new(State {
                 phase: QueuePairState::Unconnected,
                 connector: None,
@@ -306,6 +326,8 @@ impl QueuePair {
             current.silence = Silence::default();
         }
         state.phase.establish();
+        drop(state);
+        self.tell_lane();
     }
 
     /// Waits until no job ends a queue pair of the device of it: what was outstanding has finished.
@@ -335,16 +357,25 @@ impl QueuePair {
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let receives =
             self.queues.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
-        let queue = receives.as_ref().map(|receives| &receives.queue);
+        let of_lane = self.lane.as_ref().and_then(|lane| lane.receives.as_ref());
+        let queue = receives.as_ref().map(|receives| &receives.queue).or(of_lane);
         let Queues { sends, receives: received, .. } = &self.queues;
         let rooms = ((sends, self.capacities.send), (received, self.capacities.receive));
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
-        let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), |sends, receives| {
-            let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
-            limits::check_inline(queue_pair.inline, self.capacities.inline)?;
-            opened.initialize(&queue_pair)?;
-            Ok(queue_pair)
-        })?;
+        let device = DeviceQp::new(
+            &self.adapter,
+            me,
+            rooms,
+            receives.clone(),
+            self.lane.clone(),
+            |sends, receives| {
+                let queue_pair =
+                    sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
+                limits::check_inline(queue_pair.inline, self.capacities.inline)?;
+                opened.initialize(&queue_pair)?;
+                Ok(queue_pair)
+            },
+        )?;
         Ok(Arc::new(device))
     }
 
@@ -460,6 +491,10 @@ impl CompletionHandler for QueuePair {
             Element::SharedReceiveQueue(key) => key,
             Element::QueuePair(_) | Element::Device => return false,
         };
+        let of_lane = self.lane.as_ref().and_then(|lane| lane.receives.as_ref());
+        if of_lane.is_some_and(|receives| receives.key() == key) {
+            return true;
+        }
         self.queues.shared.as_ref().is_some_and(|shared| shared.key() == key)
     }
 

@@ -22,6 +22,7 @@ mod exhaustion;
 mod flags;
 mod flood;
 mod idle_memory;
+mod lane;
 mod leaks;
 mod libraries;
 mod listener;

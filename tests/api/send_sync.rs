@@ -16,7 +16,9 @@ use tokio_rdma::io::{
 use tokio_rdma::mr::{
     DmaBufRegion, DmaBufSlice, Entry, Inline, Mapping, OwnedRegion, Pages, PoolBytes, RawMemory,
 };
-use tokio_rdma::qp::{Batch, BelowThreshold, Notify};
+use tokio_rdma::qp::{
+    Batch, BelowThreshold, Done, Lane, LaneConfig, LaneQueuePair, LaneState, Local, Notify, QueuePairId, Slot,
+};
 use tokio_rdma::soft::{Capture, SoftConfig};
 use tokio_rdma::status::porting::{
     CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason, Outcome,
@@ -56,6 +58,8 @@ fn handles_go_to_any_thread() {
     counted::<CompletionQueue>();
     counted::<SharedReceiveQueue>();
     handle::<Batch>();
+    handle::<Lane>();
+    counted::<LaneQueuePair>();
     handle::<Notify>();
     handle::<BelowThreshold>();
     handle::<MemoryWindow>();
@@ -107,6 +111,12 @@ fn values_go_to_any_thread() {
     counted::<CmTransport>();
     counted::<Completion>();
     counted::<CompletionQueueConfig>();
+    counted::<LaneConfig>();
+    counted::<LaneState>();
+    counted::<Local<'static>>();
+    counted::<Done>();
+    counted::<Slot>();
+    counted::<QueuePairId>();
     counted::<ConnectParams>();
     counted::<ConnectionId>();
     counted::<DatEvent>();
@@ -205,6 +215,7 @@ fn every_public_type_is_on_a_list() {
     // Traits, and types of optional features, whose own tests send them to tasks.
     let others = [
         "WorkBuffer",
+        "Endpoint",
         "OwnedMemory",
         "LocalAddress",
         "AdapterChoice",

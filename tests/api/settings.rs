@@ -13,6 +13,8 @@ use common::stream::{listening as listening_for_streams, streams_with};
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::error::PostErrorKind;
+use tokio_rdma::mr::Pages;
+use tokio_rdma::qp::{Done, LaneConfig};
 use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, AcceptorConfig, Access, Adapter, CompletionQueueConfig, ConnectParams, Connection,
@@ -119,6 +121,41 @@ async fn sizes_of_queue_pairs() {
     let none = adapter.queue_pair(config().inline(0).context(u64::MAX)).expect("no inline");
     let error = none.send_inline(&[b"x"], WorkOptions::default()).expect_err("there is no room");
     assert_eq!(error, PostErrorKind::InlineTooLong { length: 1, maximum: 0 });
+}
+
+// Numbers out of range are refused, and the others work together (SEC-09).
+#[tokio::test]
+async fn sizes_of_lanes() {
+    let (adapter, config) = (adapter(), || LaneConfig::new(4, 64));
+    for number in NUMBERS {
+        for (status, config) in [
+            (Status::INVALID_PARAMETER_1, LaneConfig::new(number, 64)),
+            (Status::INVALID_PARAMETER_1, LaneConfig::new(4, number)),
+            (Status::INVALID_PARAMETER_1, config().queue_pairs(number)),
+            (Status::INVALID_PARAMETER_5, config().receive_depth(number)),
+            (Status::INVALID_PARAMETER_5, config().receive_depth(number).shared_receives(true)),
+            (Status::INVALID_PARAMETER_6, config().send_depth(number)),
+            (Status::INVALID_PARAMETER_8, config().send_entries(number)),
+        ] {
+            assert_eq!(adapter.lane(&config).expect_err("out of range").status(), status, "{number}");
+        }
+    }
+    let error = adapter.lane(&config().inline(usize::MAX)).expect_err("out of range");
+    assert_eq!(error.status(), Status::INVALID_PARAMETER_9);
+    // No byte of any memory that there is.
+    adapter.lane(&LaneConfig::new(1 << 30, 1 << 30)).expect_err("too much memory");
+    for pages in [Pages::Base, Pages::Transparent] {
+        let config = config().send_depth(1).receive_depth(1).send_entries(1).inline(0).pages(pages);
+        let mut lane = adapter.lane(&config.affinity(usize::MAX)).expect("a lane");
+        let (id, _end) = lane.queue_pair().expect("a queue pair");
+        let slot = lane.take().expect("a slot");
+        assert_eq!((lane.slot_length(), lane.bytes(slot)), (64, &[0; 64][..]), "{pages:?}");
+        lane.receive(id, slot).expect("posted");
+        lane.close(id);
+        let mut room = [Done::EMPTY];
+        let done = within(lane.ready(&mut room)).await.expect("the lane lives");
+        assert_eq!((done[0].slot(), done[0].status()), (slot, Status::CANCELED), "{pages:?}");
+    }
 }
 
 // Depths and affinities out of range are refused, and `spin` may be zero and `Duration::MAX` (SEC-09).

@@ -3,17 +3,17 @@
 mod calls;
 mod ends;
 mod floor;
-#[path = "../../fake/lanes.rs"]
-#[allow(dead_code, reason = "the other program has connections that are lost, too")]
-mod lanes;
 mod queue_pairs;
 mod streams;
+#[path = "../../fake/tracks.rs"]
+#[allow(dead_code, reason = "the other program has connections that are lost, too")]
+mod tracks;
 
 use std::io::{self, Write};
 
 use clap::Parser;
 
-use crate::lanes::Line;
+use crate::tracks::Line;
 
 /// A line of the table: some operations of one kind.
 struct Measurement {
@@ -65,18 +65,24 @@ const LINES: &[Measurement] = &[
     Measurement::whole("verbs-send-inline", 1024, |count| verbs(Line::Inline, count)),
     Measurement::whole("verbs-send-batch", 1024, |count| verbs(Line::Batch, count)),
     Measurement::whole("verbs-receive", 1024, |count| verbs(Line::Receive, count)),
+    Measurement::whole("lane-send", 1024, |count| verbs(Line::LaneSend, count)),
+    Measurement::whole("lane-send-now", 1024, |count| verbs(Line::LaneSendNow, count)),
+    Measurement::whole("lane-send-batch", 1024, |count| verbs(Line::LaneBatch, count)),
+    Measurement::whole("lane-write-1m", 1024, |count| verbs(Line::LaneWrite, count)),
+    Measurement::whole("lane-receive", 1024, |count| verbs(Line::LaneReceive, count)),
+    Measurement::whole("lane-receive-batch", 1024, |count| verbs(Line::LaneReceives, count)),
 ];
 
-/// Operations of a lane of `fake-bench`, over the device of `tests/fake`.
+/// Operations of a track of `fake-bench`, over the device of `tests/fake`.
 fn verbs(line: Line, count: usize) -> io::Result<()> {
-    let runtime = lanes::runtime()?;
+    let runtime = tracks::runtime()?;
     let make = runtime.block_on(async {
-        let adapter = lanes::adapter()?;
-        lanes::lane(&adapter, line).await
+        let adapter = tracks::adapter()?;
+        tracks::track(&adapter, line).await
     })?;
-    let mut lane = make()?;
-    lane.prepare()?;
-    lane.run(count)?;
+    let mut track = make()?;
+    track.prepare()?;
+    track.run(count)?;
     // The end of the connection, which flushes posted receives, is not counted.
     std::process::exit(0)
 }

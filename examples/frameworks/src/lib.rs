@@ -26,6 +26,7 @@ mod guide {
         porting_nd = "porting-nd",
         porting_tokio = "porting-tokio",
         porting_udapl = "porting-udapl",
+        posting = "posting",
         production = "production",
         rdma_guest = "rdma-guest",
         rpc = "rpc",

@@ -204,6 +204,7 @@ fn errors_of_requests() {
         DeviceRemoved => DEVICE_REMOVED, DeviceRemoved;
         InvalidOptions { argument: 4, kind, option: "fence" } => INVALID_PARAMETER_4, InvalidArgument;
         NotAtomic { length: 4, address: 0 } => INVALID_PARAMETER, InvalidArgument;
+        NotHeld { slot: 7 } => INVALID_PARAMETER, InvalidArgument;
         NotSupported("atomics") => NOT_SUPPORTED, NotSupported;
         Device(12) => INSUFFICIENT_RESOURCES, OutOfResources;
     }
@@ -224,6 +225,7 @@ fn errors_of_queues_and_memory() {
     let (length, maximum, limit) = (2, 1, 1);
     table! { NotifyError:
         Overrun { depth: 1 } => BUFFER_OVERFLOW, InternalFailure;
+        Lost => INTERNAL_ERROR, InternalFailure;
         DeviceRemoved => DEVICE_REMOVED, DeviceRemoved;
     }
     table! { ResizeError:

@@ -15,6 +15,7 @@ use crate::sys::{self, CompletionQueue, QpAttributes};
 use crate::verbs::cm_id::CmId;
 use crate::verbs::completion_queue::{CompletionGroup, Ready, Room};
 use crate::verbs::context::AdapterContext;
+use crate::verbs::news::{EndNotice, Membership};
 use crate::verbs::receive_queue::Receives;
 use crate::verbs::routes::CompletionHandler;
 use crate::verbs::workers;
@@ -30,6 +31,8 @@ pub(crate) struct DeviceQp {
     /// Notified when the device reports that it takes no further receive of a shared queue.
     pub(crate) last_receive: Arc<Notify>,
     changes: Mutex<Changes>,
+    /// The end of it, for the lane that posts to it.
+    end: Option<EndNotice>,
     /// The last of them: everything else is gone when it runs.
     destroyed: Destroyed,
 }
@@ -79,12 +82,13 @@ pub(crate) type Wanted<'a> = (&'a Arc<CompletionGroup>, u32);
 impl DeviceQp {
     /// Makes a queue pair whose completions are for `owner`: those of its send queue in the first group, and those of its receives
     /// in the second. It may use the shared receives, which have room of their own there. `make` is given the completion queues of
-    /// its send queue and of its receives.
+    /// its send queue and of its receives. A lane alone posts to it, and polls its completions.
     pub(crate) fn new(
         context: &Arc<AdapterContext>,
         owner: Weak<dyn CompletionHandler>,
         (sends, received): (Wanted<'_>, Wanted<'_>),
         receives: Option<Arc<Receives>>,
+        lane: Option<Membership>,
         make: impl FnOnce(&Arc<CompletionQueue>, &Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
     ) -> io::Result<Self> {
         let mut route = loop {
@@ -99,7 +103,8 @@ impl DeviceQp {
         }
         let destroyed = Destroyed { free: false, then: Arc::default() };
         let (last_receive, changes) = (Arc::default(), Mutex::default());
-        Ok(Self { queue_pair, route, receives, last_receive, changes, destroyed })
+        let end = lane.map(|membership| EndNotice { membership, free: false });
+        Ok(Self { queue_pair, route, receives, last_receive, changes, end, destroyed })
     }
 
     /// Changes its state and attributes, unless it has ended: no call takes a queue pair out of the error state.
@@ -205,6 +210,10 @@ impl Drop for DeviceQp {
             // It has the receives that it took, too.
             self.route.rooms().for_each(Room::withhold);
             self.receives.iter().for_each(|receives| receives.withhold());
+            self.end.iter().for_each(EndNotice::withhold);
+        }
+        if let Some(end) = &mut self.end {
+            end.free = self.destroyed.free;
         }
     }
 }

@@ -65,6 +65,10 @@ impl Silence {
 impl QueuePair {
     /// Counts one of the [`TICKS`] parts of the path timeout: posts a probe if one is due, or gives up the peer.
     pub(super) fn count_silence(&self) {
+        if let Some(lane) = &self.lane {
+            // It sees the signs of life, and posts.
+            return lane.news.tick();
+        }
         // A completion is a sign of life, also if the program has not polled for it yet.
         self.collect_completions();
         let mut state = self.lock();

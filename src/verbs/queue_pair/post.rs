@@ -478,7 +478,7 @@ impl QueuePair {
 }
 
 /// Translates an operation into one that the device takes.
-fn translate(operation: Operation) -> sys::Operation<'static> {
+pub(crate) fn translate(operation: Operation) -> sys::Operation<'static> {
     match operation {
         Operation::Send { invalidate: Some(key), .. } => sys::Operation::SendInvalidate(key),
         Operation::Send { immediate: Some(immediate), .. } => sys::Operation::SendImmediate(immediate),

@@ -74,7 +74,8 @@ impl QueuePair {
         if self.adapter.is_removed() || state.released {
             self.finish(state, self.status_of_the_rest())
         } else if state.device.current().is_some_and(|current| current.used || current.flushed) {
-            self.renew(state)
+            // A lane has one queue pair of the device for each of its own.
+            if self.lane.is_some() { self.finish(state, Status::CANCELED) } else { self.renew(state) }
         } else {
             None
         }
@@ -227,6 +228,7 @@ impl QueuePair {
         }
         // Some libraries throw away on destruction what was not polled by then, and some drivers flush only then.
         let (key, receives) = (device.key(), device.receives.clone());
+        self.tell_lane();
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.

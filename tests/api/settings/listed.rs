@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The files of the settings.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "src/cm/acceptor.rs",
     "src/io/config.rs",
     "src/provider/params.rs",
     "src/soft/config.rs",
     "src/verbs/config.rs",
     "src/qp/completion_queue.rs",
+    "src/qp/lane/config.rs",
     "src/qp/queue_pair.rs",
     "src/qp/requests.rs",
     "src/qp/shared.rs",
@@ -54,8 +55,9 @@ fn every_setting_is_tried() {
     let mut count = 0;
     for file in FILES {
         for (of, name) in settings(&read(&root().join(file))) {
-            let (of_default, call) = (format!("{of}::default"), format!(".{name}("));
-            let is_tried = tests.iter().any(|test| test.contains(&of_default) && test.contains(&call));
+            let (made, call) = (["default", "new"].map(|new| format!("{of}::{new}")), format!(".{name}("));
+            let is_made = |test: &str| made.iter().any(|made| test.contains(made));
+            let is_tried = tests.iter().any(|test| is_made(test) && test.contains(&call));
             assert!(is_tried, "{file}: no test tries {of}::{name}");
             count += 1;
         }

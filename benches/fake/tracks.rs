@@ -1,4 +1,4 @@
-//! The operations that are measured, as a program would write them. Each thread has a lane.
+//! The operations that are measured, as a program would write them. Each thread has a track.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,10 +6,14 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use futures::FutureExt;
 use tokio::runtime::{Builder, Runtime};
-use tokio_rdma::qp::{CompletionQueueConfig, Op, WorkCompletion, WorkOptions};
+use tokio_rdma::qp::{
+    CompletionQueueConfig, Done, Endpoint, Lane, LaneConfig, Op, QueuePairId, Slot, WorkCompletion,
+    WorkOptions,
+};
+use tokio_rdma::types::RemoteKey;
 use tokio_rdma::{
     AcceptParams, Adapter, Buffer, CompletionQueue, ConnectParams, Connection, Provider, QueuePair,
-    QueuePairConfig,
+    QueuePairConfig, RemoteRegion,
 };
 
 const MESSAGE: usize = 64;
@@ -37,10 +41,35 @@ pub(crate) enum Line {
     Batch,
     /// A receive, without its completion.
     Receive,
+    /// A Send of a lane, and its completion.
+    LaneSend,
+    /// The same, handed to the device by the posting call.
+    LaneSendNow,
+    /// Sixteen Sends of a lane with one doorbell, and their completions.
+    LaneBatch,
+    /// Writes of 1 MiB of a lane, sixteen under way.
+    LaneWrite,
+    /// A receive of a lane with a doorbell of its own, without its completion.
+    LaneReceive,
+    /// Sixteen receives of a lane with one doorbell, without their completions.
+    LaneReceives,
+}
+
+impl Line {
+    /// Whether the work is that of a lane.
+    fn is_lane(self) -> bool {
+        use Line::{LaneBatch, LaneReceive, LaneReceives, LaneSend, LaneSendNow, LaneWrite};
+        matches!(self, LaneSend | LaneSendNow | LaneBatch | LaneWrite | LaneReceive | LaneReceives)
+    }
+
+    /// Whether it posts receives.
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Receive | Self::LaneReceive | Self::LaneReceives)
+    }
 }
 
 /// The work of a thread.
-pub(crate) trait Lane {
+pub(crate) trait Track {
     /// Does what comes before all operations of a batch.
     fn prepare(&mut self) -> io::Result<()> {
         Ok(())
@@ -50,8 +79,8 @@ pub(crate) trait Lane {
     fn run(&mut self, count: usize) -> io::Result<()>;
 }
 
-/// Makes a lane on the thread that runs it.
-pub(crate) type MakeLane = Box<dyn FnOnce() -> io::Result<Box<dyn Lane>> + Send>;
+/// Makes a track on the thread that runs it.
+pub(crate) type MakeTrack = Box<dyn FnOnce() -> io::Result<Box<dyn Track>> + Send>;
 
 pub(crate) fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
@@ -75,30 +104,37 @@ pub(crate) struct Connected {
 }
 
 pub(crate) async fn connect(adapter: &Adapter, config: QueuePairConfig) -> io::Result<Connected> {
+    let queue_pair = adapter.queue_pair(config)?;
+    let (peer, connections) = join(adapter, &queue_pair).await?;
+    Ok(Connected { queue_pair, _peer: peer, connections })
+}
+
+/// Connects an end to a new queue pair.
+async fn join(adapter: &Adapter, end: &impl Endpoint) -> io::Result<(QueuePair, [Connection; 2])> {
     let listener = adapter.listener();
     listener.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     listener.listen(1)?;
     let address = listener.local_addr()?;
-    let queue_pair = adapter.queue_pair(config)?;
-    let peer = adapter.queue_pair(self::config())?;
+    let peer = adapter.queue_pair(config())?;
     let connector = adapter.connector();
     let accepted =
         async { listener.accept_next(&peer, AcceptParams::default()).await.map_err(io::Error::from) };
     let connected = async {
         let params = ConnectParams::default();
-        connector.connect_and_complete(&queue_pair, address, params).await.map_err(io::Error::from)
+        connector.connect_and_complete(end, address, params).await.map_err(io::Error::from)
     };
     let (accepted, connected) = tokio::try_join!(accepted, connected)?;
-    Ok(Connected { queue_pair, _peer: peer, connections: [accepted, connected] })
+    Ok((peer, [accepted, connected]))
 }
 
-/// A lane for this line. Those with a completion queue of their own share the adapter; the others need its reactor on their
+/// A track for this line. Those with a completion queue of their own share the adapter; the others need its reactor on their
 /// thread, and open one each.
-pub(crate) async fn lane(adapter: &Adapter, line: Line) -> io::Result<MakeLane> {
+pub(crate) async fn track(adapter: &Adapter, line: Line) -> io::Result<MakeTrack> {
     match line {
         Line::Future => return Ok(Box::new(|| Ok(Box::new(Futures::new()?)))),
         Line::Receive => return Ok(Box::new(|| Ok(Box::new(Receives::new()?)))),
-        Line::Polled | Line::Inline | Line::Batch => {}
+        _ if line.is_lane() => return Ok(Box::new(move || Ok(Box::new(Alone::new(line)?)))),
+        _ => {}
     }
     let queue = adapter.completion_queue(CompletionQueueConfig::default().depth(2 * DEPTH))?;
     let config = config().completions(&queue).inline(MESSAGE);
@@ -129,7 +165,7 @@ impl Futures {
     }
 }
 
-impl Lane for Futures {
+impl Track for Futures {
     fn run(&mut self, count: usize) -> io::Result<()> {
         let Self { runtime, connected, buffer, .. } = self;
         let queue_pair = connected.queue_pair.clone();
@@ -205,7 +241,7 @@ impl Polled {
     }
 }
 
-impl Lane for Polled {
+impl Track for Polled {
     fn run(&mut self, count: usize) -> io::Result<()> {
         match self.line {
             Line::Inline => (0..count).try_for_each(|_| self.send_inline()),
@@ -236,7 +272,7 @@ impl Receives {
     }
 }
 
-impl Lane for Receives {
+impl Track for Receives {
     /// A new queue pair: the device keeps what was posted to the last one.
     fn prepare(&mut self) -> io::Result<()> {
         let Self { runtime, adapter, connected, buffers, posted } = self;
@@ -260,5 +296,135 @@ impl Lane for Receives {
             posted.push(connected.queue_pair.receive(buffer)?);
         }
         Ok(())
+    }
+}
+
+/// The length of a long Write.
+const LONG: usize = 1 << 20;
+
+/// A lane with one queue pair, that of one thread alone.
+struct Alone {
+    line: Line,
+    runtime: Runtime,
+    adapter: Adapter,
+    lane: Lane,
+    connected: Option<(QueuePairId, QueuePair, [Connection; 2])>,
+    slots: Vec<Slot>,
+    room: [Done; MOST],
+}
+
+impl Alone {
+    fn new(line: Line) -> io::Result<Self> {
+        let runtime = runtime()?;
+        let config = match line {
+            Line::LaneWrite => LaneConfig::new(CHAIN, LONG),
+            // Twice as many places: a queue pair leaves its own when its requests have been polled.
+            _ if line.receives() => LaneConfig::new(RECEIVES, MESSAGE).receive_depth(RECEIVES).queue_pairs(2),
+            _ => LaneConfig::new(CHAIN, MESSAGE),
+        };
+        let (adapter, lane) = runtime.block_on(async {
+            let adapter = adapter()?;
+            // As the C program does: the device reads the bytes where they are.
+            let lane = adapter.lane(&config.send_depth(DEPTH).inline(0))?;
+            io::Result::Ok((adapter, lane))
+        })?;
+        let room = [Done::EMPTY; MOST];
+        let mut alone = Self { line, runtime, adapter, lane, connected: None, slots: Vec::new(), room };
+        alone.connect()?;
+        alone.slots = std::iter::from_fn(|| alone.lane.take()).collect();
+        Ok(alone)
+    }
+
+    /// A new queue pair: the device keeps what was posted to the last one.
+    fn connect(&mut self) -> io::Result<()> {
+        let Self { runtime, adapter, lane, connected, slots, room, .. } = self;
+        runtime.block_on(async {
+            if let Some((id, ..)) = connected.take() {
+                lane.close(id);
+                while lane.outstanding() > 0 {
+                    slots.extend(lane.ready(room).await?.iter().map(Done::slot));
+                }
+            }
+            let (id, end) = lane.queue_pair()?;
+            let (peer, connections) = join(adapter, &end).await?;
+            *connected = Some((id, peer, connections));
+            Ok(())
+        })
+    }
+
+    /// Polls until so many have completed.
+    #[inline]
+    fn poll(&mut self, mut count: usize) -> io::Result<()> {
+        while count > 0 {
+            for done in self.lane.poll(&mut self.room)? {
+                if !done.is_success() {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+                count -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, id: QueuePairId, count: usize, now: bool) -> io::Result<()> {
+        let slot = *self.slots.first().ok_or(io::ErrorKind::OutOfMemory)?;
+        for _ in 0..count {
+            match now {
+                true => self.lane.send_now(id, slot, MESSAGE)?,
+                false => self.lane.send(id, slot, MESSAGE)?,
+            }
+            self.poll(1)?;
+        }
+        Ok(())
+    }
+
+    fn send_chains(&mut self, id: QueuePairId, count: usize) -> io::Result<()> {
+        for _ in 0..count {
+            self.lane.send_all(id, self.slots.iter().map(|slot| (*slot, MESSAGE)))?;
+            self.poll(CHAIN)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, id: QueuePairId, count: usize) -> io::Result<()> {
+        // The device writes nothing.
+        let there = RemoteRegion::new(0, RemoteKey(0), LONG as u32);
+        for slot in &self.slots {
+            self.lane.write(id, *slot, 0..LONG, &there)?;
+        }
+        for _ in 0..count {
+            let Some(done) = self.lane.poll(&mut self.room[..1])?.first() else { continue };
+            done.ok()?;
+            self.lane.write(id, done.slot(), 0..LONG, &there)?;
+        }
+        self.poll(CHAIN)
+    }
+
+    fn receive(&mut self, id: QueuePairId, count: usize, chain: usize) -> io::Result<()> {
+        let rest = self.slots.len().saturating_sub(count);
+        let mut slots = self.slots.split_off(rest);
+        for chain in slots.chunks(chain) {
+            self.lane.receive_all(id, chain.iter().copied())?;
+        }
+        slots.clear();
+        Ok(())
+    }
+}
+
+impl Track for Alone {
+    fn prepare(&mut self) -> io::Result<()> {
+        if self.line.receives() { self.connect() } else { Ok(()) }
+    }
+
+    fn run(&mut self, count: usize) -> io::Result<()> {
+        let id = self.connected.as_ref().map(|(id, ..)| *id).ok_or(io::ErrorKind::NotConnected)?;
+        match self.line {
+            Line::LaneSendNow => self.send(id, count, true),
+            Line::LaneBatch => self.send_chains(id, count / CHAIN),
+            Line::LaneWrite => self.write(id, count),
+            Line::LaneReceive => self.receive(id, count, 1),
+            Line::LaneReceives => self.receive(id, count, CHAIN),
+            _ => self.send(id, count, false),
+        }
     }
 }

@@ -1,0 +1,225 @@
+//! Memory that is cut into slots of one length, each of which either the program has, or a request of a device.
+//!
+//! A byte for each slot says who, and it is the only owner of that truth: a reference to the bytes of a slot is made only while the
+//! program holds it, and borrows the slots, which a posting call needs exclusively. So no reference is there while a device writes.
+//! No reference to all of the memory is ever made, and no slot shares a cache line with another one.
+
+use super::{Owned, Shared};
+
+/// The least distance of two slots: a cache line.
+const LINE: usize = 64;
+
+/// The owner of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SlotState {
+    /// There is none.
+    Free,
+    /// The program.
+    Held,
+    /// A request of this kind.
+    Send,
+    Write,
+    Read,
+    Receive,
+    /// A request that its owner knows more about.
+    Special,
+    /// A request that has another slot, too, by which its owner knows it.
+    Part,
+    /// A device that could not be stopped, for good.
+    Withheld,
+}
+
+impl SlotState {
+    /// Returns whether a request has the slot.
+    #[inline]
+    pub(crate) const fn is_posted(self) -> bool {
+        !matches!(self, Self::Free | Self::Held | Self::Withheld)
+    }
+}
+
+/// The state of a slot, and the place of the queue pair whose request has it.
+#[derive(Clone, Copy)]
+#[repr(C, align(4))]
+struct Entry {
+    state: SlotState,
+    owner: u16,
+}
+
+impl Entry {
+    const FREE: Self = Self { state: SlotState::Free, owner: 0 };
+    const HELD: Self = Self { state: SlotState::Held, owner: 0 };
+}
+
+/// The slots. Dropping them frees the memory once no [`Shared`] of it is left.
+pub(crate) struct Slots {
+    start: *mut u8,
+    length: u32,
+    stride: u32,
+    entries: Box<[Entry]>,
+    /// The free slots, the one that is taken next last.
+    free: Vec<u32>,
+    /// Where the device finds the memory, and the key for it.
+    address: u64,
+    key: u32,
+    memory: Shared,
+}
+
+// SAFETY: this is plain memory that `memory` keeps; who may access a slot depends on its state, and not on the thread.
+unsafe impl Send for Slots {}
+// SAFETY: as above; by a shared reference the bytes of held slots can be read, and nothing changes.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// Returns the number of bytes that slots of this number and length need; `None` if that is too much for any memory.
+    pub(crate) fn bytes_for(count: u32, length: u32) -> Option<usize> {
+        let stride = (length as usize).max(1).checked_next_multiple_of(LINE)?;
+        stride.checked_mul(count as usize)
+    }
+
+    /// Cuts memory, which is registered, into as many slots of this length. `None` if it is too short, or not registered.
+    pub(crate) fn new(memory: Owned, count: u32, length: u32) -> Option<Self> {
+        let stride = u32::try_from((length as usize).max(1).checked_next_multiple_of(LINE)?).ok()?;
+        let fits = Self::bytes_for(count, length)? <= memory.len();
+        let memory = memory.share();
+        let whole = memory.clone().whole();
+        let (address, key) = whole.for_device().filter(|_| fits)?;
+        let start = whole.address(0);
+        let entries = vec![Entry::FREE; count as usize].into_boxed_slice();
+        Some(Self { start, length, stride, entries, free: (0..count).rev().collect(), address, key, memory })
+    }
+
+    /// Returns a handle that keeps the memory.
+    pub(crate) fn memory(&self) -> &Shared {
+        &self.memory
+    }
+
+    /// Returns the local key.
+    #[inline]
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Returns the number of bytes of a slot.
+    #[inline]
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Returns the owner of a slot; `None` if there is no such slot.
+    #[inline]
+    pub(crate) fn state(&self, slot: u32) -> Option<SlotState> {
+        self.entries.get(slot as usize).map(|entry| entry.state)
+    }
+
+    /// Takes a slot for the program, if one is free.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let slot = self.free.pop()?;
+        *self.entries.get_mut(slot as usize)? = Entry::HELD;
+        Some(slot)
+    }
+
+    /// Gives a slot back that the program holds. Returns whether it does.
+    pub(crate) fn give(&mut self, slot: u32) -> bool {
+        match self.entries.get_mut(slot as usize) {
+            Some(entry) if entry.state == SlotState::Held => {
+                *entry = Entry::FREE;
+                self.free.push(slot);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_held(&self, slot: u32) -> bool {
+        self.state(slot) == Some(SlotState::Held)
+    }
+
+    /// Returns the bytes of a slot, if the program holds it.
+    #[inline]
+    pub(crate) fn bytes(&self, slot: u32) -> Option<&[u8]> {
+        // SAFETY: the slot is held, so by `reclaim` no device writes to it, and no posting call can begin while `self` is borrowed. It
+        // lies within the memory, which `memory` keeps and which is initialised.
+        self.is_held(slot).then(|| unsafe { std::slice::from_raw_parts(self.at(slot), self.length as usize) })
+    }
+
+    /// Returns the bytes of a slot for writing, if the program holds it.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, slot: u32) -> Option<&mut [u8]> {
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        self.is_held(slot)
+            .then(|| unsafe { std::slice::from_raw_parts_mut(self.at(slot), self.length as usize) })
+    }
+
+    /// Returns the bytes of two different slots, the second for writing, if the program holds both.
+    pub(crate) fn pair(&mut self, read: u32, write: u32) -> Option<(&[u8], &mut [u8])> {
+        if read == write || !self.is_held(read) || !self.is_held(write) {
+            return None;
+        }
+        let length = self.length as usize;
+        // SAFETY: as in `bytes`; different slots have no byte in common.
+        let read = unsafe { std::slice::from_raw_parts(self.at(read), length) };
+        // SAFETY: as in `bytes_mut`; different slots have no byte in common.
+        let write = unsafe { std::slice::from_raw_parts_mut(self.at(write), length) };
+        Some((read, write))
+    }
+
+    /// Lends a slot that the program holds to a request of the queue pair in this place. Returns whether the program held it.
+    #[inline]
+    pub(crate) fn lend(&mut self, slot: u32, to: SlotState, owner: u16) -> bool {
+        debug_assert!(to.is_posted());
+        match self.entries.get_mut(slot as usize) {
+            Some(entry) if entry.state == SlotState::Held => {
+                *entry = Entry { state: to, owner };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the place of the queue pair whose request has a slot.
+    pub(crate) fn owner(&self, slot: u32) -> Option<u16> {
+        self.entries.get(slot as usize).filter(|entry| entry.state.is_posted()).map(|entry| entry.owner)
+    }
+
+    /// Returns the address at which the device finds a slot of this number, which there is.
+    #[inline]
+    pub(crate) fn device_address(&self, slot: u32) -> u64 {
+        self.address.wrapping_add(u64::from(slot) * u64::from(self.stride))
+    }
+
+    /// Takes a slot back from a request, for the program to hold; with `free` it is free.
+    ///
+    /// # Safety
+    /// No device uses the slot for a request any longer: it has completed that, or its queue pair is destroyed, or never had it.
+    #[inline]
+    pub(crate) unsafe fn reclaim(&mut self, slot: u32, free: bool) {
+        if let Some(entry) = self.entries.get_mut(slot as usize) {
+            debug_assert!(entry.state.is_posted());
+            if free {
+                *entry = Entry::FREE;
+                self.free.push(slot);
+            } else {
+                *entry = Entry::HELD;
+            }
+        }
+    }
+
+    /// Keeps a slot from everybody for good: a device may write to it at any later time.
+    pub(crate) fn withhold(&mut self, slot: u32) {
+        if let Some(entry) = self.entries.get_mut(slot as usize) {
+            entry.state = SlotState::Withheld;
+        }
+    }
+
+    #[inline]
+    fn at(&self, slot: u32) -> *mut u8 {
+        self.start.wrapping_add(slot as usize * self.stride as usize)
+    }
+}

@@ -1,0 +1,401 @@
+//! The queue pairs of a lane: their beginning, what happens to them, and their end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+
+use super::{Lane, Member, NONE, settle};
+use crate::error::{NotifyError, OpenError, PostErrorKind};
+use crate::inflight::{CompletionSink, Done, Payload, Table};
+use crate::memory::{Shared, Slice, SlotState};
+use crate::proto::qp::QueuePairState;
+use crate::provider::lane::LaneState;
+use crate::provider::params::QueuePairParts;
+use crate::status::WcStatus;
+use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
+use crate::types::{OpKind, QueueKind, QueuePairId};
+use crate::verbs::context::failed;
+use crate::verbs::news::Membership;
+use crate::verbs::queue_pair::{DeviceQp, Look, QueuePair, Queues};
+use crate::verbs::routes::TICKS;
+use crate::verbs::work_queue::nothing;
+
+/// The longest wait for requests that the end of a queue pair flushes, and for those that it has taken from a shared receive queue.
+/// Not every driver reports them.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// What a plain request of a queue pair needs none of.
+pub(super) struct RareMember {
+    pub(super) queue_pair: Arc<QueuePair>,
+    /// The number by which completions of shared receives name it.
+    number: u32,
+    pub(super) state: LaneState,
+    /// Reads and atomics can be posted.
+    reads: bool,
+    /// A request has failed: none of the send queue succeeds behind it.
+    pub(super) failed: bool,
+    /// The requests of the send queue, from the first on whose success the device does not report.
+    pub(super) following: VecDeque<u64>,
+    /// The requests without a slot, with their memory.
+    pub(super) loose: VecDeque<(u64, Payload)>,
+    /// The number of last requests whose success the device does not report.
+    pub(super) unsignaled: u32,
+    /// A request that asks for a sign of life is outstanding, for so many parts of the path timeout.
+    pub(super) probe: Option<u32>,
+    /// The time at which the queue pair of the device is destroyed, whatever it has not completed by then.
+    until: Option<Instant>,
+}
+
+impl RareMember {
+    /// Takes the oldest request without a slot that has this id off the list: those of one kind complete in order.
+    pub(super) fn take_loose(&mut self, id: u64) {
+        if let Some(place) = self.loose.iter().position(|(loose, _)| *loose == id) {
+            self.loose.remove(place);
+        }
+    }
+}
+
+impl Member {
+    /// Creates the member of a place that has no queue pair.
+    pub(super) fn empty(place: u16) -> Self {
+        let id = QueuePairId::new(place, 0);
+        Self {
+            open: NONE,
+            plain: NONE,
+            receiving: NONE,
+            send_room: 0,
+            receive_room: 0,
+            quiet: 0,
+            id,
+            device: None,
+            rare: None,
+        }
+    }
+
+    /// Opens the plain ways again that are open, after a change.
+    pub(super) fn refresh(&mut self) {
+        let Some(rare) = &self.rare else { return };
+        let follows = !rare.following.is_empty();
+        let connected = rare.state == LaneState::Connected && !rare.failed;
+        let when = |open: bool| if open { self.id.0 } else { NONE };
+        let (open, plain) = (when(connected && !follows), when(connected && !follows));
+        let alive = matches!(rare.state, LaneState::Unconnected | LaneState::Connected) && !rare.failed;
+        (self.receiving, self.open, self.plain) = (when(alive), open, plain);
+    }
+
+    /// Adds a request behind one whose success the device does not report.
+    pub(super) fn follow(&mut self, id: u64) {
+        if let Some(rare) = self.rare.as_mut().filter(|rare| !rare.following.is_empty()) {
+            rare.following.push_back(id);
+            rare.unsignaled = 0;
+        }
+    }
+
+    /// Takes what the end of the lane ends. The memory of requests that are outstanding is put with that of the lane.
+    pub(super) fn leave(
+        &mut self,
+        memory: &mut Vec<Shared>,
+    ) -> Option<(Arc<QueuePair>, Option<Arc<DeviceQp>>)> {
+        let rare = self.rare.take()?;
+        memory.extend(rare.loose.into_iter().flat_map(|(_, payload)| payload).map(Slice::into_shared));
+        Some((rare.queue_pair, self.device.take()))
+    }
+}
+
+impl Lane {
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// `Os` when the lane has as many as it may have, and those of ibv_create_qp(3).
+    pub(crate) fn queue_pair(&mut self) -> Result<(QueuePairId, Arc<QueuePair>), OpenError> {
+        // One that has ended leaves its place when it is seen.
+        self.look();
+        if self.rare.ended.is_some() {
+            return Err(OpenError::DeviceRemoved);
+        }
+        let parts = &self.rare.parameters;
+        let limit = usize::from(parts.queue_pairs);
+        let free = self.members.iter_mut().find(|member| member.rare.is_none());
+        let member = free.ok_or_else(|| {
+            let full = format!("the lane has as many queue pairs as it may have, {limit}");
+            failed("ibv_create_qp")(io::Error::new(io::ErrorKind::OutOfMemory, full))
+        })?;
+        let id = member.id;
+        let sink = || CompletionSink::to_futures(Arc::<Table>::default());
+        let own = self.rare.shared.is_none();
+        let size = |value: u32| value as usize;
+        let settings = QueuePairParts {
+            receive_depth: if own { size(parts.receive_depth) } else { 0 },
+            send_depth: size(parts.send_depth),
+            receive_entries: 1,
+            send_entries: size(parts.send_entries),
+            inline: size(parts.inline),
+            receive: sink(),
+            initiator: sink(),
+            inbox: None,
+            credited: false,
+        };
+        let group = || self.rare.group.clone();
+        let queues = Queues { shared: None, sends: group(), receives: group() };
+        let membership = Membership {
+            news: self.news.clone(),
+            id,
+            receives: self.rare.shared.clone(),
+            memory: self.rare.memory.clone(),
+        };
+        let queue_pair = QueuePair::with(self.rare.context.clone(), settings, queues, Some(membership))?;
+        let device = queue_pair.look().device.ok_or(OpenError::DeviceRemoved)?;
+        let number = device.queue_pair.number;
+        if self.rare.shared.is_some() {
+            self.rare.numbers.insert(number, id.place() as u16);
+        }
+        member.device = Some(device);
+        (member.send_room, member.receive_room) =
+            (parts.send_depth, if own { parts.receive_depth } else { 0 });
+        member.quiet = 0;
+        member.rare = Some(Box::new(RareMember {
+            queue_pair: queue_pair.clone(),
+            number,
+            state: LaneState::Unconnected,
+            reads: false,
+            failed: false,
+            following: VecDeque::new(),
+            loose: VecDeque::new(),
+            unsignaled: 0,
+            probe: None,
+            until: None,
+        }));
+        member.refresh();
+        Ok((id, queue_pair))
+    }
+
+    /// Ends the connection of a queue pair, or its attempt to connect. What is outstanding comes out of the next polls.
+    pub(crate) fn close(&mut self, id: QueuePairId) {
+        self.ring();
+        if let Some(rare) = self.member(id).and_then(|member| member.rare.as_ref()) {
+            let queue_pair = rare.queue_pair.clone();
+            queue_pair.released();
+        }
+        self.look();
+    }
+
+    /// Returns the progress of a queue pair.
+    pub(crate) fn state(&mut self, id: QueuePairId) -> LaneState {
+        if self.news.is_pending() {
+            self.look();
+        }
+        let state = self.member(id).and_then(|member| member.rare.as_ref()).map(|rare| rare.state);
+        state.unwrap_or(LaneState::Gone)
+    }
+
+    /// Returns the queue pair with this id, unless it is gone.
+    pub(super) fn member(&mut self, id: QueuePairId) -> Option<&mut Member> {
+        self.members.get_mut(id.place()).filter(|member| member.id == id && member.rare.is_some())
+    }
+
+    /// Checks again whether a request of the send queue can be posted.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    #[cold]
+    pub(super) fn admit(&mut self, id: QueuePairId, kind: OpKind) -> Result<(), PostErrorKind> {
+        if self.news.is_pending() {
+            self.look();
+        }
+        if let Some(NotifyError::DeviceRemoved) = self.rare.ended {
+            return Err(PostErrorKind::DeviceRemoved);
+        }
+        let depth = self.rare.parameters.send_depth;
+        let member = self.member(id).ok_or(PostErrorKind::ConnectionInvalid)?;
+        let (room, rare) = (member.send_room, member.rare.as_ref());
+        let rare = rare.filter(|rare| rare.state == LaneState::Connected && !rare.failed);
+        let rare = rare.ok_or(PostErrorKind::ConnectionInvalid)?;
+        if room == 0 {
+            return Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: depth as usize });
+        }
+        let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
+        if reads && !rare.reads { Err(PostErrorKind::NoReads) } else { Ok(()) }
+    }
+
+    /// Checks whether the connection of an open queue pair permits reads.
+    ///
+    /// # Errors
+    /// `NoReads`.
+    pub(super) fn admits_reads(&mut self, id: QueuePairId) -> Result<(), PostErrorKind> {
+        let rare = self.member(id).and_then(|member| member.rare.as_ref());
+        // Another error comes first.
+        let refused = rare.is_some_and(|rare| rare.state == LaneState::Connected && !rare.reads);
+        if refused { Err(PostErrorKind::NoReads) } else { Ok(()) }
+    }
+
+    /// Looks at what has happened to the queue pairs.
+    #[cold]
+    pub(super) fn look(&mut self) {
+        self.sending = NONE;
+        let (destroyed, ticked) = self.news.take();
+        if self.rare.context.is_removed() {
+            self.rare.ended.get_or_insert(NotifyError::DeviceRemoved);
+        } else if !self.rare.queue.is_served() {
+            self.rare.ended.get_or_insert(NotifyError::Lost);
+        }
+        self.halted |= self.rare.ended.is_some();
+        for (id, free) in destroyed {
+            self.remove(id, free);
+        }
+        for place in 0..self.members.len() {
+            self.look_at(place);
+            if ticked && self.rare.ended.is_none() {
+                self.count_silence(place);
+            }
+        }
+    }
+
+    fn look_at(&mut self, place: usize) {
+        let Some(member) = self.members.get_mut(place) else { return };
+        let (Some(rare), true) = (&mut member.rare, member.device.is_some()) else { return };
+        let Look { phase, device, reads } = rare.queue_pair.look();
+        match (rare.state, phase, device) {
+            (LaneState::Unconnected, QueuePairState::Connected, Some(_)) => {
+                (rare.state, rare.reads) = (LaneState::Connected, reads > 0);
+            }
+            (LaneState::Unconnected | LaneState::Connected, _, None) => {
+                rare.state = LaneState::Ended;
+                rare.until = Some(Instant::now() + FLUSH);
+                let (news, runtime) = (self.news.clone(), &self.rare.context.runtime);
+                runtime.spawn(async move {
+                    tokio::time::sleep(FLUSH).await;
+                    news.mark();
+                    news.wake();
+                });
+                debug!(place, "queue pair of a lane has ended");
+            }
+            _ => {}
+        }
+        member.refresh();
+        self.release_ended(place);
+    }
+
+    /// Has the queue pair of the device destroyed that has ended, and has completed everything or had the time to.
+    pub(super) fn release_ended(&mut self, place: usize) {
+        let (shared, parts) = (self.rare.shared.is_some(), &self.rare.parameters);
+        let depths = (parts.send_depth, if shared { 0 } else { parts.receive_depth });
+        let Some(member) = self.members.get_mut(place) else { return };
+        let Some(rare) = member.rare.as_mut().filter(|rare| rare.state == LaneState::Ended) else { return };
+        let late = rare.until.is_none_or(|until| Instant::now() >= until);
+        // What it has taken from a shared queue is not counted, so it has the time.
+        let flushed = !shared && (member.send_room, member.receive_room) == depths;
+        // What has come by now is taken before: libraries of cards throw it away.
+        if late && !flushed && member.device.is_some() {
+            (self.rare.releasing, self.halted) = (true, true);
+        }
+        if flushed {
+            self.release(place);
+        }
+    }
+
+    /// Has the queue pairs of the device destroyed that have had the time to complete everything.
+    #[cold]
+    pub(super) fn release_late(&mut self) {
+        if !std::mem::take(&mut self.rare.releasing) {
+            return;
+        }
+        self.halted = self.rare.ended.is_some() || !self.rare.failed.is_empty();
+        for place in 0..self.members.len() {
+            let rare = self.members.get(place).and_then(|member| member.rare.as_ref());
+            if rare.and_then(|rare| rare.until).is_some_and(|until| Instant::now() >= until) {
+                self.release(place);
+            }
+        }
+    }
+
+    fn release(&mut self, place: usize) {
+        if let Some(device) = self.members.get_mut(place).and_then(|member| member.device.take()) {
+            // Others may hold it, too. The news come when it is gone.
+            self.rare.context.teardown.run(Box::new(move || drop(device)));
+        }
+    }
+
+    /// Removes a queue pair whose queue pair of the device is gone. Its requests complete; the memory of one that could not be destroyed
+    /// is withheld.
+    fn remove(&mut self, id: QueuePairId, free: bool) {
+        let place = id.place();
+        let Some(member) = self.members.get_mut(place).filter(|member| member.id == id) else { return };
+        let Some(rare) = member.rare.take() else { return };
+        self.rare.numbers.remove(&rare.number);
+        let generation = (id.0 >> 16) as u16;
+        *member = Member::empty(place as u16);
+        member.id = QueuePairId::new(place as u16, generation.wrapping_add(1));
+        for (loose, payload) in rare.loose {
+            if !free {
+                std::mem::forget(payload);
+            }
+            if !settle::is_silent(loose as u32) {
+                let done = Done::failed(loose, settle::loose_kind(loose as u32), WcStatus::WR_FLUSH_ERR);
+                self.fail_later(done);
+            }
+        }
+        let mut withheld = 0;
+        for slot in 0..self.slots.count() {
+            let Some(state) = self.slots.state(slot).filter(|state| state.is_posted()) else { continue };
+            // A receive of a shared queue has no owner before a message takes it.
+            let of_other = state == SlotState::Receive && self.rare.shared.is_some();
+            if of_other || self.slots.owner(slot).map(usize::from) != Some(place) {
+                continue;
+            }
+            if !free {
+                withheld += 1;
+                self.slots.withhold(slot);
+            }
+            if state == SlotState::Part {
+                continue;
+            }
+            let (kind, silent) = self.kind_of(slot, state);
+            let done = Done::failed(Done::id_of(id, slot), kind, WcStatus::WR_FLUSH_ERR);
+            match (free, silent) {
+                (true, false) => self.fail_later(done),
+                // SAFETY: the queue pair of the device is destroyed.
+                (true, true) => unsafe { self.reclaim(slot, true) },
+                (false, _) => self.outstanding -= u32::from(!silent),
+            }
+        }
+        if withheld > 0 {
+            warn!(withheld, "slots of a lane are lost: a queue pair of the device could not be destroyed");
+        }
+    }
+
+    /// Counts a part of the path timeout without a sign of life: asks for one halfway, and gives the peer up at the end.
+    fn count_silence(&mut self, place: usize) {
+        let depth = self.rare.parameters.send_depth;
+        let Some(member) = self.members.get_mut(place) else { return };
+        let Some(rare) = member.rare.as_mut().filter(|rare| rare.state == LaneState::Connected) else {
+            return;
+        };
+        let Some(device) = member.device.as_ref().filter(|_| !rare.failed) else { return };
+        member.quiet = member.quiet.saturating_add(1);
+        if let Some(ticks) = &mut rare.probe {
+            *ticks += 1;
+            if member.quiet >= TICKS && *ticks >= TICKS / 2 {
+                rare.queue_pair.gone_silent(device.key());
+            }
+            return;
+        }
+        // Requests of the program are left to the device, which reports when it gives up.
+        if member.quiet < TICKS / 2 || member.send_room < depth {
+            return;
+        }
+        let nowhere = RemoteMemory { address: 0, key: 0 };
+        let reads = self.rare.context.is_iwarp() && rare.reads;
+        let operation = if reads { Operation::Read(nowhere) } else { Operation::Write(nowhere) };
+        let entries = nothing(self.rare.context.quirks());
+        let id = Done::id_of(member.id, settle::PROBE);
+        let request = SendRequest { id, operation, entries: &entries, flags: SendFlags::SIGNALED };
+        // SAFETY: the request has no bytes, so no memory is in use.
+        match unsafe { device.queue_pair.post_send(&[request]) } {
+            Ok(()) => rare.probe = Some(0),
+            Err(refused) => debug!(error = %refused.source, "probe not posted"),
+        }
+    }
+}

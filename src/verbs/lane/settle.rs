@@ -1,0 +1,390 @@
+//! The completions of a lane that are not plain: failures, shared receives, requests with options, messages before the connection is
+//! established, and requests that no device has taken.
+
+use tracing::{error, warn};
+
+use super::{Lane, NONE, Special};
+use crate::error::{NotifyError, WcError};
+use crate::inflight::Done;
+use crate::memory::SlotState;
+use crate::provider::lane::LaneState;
+use crate::status::WcStatus;
+use crate::types::{OpKind, QueuePairId};
+
+/// The slots from here on are none: they stand for requests without one, of each kind.
+const LOOSE: u32 = 0xffff_ff00;
+/// The bit of such a request that is silent.
+const SILENT: u32 = 0x80;
+/// The slot of the empty request that asks for a sign of life.
+pub(super) const PROBE: u32 = u32::MAX;
+/// The most slots of a lane.
+pub(crate) const MOST_SLOTS: u32 = LOOSE;
+
+/// The number of completions of a poll that fails: more than there is room for.
+const FAILED: usize = usize::MAX;
+
+/// Returns the number that stands for a request of this kind without a slot.
+pub(super) fn loose(kind: OpKind, silent: bool) -> u32 {
+    LOOSE | Done::opcode_of(kind) & 0x3f | if silent { SILENT } else { 0 }
+}
+
+/// Returns the kind of a request without a slot.
+pub(super) fn loose_kind(number: u32) -> OpKind {
+    Done { opcode: number & 0x3f, ..Done::EMPTY }.kind()
+}
+
+/// Returns whether a request without a slot is silent.
+pub(super) fn is_silent(number: u32) -> bool {
+    number & SILENT != 0
+}
+
+impl Lane {
+    /// Returns the kind of the request that has a slot in this state, and whether it is silent.
+    pub(super) fn kind_of(&self, slot: u32, state: SlotState) -> (OpKind, bool) {
+        match state {
+            SlotState::Send => (OpKind::Send, false),
+            SlotState::Write => (OpKind::Write, false),
+            SlotState::Read => (OpKind::Read, false),
+            SlotState::Special => {
+                let special = self.rare.special.get(&slot);
+                special.map_or((OpKind::Send, false), |special| (special.kind, special.silent))
+            }
+            _ => (OpKind::Receive, false),
+        }
+    }
+
+    /// Takes the slots of a request back, of which this is the first, as [`Slots::reclaim`](crate::memory::Slots::reclaim) does.
+    ///
+    /// # Safety
+    /// As there, for each of its slots.
+    pub(super) unsafe fn reclaim(&mut self, slot: u32, free: bool) {
+        let others = match self.slots.state(slot) {
+            Some(SlotState::Special) => self.rare.special.remove(&slot).map(|Special { others, .. }| others),
+            _ => None,
+        };
+        for slot in others.into_iter().flatten().chain([slot]) {
+            // SAFETY: the caller's.
+            unsafe { self.slots.reclaim(slot, free) };
+        }
+    }
+
+    /// Settles polled completions from the one at `from` on, and leaves those out that the program has no use for. Those before are
+    /// settled. Returns their number; [`FAILED`] if there is none and one was of no request.
+    #[cold]
+    pub(super) fn settle_others(&mut self, into: &mut [Done], from: usize, count: usize) -> usize {
+        self.sending = NONE;
+        let (mut shown, mut wrong) = (from, false);
+        for at in from..count {
+            let Some(mut done) = into.get(at).copied() else { break };
+            let shows = self.settle_plain(&done) || {
+                match self.settle(&mut done) {
+                    Some(shows) => shows,
+                    None => {
+                        wrong = true;
+                        false
+                    }
+                }
+            };
+            if shows && let Some(place) = into.get_mut(shown) {
+                *place = done;
+                shown += 1;
+            }
+        }
+        self.outstanding -= shown as u32;
+        if wrong {
+            let failed = self.lose();
+            // If some are shown, the next poll says so.
+            return if shown == 0 { failed } else { shown };
+        }
+        shown
+    }
+
+    /// Settles a completion, and makes it one that the program understands. Returns whether the program is to see it; `None` if it is of
+    /// no request.
+    fn settle(&mut self, done: &mut Done) -> Option<bool> {
+        if done.queue_pair().0 == NONE {
+            return self.settle_shared(done);
+        }
+        let (id, slot) = (done.queue_pair(), done.slot().0);
+        let Some(member) = self.member(id) else {
+            // A late one of a queue pair that is gone: its requests have completed, and others may have its slots.
+            return Some(false);
+        };
+        if slot == PROBE {
+            member.rare.as_mut()?.probe = None;
+            if done.is_success() {
+                member.quiet = 0;
+            } else {
+                self.fail(id, done);
+            }
+            return Some(false);
+        }
+        let (kind, silent) = if slot >= LOOSE {
+            (loose_kind(slot), is_silent(slot))
+        } else {
+            let state =
+                self.slots.state(slot).filter(|state| state.is_posted() && *state != SlotState::Part)?;
+            self.kind_of(slot, state)
+        };
+        self.finish(done, id, (kind, silent))
+    }
+
+    /// Settles a completion of a request of the queue pair with this id, which is there.
+    fn finish(&mut self, done: &mut Done, id: QueuePairId, (kind, silent): (OpKind, bool)) -> Option<bool> {
+        let slot = done.slot().0;
+        let (received, own) = (kind == OpKind::Receive, self.rare.shared.is_none());
+        if !received {
+            self.pass(id, done.id);
+        }
+        let member = self.member(id)?;
+        let rare = member.rare.as_mut()?;
+        match (received, own) {
+            (false, _) => member.send_room += 1,
+            (true, true) => member.receive_room += 1,
+            (true, false) => {}
+        }
+        if slot >= LOOSE {
+            rare.take_loose(done.id);
+        }
+        let early = received && rare.state == LaneState::Unconnected;
+        if done.is_success() && rare.failed && !received {
+            // `siw` has often sent what was posted behind a request when that turns out to fail (`QP-18`).
+            done.status = WcStatus::WR_FLUSH_ERR.code();
+            done.vendor_error = Done::NO_DEVICE;
+        }
+        if done.is_success() {
+            member.quiet = 0;
+            self.understand(done);
+            if early {
+                self.received_early(id);
+            }
+        } else {
+            done.opcode = Done::opcode_of(kind);
+            let short = WcStatus::LOC_QP_OP_ERR.code();
+            if received && self.rare.context.quirks().misnames_short_receives && done.status == short {
+                done.status = WcStatus::LOC_LEN_ERR.code();
+            }
+            self.fail(id, done);
+        }
+        let hidden = silent && done.is_success();
+        if slot < LOOSE {
+            // SAFETY: the device has completed the request that has the slots: its id names it, and its queue pair is in its place.
+            unsafe { self.reclaim(slot, hidden) };
+        }
+        // A silent request that has failed was not counted.
+        self.outstanding += u32::from(silent && !hidden);
+        self.refresh(id);
+        Some(!hidden)
+    }
+
+    /// Settles a completion of a receive of the shared queue.
+    fn settle_shared(&mut self, done: &mut Done) -> Option<bool> {
+        let slot = done.slot().0;
+        if self.slots.state(slot) != Some(SlotState::Receive) {
+            return None;
+        }
+        self.rare.shared_room += 1;
+        let place = self.rare.numbers.get(&done.number).copied().map(usize::from);
+        let Some(member) = place.and_then(|place| self.members.get_mut(place)) else {
+            // A late one of a queue pair that is gone, whose message cannot be answered.
+            *done = Done::failed(done.id, OpKind::Receive, WcStatus::WR_FLUSH_ERR);
+            // SAFETY: the device has completed the receive that has the slot.
+            unsafe { self.slots.reclaim(slot, false) };
+            return Some(true);
+        };
+        done.id = Done::id_of(member.id, slot);
+        let plain = done.status | done.flags == 0 && member.plain == member.id.0;
+        if !plain || done.length > self.slots.length() {
+            return self.finish(done, done.queue_pair(), (OpKind::Receive, false));
+        }
+        member.quiet = 0;
+        // SAFETY: as above.
+        unsafe { self.slots.reclaim(slot, false) };
+        Some(true)
+    }
+
+    /// Takes the requests off the list whose success the device does not report, up to the one with this id, which has completed. They
+    /// have succeeded.
+    fn pass(&mut self, id: QueuePairId, completed: u64) {
+        loop {
+            let Some(member) = self.member(id) else { return };
+            let Some(rare) = member.rare.as_mut().filter(|rare| rare.following.contains(&completed)) else {
+                return;
+            };
+            let Some(first) = rare.following.pop_front().filter(|first| *first != completed) else { return };
+            let slot = first as u32;
+            if slot >= LOOSE {
+                rare.take_loose(first);
+            }
+            member.send_room += 1;
+            if slot < LOOSE {
+                // SAFETY: requests of a send queue complete in order, and a later one has.
+                unsafe { self.reclaim(slot, true) };
+            }
+        }
+    }
+
+    /// Changes what a driver reports in its own way to what it should be.
+    fn understand(&self, done: &mut Done) {
+        let told = done.flags;
+        done.flags = told & Done::IMMEDIATE;
+        if told & Done::IMMEDIATE == 0 && told & self.completions.invalidated_flag() != 0 {
+            done.flags = Done::INVALIDATED;
+        }
+        if done.opcode == Done::RECEIVED {
+            // No device places more than there is room for, whatever length it reports.
+            done.length = done.length.min(self.slots.length());
+        }
+    }
+
+    /// Opens the send queue of a queue pair whose peer has sent a message before the connection manager has established the connection.
+    fn received_early(&mut self, id: QueuePairId) {
+        let Some(rare) = self.member(id).and_then(|member| member.rare.as_mut()) else { return };
+        if rare.queue_pair.received_early() {
+            rare.state = LaneState::Connected;
+        }
+        // It may have been established since the last look.
+        self.look();
+    }
+
+    /// Ends the connection whose request has failed, unless it is known to be at its end.
+    fn fail(&mut self, id: QueuePairId, done: &Done) {
+        let Some(member) = self.member(id) else { return };
+        let key = member.device.as_ref().map(|device| device.key());
+        let Some(rare) = member.rare.as_mut() else { return };
+        if !std::mem::replace(&mut rare.failed, true)
+            && let Some(key) = key
+        {
+            let error = WcError::new(WcStatus::from_code(done.status), done.vendor_error);
+            let queue_pair = rare.queue_pair.clone();
+            queue_pair.failed(error, key);
+        }
+        self.refresh(id);
+    }
+
+    /// Opens or closes the plain ways of a queue pair after a change, and ends it if it was waited for.
+    fn refresh(&mut self, id: QueuePairId) {
+        if let Some(member) = self.member(id) {
+            member.refresh();
+        }
+        self.release_ended(id.place());
+    }
+
+    /// Completes the requests of the chain from this place on, which the device has refused.
+    #[cold]
+    pub(super) fn sends_refused(&mut self, from: usize) {
+        let refused: Vec<u64> = self.sends.ids().skip(from).collect();
+        self.refuse(refused, false);
+    }
+
+    /// Completes the receives of the chain from this place on, which the device has refused.
+    #[cold]
+    pub(super) fn receives_refused(&mut self, from: usize) {
+        let refused: Vec<u64> = self.receives.ids().skip(from).collect();
+        self.refuse(refused, true);
+    }
+
+    fn refuse(&mut self, refused: Vec<u64>, received: bool) {
+        self.sending = NONE;
+        for id in refused {
+            let state = self.slots.state(id as u32);
+            let (kind, _) = state.map_or((OpKind::Send, false), |state| self.kind_of(id as u32, state));
+            let ended = self.member(Done { id, ..Done::EMPTY }.queue_pair()).and_then(|member| {
+                let rare = member.rare.as_mut()?;
+                let ended = rare.failed || rare.state == LaneState::Ended;
+                if !ended && !received {
+                    rare.failed = true;
+                    member
+                        .device
+                        .as_ref()
+                        .map(|device| device.key())
+                        .inspect(|key| rare.queue_pair.refused_by_device(*key));
+                }
+                Some(ended)
+            });
+            // The queue pair of the device is in the error state, as the lane will see.
+            let status = if ended == Some(false) { WcStatus::LOC_QP_OP_ERR } else { WcStatus::WR_FLUSH_ERR };
+            self.fail_later(Done::failed(id, kind, status));
+        }
+    }
+
+    /// Adds a completion that no device has reported, for the next poll.
+    pub(super) fn fail_later(&mut self, done: Done) {
+        self.rare.failed.push_back(done);
+        self.halted = true;
+    }
+
+    /// Polls when there are news, completions that no device has reported, or queue pairs of the device to be destroyed. Returns what
+    /// [`poll`](Self::poll) does.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn poll_rare(&mut self, into: &mut [Done]) -> usize {
+        if self.news.is_pending() {
+            self.look();
+        }
+        self.sending = NONE;
+        if self.rare.ended.is_some() {
+            return FAILED;
+        }
+        if self.rare.failed.is_empty() {
+            self.halted = self.rare.releasing;
+            let count = self.poll_device(into);
+            if count < into.len() {
+                // The queue is empty.
+                self.release_late();
+            }
+            return count;
+        }
+        self.ring();
+        self.poll_failed(into)
+    }
+
+    /// Returns completions that no device has reported.
+    fn poll_failed(&mut self, into: &mut [Done]) -> usize {
+        let own = self.rare.shared.is_none();
+        let mut count = 0;
+        while let Some(place) = into.get_mut(count) {
+            let Some(done) = self.rare.failed.pop_front() else { break };
+            *place = done;
+            count += 1;
+            let (id, slot) = (done.queue_pair(), done.slot().0);
+            let received = done.kind() == OpKind::Receive;
+            if received && !own {
+                self.rare.shared_room += 1;
+            } else if let Some(member) = self.member(id) {
+                // The queue pair is there: the device has refused the request.
+                if received { member.receive_room += 1 } else { member.send_room += 1 }
+            }
+            if slot < LOOSE {
+                // SAFETY: the device has not taken the request, or its queue pair is destroyed.
+                unsafe { self.reclaim(slot, false) };
+            }
+            self.refresh(id);
+        }
+        self.outstanding -= count as u32;
+        count
+    }
+
+    /// Ends the lane: a completion is lost, or is of no request. All connections end, and no slot comes back that a request has. Returns
+    /// what the poll returns then.
+    #[cold]
+    pub(super) fn lose(&mut self) -> usize {
+        (self.halted, self.sending) = (true, NONE);
+        let adapter = &self.rare.context.device.name;
+        if self.rare.ended.is_none() && self.rare.context.is_removed() {
+            warn!(%adapter, "lane ended: the device is gone");
+            self.rare.ended = Some(NotifyError::DeviceRemoved);
+        } else if self.rare.ended.is_none() {
+            error!(%adapter, "lane ended: a completion is lost, or of no request");
+            self.rare.queue.fail();
+            self.rare.ended = Some(NotifyError::Lost);
+        }
+        FAILED
+    }
+
+    /// Returns the reason why the lane has ended.
+    #[cold]
+    pub(crate) fn ended(&self) -> NotifyError {
+        self.rare.ended.unwrap_or(NotifyError::Lost)
+    }
+}

@@ -1,0 +1,68 @@
+//! A queue pair of a lane: the lane posts to the queue pair of the device and polls its completions by itself. What concerns the
+//! connection is as ever.
+
+use std::sync::Arc;
+
+use super::{DeviceQp, QueuePair};
+use crate::error::{Reason, WcError};
+use crate::proto::qp::QueuePairState;
+use crate::verbs::routes::CompletionHandler;
+
+/// The state of a queue pair, as its lane sees it.
+pub(crate) struct Look {
+    pub(crate) phase: QueuePairState,
+    /// The queue pair of the device; `None` once a job ends it.
+    pub(crate) device: Option<Arc<DeviceQp>>,
+    /// The number of reads and atomics that may be outstanding at once.
+    pub(crate) reads: u32,
+}
+
+impl QueuePair {
+    /// Has the lane look at the queue pair. The caller may hold the locks of connectors.
+    pub(super) fn tell_lane(&self) {
+        if let Some(lane) = &self.lane {
+            lane.news.mark();
+            let news = lane.news.clone();
+            // A waker is foreign code.
+            self.adapter.runtime.spawn(async move { news.wake() });
+        }
+    }
+
+    /// Returns the state, for the lane.
+    pub(crate) fn look(&self) -> Look {
+        let state = self.lock();
+        let current = state.device.current();
+        let (device, reads) = (current.map(|current| current.qp.clone()), current.map_or(0, |c| c.reads));
+        Look { phase: state.phase, device, reads }
+    }
+
+    /// Handles the first message that the lane has polled, perhaps before the one that establishes the connection. Returns whether it
+    /// can be answered.
+    pub(crate) fn received_early(&self) -> bool {
+        let mut state = self.lock();
+        let associated = state.phase == QueuePairState::Associated;
+        if let Some(current) = state.device.current_mut().filter(|_| associated) {
+            current.has_received = true;
+            drop(state);
+            self.data_arrived();
+            return true;
+        }
+        false
+    }
+
+    /// Ends the connection because a request has failed, which the lane has polled. The key is that of the queue pair of the device.
+    pub(crate) fn failed(&self, error: WcError, key: u32) {
+        self.lock().broken.get_or_insert(error);
+        self.broke(error, key);
+    }
+
+    /// Ends the connection because the device has refused requests of the lane.
+    pub(crate) fn refused_by_device(&self, key: u32) {
+        self.doorbell_refused(key);
+    }
+
+    /// Ends the connection, whose peer has given no sign of life for as long as the path timeout.
+    pub(crate) fn gone_silent(&self, key: u32) {
+        self.silent(key, Reason::PathTimeout);
+    }
+}
