@@ -214,14 +214,19 @@ fn entries_len(entries: &[ScatterEntry]) -> io::Result<c_int> {
     c_int::try_from(entries.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Returns the outcome of a call that posts requests: the number that the call returned, and the place of the request that
-/// it has not taken, if there is one.
+/// Returns the outcome of a call that posts the requests of `chain`: of the number that the call returned, and of the request
+/// that it has not taken, `bad`, if there is one.
 ///
 /// # Errors
 /// That of the request that was not taken.
 #[inline]
-pub(super) fn outcome(returned: c_int, refused: Option<usize>) -> Result<(), Refused> {
-    match (refused, call::result(returned)) {
+pub(super) fn outcome<T>(returned: c_int, bad: *const T, chain: &[T]) -> Result<(), Refused> {
+    if returned == 0 && bad.is_null() { Ok(()) } else { failed(returned, bad, chain) }
+}
+
+#[cold]
+fn failed<T>(returned: c_int, bad: *const T, chain: &[T]) -> Result<(), Refused> {
+    match (chain.iter().position(|raw| ptr::eq(raw, bad)), call::result(returned)) {
         (None, Ok(())) => Ok(()),
         // Some libraries then call the device for the requests before it, and return the error of that call.
         (Some(taken), result) => {

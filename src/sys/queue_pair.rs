@@ -17,6 +17,9 @@ use super::post::{self, ReceiveRequest, Refused, SendRequest};
 use super::shared_receive::SharedReceiveQueue;
 use super::{call, ffi};
 
+/// The number of requests of a call that need no memory of the heap.
+const INLINE_CHAIN: usize = 16;
+
 /// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacities {
@@ -152,7 +155,7 @@ impl QueuePair {
                 slice::from_mut(&mut one)
             }
             _ => {
-                more = requests.iter().map(|_| zeros()).collect::<SmallVec<[_; 4]>>();
+                more = requests.iter().map(|_| zeros()).collect::<SmallVec<[_; INLINE_CHAIN]>>();
                 &mut more[..]
             }
         };
@@ -169,7 +172,7 @@ impl QueuePair {
         // SAFETY: the queue pair is live; chain and entries are, and are only read, until the call returns. The memory
         // behind them is the caller's.
         let returned = unsafe { ffi::ibv_post_send(self.raw.as_ptr(), first, &mut bad) };
-        post::outcome(returned, chain.iter().position(|raw| ptr::eq(raw, bad)))
+        post::outcome(returned, bad, chain)
     }
 
     /// Adds a request to the receive queue.
@@ -187,7 +190,7 @@ impl QueuePair {
         call::clear_errno();
         // SAFETY: as for a send.
         let returned = unsafe { ffi::ibv_post_recv(self.raw.as_ptr(), &mut raw, &mut bad) };
-        post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
+        post::outcome(returned, bad, slice::from_ref(&raw))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem;
 use std::ptr;
+use std::slice;
 use std::sync::Arc;
 
 use super::call::Object;
@@ -64,7 +65,7 @@ impl SharedReceiveQueue {
         // SAFETY: the queue is live; request and entries are, and are only read, until the call returns. The memory behind
         // them is the caller's.
         let returned = unsafe { ffi::ibv_post_srq_recv(self.raw.as_ptr(), &mut raw, &mut bad) };
-        post::outcome(returned, ptr::eq(&raw, bad).then_some(0))
+        post::outcome(returned, bad, slice::from_ref(&raw))
     }
 
     /// Makes room for at least that many requests. Its requests stay.
