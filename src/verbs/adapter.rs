@@ -115,7 +115,7 @@ impl Adapter {
 
 /// Makes the first queue of a group, and begins to wait for its events.
 fn begin(group: Arc<CompletionGroup>) -> Result<Arc<CompletionGroup>, OpenError> {
-    group.reserve(0).map_err(|source| match source.raw_os_error() {
+    group.begin().map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => OpenError::DeviceRemoved,
         _ => failed("ibv_create_cq")(source),
     })?;

@@ -12,8 +12,9 @@
 //! behind that of a completion queue is only tried.
 
 use std::io;
+use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 use tokio::task::AbortHandle;
@@ -24,7 +25,7 @@ use super::routes::{CompletionHandler, Effects, RequestId, Routes};
 use crate::error::Reason;
 use crate::inflight::Polling;
 use crate::provider::registry::{Member, Registered};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Element};
 
 /// The length of the first queue of queue pairs that complete through futures; each further one of a group is twice as long as
@@ -45,7 +46,7 @@ pub(crate) struct CompletionGroup {
     first: u32,
     /// `None` once the adapter is removed, whose device some drivers cannot let go before.
     channel: Mutex<Option<Arc<CompletionChannel>>>,
-    queues: Mutex<Vec<CqSlot>>,
+    queues: Mutex<Queues>,
     /// The queue pairs that complete here.
     pub(crate) routes: Routes,
     /// It is a completion queue of the program.
@@ -73,10 +74,35 @@ pub(crate) enum GroupUser {
     Lane { entries: u32 },
 }
 
-/// A queue, and the number of its entries that are not reserved.
+/// The queues of a group.
+#[derive(Default)]
+struct Queues {
+    slots: Vec<CqSlot>,
+    /// The adapter is removed. A queue is dropped with its last [`Room`], and nothing is found in it except by these.
+    is_closed: bool,
+}
+
+/// A queue, and what its group has to know to poll it: under the lock of the group, so that a poll takes no other.
 struct CqSlot {
     queue: Arc<Queue>,
+    /// The number of entries that are not reserved.
     free: u32,
+    /// The number of [`Room`]s in it.
+    rooms: usize,
+    work: Work,
+}
+
+impl Queues {
+    /// Returns the queues that are polled.
+    fn served(&self) -> impl Iterator<Item = &Arc<Queue>> {
+        let queues = self.slots.iter().map(|slot| &slot.queue);
+        queues.filter(|queue| !self.is_closed && queue.is_served())
+    }
+
+    /// Returns the place of this queue. It is in its group as long as there is room reserved in it.
+    fn slot_of(&mut self, queue: &Arc<Queue>) -> Option<&mut CqSlot> {
+        self.slots.iter_mut().find(|slot| Arc::ptr_eq(&slot.queue, queue))
+    }
 }
 
 impl CqSlot {
@@ -86,39 +112,46 @@ impl CqSlot {
     }
 }
 
-/// A completion queue, and room for what is polled.
+/// A completion queue.
 pub(crate) struct Queue {
     completions: Arc<CompletionQueue>,
-    work: Mutex<Work>,
     /// It has lost a completion: those that follow are not polled.
     lost: Arc<AtomicBool>,
     context: Arc<AdapterContext>,
 }
 
-/// Room for what is polled, and the queue pair that the last of it was for, by its key: most often the next is, too.
+/// Room for what is polled.
 #[derive(Default)]
 struct Work {
     batch: Batch,
-    last: Option<(u32, Weak<dyn CompletionHandler>)>,
+    last: Option<Known>,
     /// The queue was resized since a poll has emptied it.
     resized: bool,
 }
 
-/// Queue pairs that had completions.
-#[derive(Default)]
-pub(crate) struct Ready(SmallVec<[ForQueuePair; 4]>);
-
-struct ForQueuePair {
-    /// The key of it.
+/// A queue pair that had completions, and the key of it at the device.
+#[derive(Clone)]
+struct Known {
     key: u32,
     queue_pair: Arc<dyn CompletionHandler>,
-    /// It has deferred some of them, and has to process these.
-    has_deferred: bool,
+    /// See [`CompletionHandler::is_remembered`].
+    stays: bool,
 }
+
+/// Queue pairs that have deferred completions, and have to process these.
+#[derive(Default)]
+pub(crate) struct Ready(SmallVec<[Known; 1]>);
 
 impl Ready {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Adds a queue pair, for a caller that holds the lock of its group.
+    fn add(&mut self, known: &Known) {
+        if self.0.last().is_none_or(|last| last.key != known.key) {
+            self.0.push(known.clone());
+        }
     }
 
     /// Leaves the queue pair with this key out.
@@ -129,7 +162,7 @@ impl Ready {
 
     /// Has the queue pairs process what they have deferred.
     pub(crate) fn progress(&self) {
-        self.0.iter().filter(|other| other.has_deferred).for_each(|other| other.queue_pair.progress());
+        self.0.iter().for_each(|other| other.queue_pair.progress());
     }
 }
 
@@ -186,39 +219,53 @@ impl CompletionGroup {
 
     /// Returns the queue whose events carry this key, unless it has lost a completion.
     pub(crate) fn by_key(&self, key: u64) -> Option<Arc<Queue>> {
-        let slots = self.queues.lock();
-        let is_meant = |slot: &&CqSlot| slot.queue.completions.key == key && slot.queue.is_served();
-        slots.iter().find(is_meant).map(|slot| slot.queue.clone())
-    }
-
-    /// Returns the queues that are polled: most often there is one.
-    fn all(&self) -> SmallVec<[Arc<Queue>; 1]> {
-        let slots = self.queues.lock();
-        slots.iter().filter(|slot| slot.queue.is_served()).map(|slot| slot.queue.clone()).collect()
+        self.queues.lock().served().find(|queue| queue.completions.key == key).cloned()
     }
 
     /// Processes what the device has completed, as the task does after an event.
     pub(crate) fn progress(&self) {
-        for queue in &self.all() {
-            self.process(queue, None);
-        }
+        self.process_all(None);
     }
 
     /// Processes what the device has completed, like [`progress`](Self::progress), for a caller that polls. Takes no
     /// more than that has asked for.
     pub(crate) fn poll(&self, polling: &mut Polling<'_>) {
-        for queue in &self.all() {
-            self.process(queue, Some(polling));
-        }
+        self.process_all(Some(polling));
     }
 
-    /// Polls a queue, and does what follows from its completions.
-    pub(crate) fn process(&self, queue: &Queue, polling: Option<&mut Polling<'_>>) {
+    fn process_all(&self, mut polling: Option<&mut Polling<'_>>) {
+        let queues = self.queues.lock();
+        // Most often there is one.
+        if let [slot] = queues.slots.as_slice() {
+            let key = slot.queue.completions.key;
+            return self.process_locked(queues, key, polling);
+        }
+        let keys: SmallVec<[u64; 4]> = queues.served().map(|queue| queue.completions.key).collect();
+        drop(queues);
+        keys.into_iter().for_each(|key| self.process_locked(self.queues.lock(), key, polling.as_deref_mut()));
+    }
+
+    /// Processes what the device has completed in the queue whose events carry this key.
+    pub(crate) fn process(&self, key: u64) {
+        self.process_locked(self.queues.lock(), key, None);
+    }
+
+    /// Polls a queue, and does what follows from its completions once the group is unlocked.
+    fn process_locked(
+        &self,
+        mut queues: MutexGuard<'_, Queues>,
+        key: u64,
+        polling: Option<&mut Polling<'_>>,
+    ) {
+        let is_closed = queues.is_closed;
+        let is_meant = |slot: &&mut CqSlot| slot.queue.completions.key == key && slot.queue.is_served();
+        let Some(slot) = queues.slots.iter_mut().find(is_meant).filter(|_| !is_closed) else { return };
         let mut ready = Ready::default();
         let polls = polling.is_some();
         let mut effects = Effects::by(polling);
-        self.collect(queue, &mut ready, Some(&mut effects));
-        if !polls && !ready.is_empty() {
+        let found = self.collect(slot, &mut ready, Some(&mut effects));
+        drop(queues);
+        if found && !polls {
             self.finds.fetch_add(1, Ordering::Relaxed);
         }
         effects.wakes.wake_all();
@@ -233,8 +280,9 @@ impl CompletionGroup {
     /// Returns whether the channel has no other event that matters when one with this key has been taken: there is no
     /// other queue, and only the task of the group arms it.
     pub(crate) fn notifies_once(&self, key: u64) -> bool {
-        let slots = self.queues.lock();
-        !self.polled && matches!(slots.as_slice(), [slot] if slot.queue.completions.key == key)
+        let queues = self.queues.lock();
+        let is_alone = matches!(queues.slots.as_slice(), [slot] if slot.queue.completions.key == key);
+        is_alone && !self.polled && !queues.is_closed
     }
 
     /// Returns whether the device is to raise an event for the next completion.
@@ -248,7 +296,8 @@ impl CompletionGroup {
             return;
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        for queue in &self.all() {
+        let queues: SmallVec<[_; 1]> = self.queues.lock().served().cloned().collect();
+        for queue in queues {
             if let Err(error) = queue.arm() {
                 debug!(%error, "completion queue not armed");
             }
@@ -264,15 +313,25 @@ impl CompletionGroup {
         }
     }
 
-    /// Reserves room for so many completions, in a new queue if no other has it. With 0, makes the first queue if there is none.
-    pub(super) fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
+    /// Makes the first queue.
+    pub(super) fn begin(self: &Arc<Self>) -> io::Result<()> {
+        Room::new(self, 0).map(drop)
+    }
+
+    /// Reserves room for so many completions, in a new queue if no other has it.
+    fn reserve(&self, entries: u32) -> io::Result<Arc<Queue>> {
         let before = {
-            let mut slots = self.queues.lock();
+            let mut queues = self.queues.lock();
+            if queues.is_closed {
+                return Err(io::Error::from_raw_os_error(libc::ENODEV));
+            }
+            let slots = &mut queues.slots;
             // A queue that has lost a completion goes when no entry of it is reserved.
             slots.retain(|slot| slot.queue.is_served() || !slot.is_free());
             let fits = |slot: &&mut CqSlot| slot.free >= entries && slot.queue.is_served();
             if let Some(slot) = slots.iter_mut().find(fits) {
                 slot.free -= entries;
+                slot.rooms += 1;
                 return Ok(slot.queue.clone());
             }
             slots.last().map(|slot| slot.queue.completions.entries())
@@ -285,7 +344,8 @@ impl CompletionGroup {
         let length = usual.min(self.context.attributes.max_cqe).max(entries);
         let queue = Queue::new(self, length)?;
         let free = queue.completions.entries().saturating_sub(entries);
-        self.queues.lock().push(CqSlot { queue: queue.clone(), free });
+        let slot = CqSlot { queue: queue.clone(), free, rooms: 1, work: Work::default() };
+        self.queues.lock().slots.push(slot);
         // After that: a caller that begins to wait now arms it, or is seen here.
         if self.is_armed()
             && let Err(error) = queue.arm()
@@ -303,37 +363,69 @@ impl CompletionGroup {
     /// Gives room back. The first queue stays for later queue pairs.
     fn free(&self, queue: &Arc<Queue>, entries: u32) {
         let mut unused = None;
-        let mut slots = self.queues.lock();
-        if let Some(place) = slots.iter().position(|slot| Arc::ptr_eq(&slot.queue, queue))
-            && let Some(slot) = slots.get_mut(place)
+        let mut queues = self.queues.lock();
+        let is_closed = queues.is_closed;
+        if let Some(place) = queues.slots.iter().position(|slot| Arc::ptr_eq(&slot.queue, queue))
+            && let Some(slot) = queues.slots.get_mut(place)
         {
             slot.free = slot.free.saturating_add(entries);
+            slot.rooms = slot.rooms.saturating_sub(1);
             let stays = place == 0 && slot.queue.is_served();
-            if !stays && slot.is_free() {
-                unused = Some(slots.remove(place));
+            let goes = if is_closed { slot.rooms == 0 } else { !stays && slot.is_free() };
+            if goes {
+                unused = Some(queues.slots.remove(place));
             }
         }
-        drop(slots);
+        drop(queues);
         drop(unused);
     }
 
     /// Lets every queue go once no queue pair holds it.
     fn close(&self) {
-        let slots = std::mem::take(&mut *self.queues.lock());
+        let mut queues = self.queues.lock();
+        queues.is_closed = true;
+        let (used, unused): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut queues.slots).into_iter().partition(|slot| slot.rooms > 0);
+        queues.slots = used;
+        drop(queues);
         let channel = self.channel.lock().take();
-        drop(slots);
+        drop(unused);
         drop(channel);
     }
 
-    /// Polls a queue for at most as many completions as it is long, or as a caller that polls has asked for. Adds the
-    /// queue pairs that they are for to `ready`. With `effects`, a queue pair processes its completions at once if its
-    /// lock is free; otherwise it defers them.
-    fn collect(&self, queue: &Queue, ready: &mut Ready, mut effects: Option<&mut Effects<'_, '_>>) {
-        if self.exclusive {
-            return;
+    /// Makes room for so many more completions in a queue.
+    fn grow(&self, queue: &Arc<Queue>, more: u32) -> io::Result<()> {
+        // Under the lock: one after the other, or one of them would be lost.
+        let mut queues = self.queues.lock();
+        if let Some(slot) = queues.slot_of(queue) {
+            slot.work.resized = true;
         }
-        // None of those is dropped while the lock is held: that may be the end of a queue pair, which comes back here.
-        let mut work = queue.work.lock();
+        queue.completions.resize(queue.completions.entries().saturating_add(more))
+    }
+
+    /// Forgets a queue pair that its user has released: it is not [remembered](CompletionHandler::is_remembered) again.
+    pub(crate) fn forget(&self, released: &dyn CompletionHandler) {
+        let is_meant = |known: &mut Known| ptr::addr_eq(Arc::as_ptr(&known.queue_pair), released);
+        let mut queues = self.queues.lock();
+        let of_slot = |slot: &mut CqSlot| slot.work.last.take_if(is_meant);
+        let forgotten: SmallVec<[Known; 1]> = queues.slots.iter_mut().filter_map(of_slot).collect();
+        drop(queues);
+        drop(forgotten);
+    }
+
+    /// Polls a queue for at most as many completions as it is long, or as a caller that polls has asked for. With `effects`, a queue
+    /// pair processes its completions at once if its lock is free; otherwise it defers them, and is added to `ready`. Returns whether
+    /// completions were found for a queue pair.
+    fn collect(
+        &self,
+        CqSlot { queue, work, .. }: &mut CqSlot,
+        ready: &mut Ready,
+        mut effects: Option<&mut Effects<'_, '_>>,
+    ) -> bool {
+        let mut found = false;
+        if self.exclusive {
+            return found;
+        }
         // Completions that have arrived since cause an event, or are found by the task that is about to arm
         // the queue.
         let mut left = queue.completions.entries() as usize;
@@ -347,7 +439,7 @@ impl CompletionGroup {
             let count = work.batch.len();
             left = left.saturating_sub(count);
             if count > 0 {
-                self.deliver(&mut work, ready, effects.as_deref_mut());
+                found |= self.deliver(work, ready, effects.as_deref_mut());
             }
             if polled.is_err() {
                 queue.fail();
@@ -358,49 +450,48 @@ impl CompletionGroup {
                 break;
             }
         }
+        found
     }
 
-    /// Hands completions to the queue pairs. Consecutive ones for one queue pair are handed over at once.
-    fn deliver(&self, work: &mut Work, ready: &mut Ready, mut effects: Option<&mut Effects<'_, '_>>) {
-        let Work { batch, last, .. } = work;
-        let Ready(ready) = ready;
+    /// Hands completions to the queue pairs. Consecutive ones for one queue pair are handed over at once. Returns whether one of the
+    /// queue pairs is still there.
+    fn deliver(
+        &self,
+        Work { batch, last, .. }: &mut Work,
+        ready: &mut Ready,
+        mut effects: Option<&mut Effects<'_, '_>>,
+    ) -> bool {
         let name = |place: usize| (RequestId::unpack(batch.id(place)).key, batch.number(place));
-        let mut begin = 0;
+        let (mut begin, mut found) = (0, false);
         while begin < batch.len() {
             let named = name(begin);
             let end = (begin + 1..batch.len()).find(|place| name(*place) != named).unwrap_or(batch.len());
+            if last.as_ref().is_none_or(|last| last.key != named.0) {
+                *last = self.find(named);
+            }
             // Completions for a queue pair that has ended are discarded.
-            if let Some((key, queue_pair)) = self.owner(named, last) {
-                if ready.last().is_none_or(|last| last.key != key) {
-                    ready.push(ForQueuePair { key, queue_pair, has_deferred: false });
-                }
-                if let Some(last) = ready.last_mut() {
-                    last.has_deferred |=
-                        last.queue_pair.deliver(key, batch, begin..end, effects.as_deref_mut());
+            if let Some(known) = last {
+                found = true;
+                let has_deferred =
+                    known.queue_pair.deliver(known.key, batch, begin..end, effects.as_deref_mut());
+                if has_deferred || !known.stays {
+                    ready.add(known);
                 }
             }
+            // Its end is not to come here, where the lock is held: `ready` has it, too.
+            last.take_if(|known| !known.stays);
             begin = end;
         }
+        found
     }
 
-    /// Returns the queue pair that a completion is for, by the key and the number that the completion names, and the
-    /// key of the queue pair.
-    fn owner(
-        &self,
-        (named, number): (u32, u32),
-        last: &mut Option<(u32, Weak<dyn CompletionHandler>)>,
-    ) -> Option<(u32, Arc<dyn CompletionHandler>)> {
-        if let Some((key, queue_pair)) = last
-            && *key == named
-        {
-            return Some((named, queue_pair.upgrade()?));
-        }
+    /// Returns the queue pair that a completion is for, by the key and the number that the completion names.
+    fn find(&self, (named, number): (u32, u32)) -> Option<Known> {
         let routes = self.routes.lock();
         // A queue pair that is gone has left no completion of a shared receive behind, see `DeviceQp`.
         let key = if named == RequestId::SHARED { routes.key_by_number(number)? } else { named };
         let queue_pair = routes.by_key(key)?;
-        *last = Some((key, Arc::downgrade(&queue_pair)));
-        Some((key, queue_pair))
+        Some(Known { key, stays: queue_pair.is_remembered(self), queue_pair })
     }
 }
 
@@ -426,7 +517,7 @@ impl Queue {
         let key = context.router.key();
         let completions = CompletionQueue::new(&channel, length, key, group.vector)?;
         let lost = context.routes.register_queue(key);
-        Ok(Arc::new(Self { completions, work: Mutex::default(), lost, context }))
+        Ok(Arc::new(Self { completions, lost, context }))
     }
 
     /// Returns whether the queue is polled: it has lost no completion.
@@ -456,14 +547,6 @@ impl Queue {
             warn!(adapter = %context.device.name, "completion queue cannot be read");
             context.routes.fail_queue(Element::CompletionQueue(key), LOST);
         });
-    }
-
-    /// Makes room for so many more.
-    fn grow(&self, more: u32) -> io::Result<()> {
-        // One after the other, or one of them would be lost.
-        let mut work = self.work.lock();
-        work.resized = true;
-        self.completions.resize(self.completions.entries().saturating_add(more))
     }
 }
 
@@ -508,7 +591,7 @@ impl Room {
     pub(crate) fn grow(&self, entries: u32) -> io::Result<()> {
         let more = entries.saturating_sub(self.entries.load(Ordering::Relaxed));
         if more > 0 {
-            self.queue.grow(more)?;
+            self.group.grow(&self.queue, more)?;
             self.entries.fetch_add(more, Ordering::Relaxed);
         }
         Ok(())
@@ -526,7 +609,9 @@ impl Room {
 
     /// Has the queue pairs defer all completions of its queue.
     pub(crate) fn collect(&self, ready: &mut Ready) {
-        self.group.collect(&self.queue, ready, None);
+        if let Some(slot) = self.group.queues.lock().slot_of(&self.queue) {
+            self.group.collect(slot, ready, None);
+        }
     }
 }
 

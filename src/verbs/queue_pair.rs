@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::pin::pin;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Notify;
@@ -71,6 +73,8 @@ pub(crate) struct QueuePair {
     deferred_completions: DeferredCompletions,
     /// Notified when a job has ended a queue pair of the device.
     settled: Notify,
+    /// The last handle of the user is being dropped. Written with the lock.
+    released: AtomicBool,
     _registered: Registered,
 }
 
@@ -118,8 +122,6 @@ struct State {
     phase: QueuePairState,
     /// The connection it is being used for.
     connector: Option<Weak<dyn QueuePairUser>>,
-    /// The last handle of the user is gone.
-    released: bool,
     device: Generations,
     /// Receives for the next queue pair of the device.
     waiting: VecDeque<Outstanding>,
@@ -210,7 +212,6 @@ impl QueuePair {
             state: Mutex::new(State {
                 phase: QueuePairState::Unconnected,
                 connector: None,
-                released: false,
                 device: Generations::default(),
                 waiting: VecDeque::new(),
                 reading: Vec::new(),
@@ -220,6 +221,7 @@ impl QueuePair {
             }),
             deferred_completions: DeferredCompletions::default(),
             settled: Notify::new(),
+            released: AtomicBool::new(false),
             adapter,
             _registered: registered,
         };
@@ -430,11 +432,16 @@ impl QueuePair {
         if let Some(connector) = connector {
             connector.queue_pair_removed();
         }
-        let mut state = self.lock();
-        state.released = true;
+        let state = self.lock();
+        self.released.store(true, Ordering::Relaxed);
         if state.phase == QueuePairState::Unconnected {
             run(self.finish(state, Status::CANCELED));
+        } else {
+            drop(state);
         }
+        // Behind the flag, so that they do not find it again. Only these groups have remembered it.
+        self.queues.sends.forget(self);
+        self.queues.receives.forget(self);
     }
 }
 
@@ -468,6 +475,12 @@ impl CompletionHandler for QueuePair {
         drop(state);
         self.apply_later(effects);
         false
+    }
+
+    fn is_remembered(&self, group: &CompletionGroup) -> bool {
+        let Queues { sends, receives, .. } = &self.queues;
+        let completes_here = ptr::eq(&raw const **sends, group) || ptr::eq(&raw const **receives, group);
+        completes_here && !self.released.load(Ordering::Relaxed)
     }
 
     fn progress(&self) {

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::completion_queue::CompletionGroup;
 use crate::error::{Reason, WcError};
 use crate::inflight::{Polling, WakeList};
 use crate::sync::hash::KeyHasher;
@@ -61,6 +62,10 @@ pub(crate) trait CompletionHandler: Send + Sync {
         places: Range<usize>,
         effects: Option<&mut Effects<'_, '_>>,
     ) -> bool;
+
+    /// Returns whether this group may hold the queue pair, to find it again: until the user releases it, which ends with
+    /// [`forget`](CompletionGroup::forget). The lock of the group is held.
+    fn is_remembered(&self, group: &CompletionGroup) -> bool;
 
     /// Processes what was deferred, and wakes the tasks whose requests have finished. No lock is held.
     fn progress(&self);

@@ -20,6 +20,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ impl QueuePair {
         }
         state.phase.dissociate();
         state.connector = None;
-        if self.adapter.is_removed() || state.released {
+        if self.adapter.is_removed() || self.released.load(Ordering::Relaxed) {
             self.finish(state, self.status_of_the_rest())
         } else if state.device.current().is_some_and(|current| current.used || current.flushed) {
             // A lane has one queue pair of the device for each of its own.
