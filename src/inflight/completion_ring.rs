@@ -88,9 +88,10 @@ impl Polling<'_> {
 }
 
 /// Hands the completion of a request to its future, and returns the report of it for the caller of `poll`.
+#[inline]
 pub(super) fn hand_over(table: &Table, ticket: Ticket, completed: Completed, wakes: &mut WakeList) -> Polled {
     let Completed { status, bytes, extra, .. } = completed;
-    let label = table.complete(ticket, completed, wakes);
+    let label = table.complete_here(ticket, completed, wakes);
     Polled { label, status, bytes, extra }
 }
 

@@ -52,6 +52,7 @@ impl CompletionSink {
     /// Completes a request like [`complete`](Self::complete), for a provider that looks for completions during a poll
     /// of a completion queue. The caller holds the lock of the queue pair.
     #[cfg(any(feature = "verbs", tokio_rdma_model))]
+    #[inline(always)]
     pub(crate) fn complete_polled(
         &self,
         ticket: Ticket,
@@ -59,17 +60,19 @@ impl CompletionSink {
         polling: Option<&mut Polling<'_>>,
         wakes: &mut WakeList,
     ) {
-        let (Some(polling), Some(ring)) = (polling, &self.ring) else {
-            return self.complete(ticket, completed, wakes);
-        };
-        if completed.is_silent() || !polling.takes(ring) {
-            return self.complete(ticket, completed, wakes);
-        }
+        completed.extra.queue_pair = self.queue_pair;
         if let Some(count) = &self.count {
             count.taken(wakes);
         }
-        completed.extra.queue_pair = self.queue_pair;
-        polling.take(hand_over(&self.table, ticket, completed, wakes));
+        let ring = self.ring.as_ref().filter(|_| !completed.is_silent());
+        let polling = polling.filter(|polling| ring.is_some_and(|ring| polling.takes(ring)));
+        if let (Some(ring), None) = (ring, &polling) {
+            return ring.push(Entry { table: self.table.clone(), ticket, completed }, wakes);
+        }
+        let polled = hand_over(&self.table, ticket, completed, wakes);
+        if let Some(polling) = polling {
+            polling.take(polled);
+        }
     }
 
     /// Completes a request that the provider is done with, see [`Table::complete`].

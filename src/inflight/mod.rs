@@ -44,8 +44,13 @@ use crate::memory::Slice;
 pub(crate) type Payload = SmallVec<[Slice; 1]>;
 
 /// Returns the number of bytes of a scatter-gather list.
+#[inline]
 pub(crate) fn length(payload: &Payload) -> usize {
-    payload.iter().map(Slice::len).sum()
+    match payload.as_slice() {
+        // Nearly always there is one.
+        [slice] => slice.len(),
+        slices => slices.iter().map(Slice::len).sum(),
+    }
 }
 
 /// Returns the parts of `payload` that hold the bytes from `from` on, at most `length` of them.

@@ -119,13 +119,14 @@ impl Progress {
         *kind
     }
 
-    /// Polls for the completion, which is returned once.
+    /// Polls for the completion, which is stored in `into`, once.
     #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
+    fn poll(&mut self, cx: &mut Context<'_>, into: &mut Option<Completed>) -> Poll<()> {
         match self {
-            Self::Posted { table, ticket, .. } => table.poll(*ticket, cx),
+            Self::Posted { table, ticket, .. } => table.poll_into(*ticket, cx, into),
             Self::Completed { payload, bytes, queue_pair, .. } => {
-                Poll::Ready(Some(done(*bytes, *queue_pair, std::mem::take(payload))))
+                *into = Some(done(*bytes, *queue_pair, std::mem::take(payload)));
+                Poll::Ready(())
             }
         }
     }
@@ -188,6 +189,7 @@ impl<B: WorkBuffer> Op<B> {
     }
 
     /// Makes the output of the future from the completion. Is called once.
+    #[inline(always)]
     fn resolve(&mut self, completed: Completed) -> (Result<Completion, CompletionError>, B) {
         let Some(state) = self.state.take() else {
             unreachable!("the callers have checked that the output was not given");
@@ -225,7 +227,8 @@ impl<B: WorkBuffer> Future for Op<B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The ticket may name another request once this one has been collected: look before polling it.
         assert!(self.state.is_some(), "work request polled after completion");
-        let completed = ready!(poll_budgeted(cx, |cx| self.progress.poll(cx)));
+        let mut completed = None;
+        ready!(poll_budgeted(cx, |cx| self.progress.poll(cx, &mut completed)));
         let Some(completed) = completed else {
             unreachable!("an uncollected request has a slot until its future collects it");
         };

@@ -136,6 +136,18 @@ impl Table {
         completed: Completed,
         wakes: &mut WakeList,
     ) -> Option<RequestMeta> {
+        self.complete_here(ticket, completed, wakes)
+    }
+
+    /// Completes a request like [`complete`](Self::complete), in the function that calls it: the completion is too large to be
+    /// passed from one to the next.
+    #[inline(always)]
+    pub(super) fn complete_here(
+        &self,
+        ticket: Ticket,
+        completed: Completed,
+        wakes: &mut WakeList,
+    ) -> Option<RequestMeta> {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(ticket.0) else {
             wakes.free(completed);
@@ -144,8 +156,11 @@ impl Table {
         let label = slot.label;
         match &mut slot.state {
             State::Pending(waker) => {
-                wakes.extend(waker.take());
-                slot.state = State::Done(completed);
+                if let Some(waker) = waker.take() {
+                    wakes.extend([waker]);
+                }
+                // Without the waker the state before has nothing to drop.
+                std::mem::forget(std::mem::replace(&mut slot.state, State::Done(completed)));
             }
             State::Orphaned => {
                 slots.remove(ticket.0);
@@ -159,7 +174,21 @@ impl Table {
     }
 
     /// Polls for the completion, which is returned once: afterwards the ticket is void.
+    #[cfg(test)]
     pub(crate) fn poll(&self, ticket: Ticket, cx: &mut Context<'_>) -> Poll<Option<Completed>> {
+        let mut completed = None;
+        self.poll_into(ticket, cx, &mut completed).map(|()| completed)
+    }
+
+    /// Polls for the completion, which is stored in `into`, once: afterwards the ticket is void. It is too large to be passed from one
+    /// function to the next.
+    #[inline]
+    pub(super) fn poll_into(
+        &self,
+        ticket: Ticket,
+        cx: &mut Context<'_>,
+        into: &mut Option<Completed>,
+    ) -> Poll<()> {
         let mut slots = self.slots.lock();
         let replaced = match slots.get_mut(ticket.0) {
             Some(Slot { state: State::Pending(waker), .. }) => {
@@ -169,12 +198,11 @@ impl Table {
                 waker.replace(cx.waker().clone())
             }
             _ => {
-                let completed = match slots.try_remove(ticket.0) {
-                    Some(Slot { state: State::Done(completed), .. }) => Some(completed),
-                    _ => None,
-                };
+                if let Some(Slot { state: State::Done(completed), .. }) = slots.try_remove(ticket.0) {
+                    *into = Some(completed);
+                }
                 trim(&mut slots);
-                return Poll::Ready(completed);
+                return Poll::Ready(());
             }
         };
         drop(slots);

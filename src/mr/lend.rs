@@ -49,8 +49,11 @@ impl<S: SgEntry> sealed::WorkBuffer for S {
         LentList { payload: Payload::from_buf([slice]), state }
     }
 
-    fn reclaim(mut list: LentList<S::State>) -> Self {
-        let slice = list.payload.pop().unwrap_or_else(nothing);
+    fn reclaim(list: LentList<S::State>) -> Self {
+        let slice = match list.payload.into_inner() {
+            Ok([slice]) => slice,
+            Err(mut payload) => payload.pop().unwrap_or_else(nothing),
+        };
         SgEntry::reclaim(Lent(slice, list.state))
     }
 }

@@ -169,7 +169,14 @@ impl WorkQueue {
         }
     }
 
+    /// Returns whether the oldest request is finished.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.outstanding.front().is_some_and(|outstanding| outstanding.result.is_some())
+    }
+
     /// Takes the oldest request, which has finished, if it has this number.
+    #[inline]
     pub(crate) fn pop_if(&mut self, sequence: u32) -> Option<Outstanding> {
         if sequence != self.front & RequestId::SEQUENCE || self.outstanding.front()?.result.is_some() {
             return None;

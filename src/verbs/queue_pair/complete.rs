@@ -1,5 +1,8 @@
 //! Processes the completions of the device. Those that come while another thread has the lock of the queue pair wait as
 //! [`DeferredCompletions`].
+//!
+//! The way of nearly all completions is inlined in one function: a request and its result are too large to be passed from one to the
+//! next.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -31,7 +34,7 @@ pub(super) struct DeferredCompletions {
 
 impl DeferredCompletions {
     /// Returns whether there is none. Completions that another thread adds at the same time are processed by that
-    /// thread, unless it adds them with the lock of the completion queue that the caller has.
+    /// thread, unless it adds them with the lock of the queues that the caller has.
     pub(super) fn is_empty(&self) -> bool {
         !self.filled.load(Ordering::Acquire)
     }
@@ -114,6 +117,7 @@ impl QueuePair {
 
     /// Handles the result of a request of the device's queue pair with this key, which is in use, is being ended, or
     /// has ended.
+    #[inline(always)]
     pub(super) fn read(
         &self,
         state: &mut State,
@@ -132,23 +136,42 @@ impl QueuePair {
         }
     }
 
+    /// Handles the result of a request of the queue pair in use, or of the one that is being ended.
+    #[inline(always)]
     fn completed(&self, state: &mut State, id: RequestId, result: WcResult, effects: &mut Effects<'_, '_>) {
+        let RequestId { key, receive, sequence } = id;
+        // Nearly always it is the oldest.
+        match state.queue(receive).pop_if(sequence) {
+            Some(outstanding) => self.complete_next(state, key, receive, outstanding, result, effects),
+            None => self.completed_early(state, id, result, effects),
+        }
+        if state.queue(receive).is_ready() {
+            self.finish_ready(state, key, receive, effects);
+        }
+    }
+
+    /// Handles a result that is not that of the oldest request of its queue.
+    #[inline(never)]
+    fn completed_early(
+        &self,
+        state: &mut State,
+        id: RequestId,
+        result: WcResult,
+        effects: &mut Effects<'_, '_>,
+    ) {
         let RequestId { key, receive, sequence } = id;
         if sequence == RequestId::KEEPALIVE {
             return self.probed(state, key, result, effects);
         }
-        // Nearly always it is the oldest.
-        if let Some(outstanding) = state.queue(receive).pop_if(sequence) {
-            self.finished(state, key, receive, outstanding, result, effects);
-        } else if !state.queue(receive).finished(sequence, result) {
+        if !state.queue(receive).finished(sequence, result) {
             debug!(sequence, receive, "completion of a request that is not in its queue");
             // The job that ends the queue pair may have taken it, and has not settled the end.
-            return self.read_late(state, key, id, result, effects);
+            self.read_late(state, key, id, result, effects);
         }
-        self.finish_ready(state, key, receive, effects);
     }
 
     /// Finishes the oldest requests of a queue of which the result is known.
+    #[inline(never)]
     pub(super) fn finish_ready(
         &self,
         state: &mut State,
@@ -161,8 +184,23 @@ impl QueuePair {
         }
     }
 
-    /// Finishes the next request of a queue. If it has failed, it is kept until the connection has ended.
+    /// Finishes the next request of a queue, like [`complete_next`](Self::complete_next), where that is not in the way of nearly all.
+    #[inline(never)]
     fn finished(
+        &self,
+        state: &mut State,
+        key: u32,
+        receive: bool,
+        outstanding: Outstanding,
+        result: WcResult,
+        effects: &mut Effects<'_, '_>,
+    ) {
+        self.complete_next(state, key, receive, outstanding, result, effects);
+    }
+
+    /// Completes the next request of a queue. If it has failed, it is kept until the connection has ended.
+    #[inline(always)]
+    fn complete_next(
         &self,
         state: &mut State,
         key: u32,
