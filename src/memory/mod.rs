@@ -343,6 +343,7 @@ impl Slice {
     /// Returns the address of the first byte and the local key, for a device that reads the slice. `None` if the slice
     /// is empty or not registered.
     #[cfg(feature = "verbs")]
+    #[inline]
     pub(crate) fn for_device(&self) -> Option<(u64, u32)> {
         let allocation = &*self.memory.0;
         let attachment = allocation.memory.attachment.as_ref().filter(|_| self.length > 0)?;
@@ -357,6 +358,7 @@ impl Slice {
     /// Returns the address of the first byte and the local key, for a device that writes to the slice. `None` if the
     /// slice is empty, not registered or frozen.
     #[cfg(feature = "verbs")]
+    #[inline]
     pub(crate) fn for_device_to_write(&self) -> Option<(u64, u32)> {
         self.for_device().filter(|_| self.is_writable())
     }

@@ -123,46 +123,57 @@ impl SendRequest<'_> {
     ///
     /// # Safety
     /// See [`QueuePair::post_send`](super::QueuePair::post_send).
+    #[inline(always)]
     pub(super) unsafe fn fill(&self, raw: &mut ffi::ibv_send_wr) -> io::Result<()> {
         use Operation as Op;
         raw.wr_id = self.id;
         raw.sg_list = entries_ptr(self.entries);
         raw.num_sge = entries_len(self.entries)?;
         raw.send_flags = self.flags.bits();
+        let words = &mut raw.imm_data_invalidated_rkey_union;
         raw.opcode = match self.operation {
             Op::Send => number::IBV_WR_SEND,
-            Op::SendImmediate(_) => number::IBV_WR_SEND_WITH_IMM,
-            Op::SendInvalidate(_) => number::IBV_WR_SEND_WITH_INV,
-            Op::Write(_) => number::IBV_WR_RDMA_WRITE,
-            Op::WriteImmediate(..) => number::IBV_WR_RDMA_WRITE_WITH_IMM,
-            Op::Read(_) => number::IBV_WR_RDMA_READ,
-            Op::CompareSwap { .. } => number::IBV_WR_ATOMIC_CMP_AND_SWP,
-            Op::FetchAdd { .. } => number::IBV_WR_ATOMIC_FETCH_AND_ADD,
-            Op::LocalInvalidate(_) => number::IBV_WR_LOCAL_INV,
-            Op::BindWindow(_) => number::IBV_WR_BIND_MW,
-        };
-        let words = &mut raw.imm_data_invalidated_rkey_union;
-        match self.operation {
-            Op::SendImmediate(immediate) | Op::WriteImmediate(_, immediate) => {
+            Op::SendImmediate(immediate) => {
                 words.imm_data = immediate.to_be();
+                number::IBV_WR_SEND_WITH_IMM
             }
-            Op::SendInvalidate(key) | Op::LocalInvalidate(key) => words.invalidated_rkey = key,
-            _ => {}
-        }
-        match self.operation {
-            Op::Write(remote) | Op::WriteImmediate(remote, _) | Op::Read(remote) => {
-                raw.wr.rdma = ffi::rdma_t { remote_addr: remote.address, rkey: remote.key };
+            Op::SendInvalidate(key) => {
+                words.invalidated_rkey = key;
+                // The library of siw reads the key here.
+                raw.wr.rdma = ffi::rdma_t { remote_addr: 0, rkey: key };
+                number::IBV_WR_SEND_WITH_INV
             }
-            // The library of siw reads the key here.
-            Op::SendInvalidate(key) => raw.wr.rdma = ffi::rdma_t { remote_addr: 0, rkey: key },
-            Op::CompareSwap { remote, compare, swap } => raw.wr.atomic = atomic(remote, compare, swap),
-            Op::FetchAdd { remote, add } => raw.wr.atomic = atomic(remote, add, 0),
+            Op::Write(remote) => {
+                raw.wr.rdma = rdma(remote);
+                number::IBV_WR_RDMA_WRITE
+            }
+            Op::WriteImmediate(remote, immediate) => {
+                words.imm_data = immediate.to_be();
+                raw.wr.rdma = rdma(remote);
+                number::IBV_WR_RDMA_WRITE_WITH_IMM
+            }
+            Op::Read(remote) => {
+                raw.wr.rdma = rdma(remote);
+                number::IBV_WR_RDMA_READ
+            }
+            Op::CompareSwap { remote, compare, swap } => {
+                raw.wr.atomic = atomic(remote, compare, swap);
+                number::IBV_WR_ATOMIC_CMP_AND_SWP
+            }
+            Op::FetchAdd { remote, add } => {
+                raw.wr.atomic = atomic(remote, add, 0);
+                number::IBV_WR_ATOMIC_FETCH_AND_ADD
+            }
+            Op::LocalInvalidate(key) => {
+                words.invalidated_rkey = key;
+                number::IBV_WR_LOCAL_INV
+            }
             Op::BindWindow(binding) => {
                 // SAFETY: the caller's.
                 raw.bind_mw_tso_union.bind_mw = unsafe { binding.to_raw() };
+                number::IBV_WR_BIND_MW
             }
-            Op::Send | Op::SendImmediate(_) | Op::LocalInvalidate(_) => {}
-        }
+        };
         Ok(())
     }
 }
@@ -187,6 +198,10 @@ impl Binding<'_> {
             },
         }
     }
+}
+
+fn rdma(remote: RemoteMemory) -> ffi::rdma_t {
+    ffi::rdma_t { remote_addr: remote.address, rkey: remote.key }
 }
 
 fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> ffi::atomic_t {

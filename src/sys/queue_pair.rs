@@ -133,7 +133,7 @@ impl QueuePair {
         outcome
     }
 
-    /// Adds requests to the send queue, in this order, and notifies the device once.
+    /// Adds requests to the send queue, in this order, and notifies the device once. Each is what `request` returns.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full, `EINVAL` for what the driver sees to be wrong; and how many were added before.
@@ -143,28 +143,52 @@ impl QueuePair {
     /// their keys, and if it reads from the peer no reference to it is made, until the request or a later one
     /// of the queue has completed, or the queue pair is destroyed. Inline memory is of this process, and readable now. The objects
     /// of a binding live as long, and no other call binds the same window at the same time.
-    pub(crate) unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
+    pub(crate) unsafe fn post_send<'a, T>(
+        &self,
+        requests: &'a [T],
+        request: impl Fn(&'a T) -> SendRequest<'a>,
+    ) -> Result<(), Refused> {
         // SAFETY: all members are integers or pointers, for which zero is a value.
         let zeros = || unsafe { mem::zeroed::<ffi::ibv_send_wr>() };
-        // Nearly always there is one, which is not moved.
-        let (mut one, mut more);
-        let chain = match requests {
-            [] => return Ok(()),
-            [_] => {
-                one = zeros();
-                slice::from_mut(&mut one)
-            }
-            _ => {
-                more = requests.iter().map(|_| zeros()).collect::<SmallVec<[_; INLINE_CHAIN]>>();
-                &mut more[..]
-            }
-        };
-        let mut first = ptr::null_mut();
-        for (request, raw) in requests.iter().zip(&mut *chain).rev() {
+        let mut chain = requests.iter().map(|_| zeros()).collect::<SmallVec<[_; INLINE_CHAIN]>>();
+        for (other, raw) in requests.iter().zip(&mut chain) {
             // SAFETY: the caller's.
-            unsafe { request.fill(raw) }.map_err(|source| Refused { taken: 0, source })?;
+            unsafe { request(other).fill(raw) }.map_err(|source| Refused { taken: 0, source })?;
+        }
+        // SAFETY: the caller's.
+        unsafe { self.post_chain(&mut chain) }
+    }
+
+    /// Adds one request to the send queue, like [`post_send`](Self::post_send).
+    ///
+    /// # Errors
+    /// Those of [`post_send`](Self::post_send).
+    ///
+    /// # Safety
+    /// As for [`post_send`](Self::post_send).
+    #[inline(always)]
+    pub(crate) unsafe fn post_one(&self, request: &SendRequest<'_>) -> Result<(), Refused> {
+        // SAFETY: all members are integers or pointers, for which zero is a value.
+        let mut raw = unsafe { mem::zeroed::<ffi::ibv_send_wr>() };
+        // SAFETY: the caller's.
+        unsafe { request.fill(&mut raw) }.map_err(|source| Refused { taken: 0, source })?;
+        // SAFETY: the caller's.
+        unsafe { self.post_chain(slice::from_mut(&mut raw)) }
+    }
+
+    /// Links the requests, and calls the library.
+    ///
+    /// # Safety
+    /// As for [`post_send`](Self::post_send).
+    #[inline]
+    unsafe fn post_chain(&self, chain: &mut [ffi::ibv_send_wr]) -> Result<(), Refused> {
+        let mut first = ptr::null_mut();
+        for raw in chain.iter_mut().rev() {
             raw.next = first;
             first = raw;
+        }
+        if first.is_null() {
+            return Ok(());
         }
         let mut bad = ptr::null_mut();
         call::clear_errno();

@@ -194,20 +194,34 @@ impl WorkQueue {
     }
 }
 
+/// Returns a payload as the device sees it, like [`entries`], if it is one piece, as nearly always. `None` if there are several, or if
+/// the request cannot have it.
+#[inline]
+pub(crate) fn single_entry(payload: &Payload, writes: bool) -> Option<[ScatterEntry; 1]> {
+    match payload.as_slice() {
+        [slice] => Some([entry(slice, writes)?]),
+        _ => None,
+    }
+}
+
 /// Returns the payload as the device sees it, which `writes` it or reads it; `None` when a part of it is not
 /// registered, or must not be written.
 pub(crate) fn entries(payload: &Payload, writes: bool, quirks: &Quirks) -> Option<Entries> {
-    // Nearly always there is one.
-    if let [slice] = payload.as_slice()
-        && slice.len() > 0
-    {
-        return Some(Entries::from_buf_and_len([entry(slice, writes)?, NO_ENTRY, NO_ENTRY, NO_ENTRY], 1));
-    }
     let mut entries = Entries::new();
     for slice in payload.iter().filter(|slice| slice.len() > 0) {
         entries.push(entry(slice, writes)?);
     }
     Some(if entries.is_empty() { nothing(quirks) } else { entries })
+}
+
+/// Returns the payload of a receive as the device sees it, like [`receive_entries`], if it is one piece, as nearly always. `None` if
+/// there are several, or if the request cannot have it.
+#[inline]
+pub(crate) fn single_receive_entry(payload: &Payload, quirks: &Quirks) -> Option<[ScatterEntry; 1]> {
+    match payload.as_slice() {
+        [slice] if quirks.receives_in_place || slice.can_be_copied() => single_entry(payload, true),
+        _ => None,
+    }
 }
 
 /// Returns the payload of a receive as the device sees it.
@@ -224,6 +238,7 @@ pub(crate) fn receive_entries(payload: &Payload, quirks: &Quirks) -> Result<Entr
     entries(payload, true, quirks).ok_or(PostErrorKind::ForeignMemory)
 }
 
+#[inline]
 fn entry(slice: &Slice, writes: bool) -> Option<ScatterEntry> {
     let (address, key) = if writes { slice.for_device_to_write() } else { slice.for_device() }?;
     Some(ScatterEntry { address, length: u32::try_from(slice.len()).ok()?, key })

@@ -143,7 +143,7 @@ fn chains(device: &Device) {
     let silent = SendFlags::empty();
     let chain = [request(0, silent), request(1, silent), request(2, silent), request(3, SendFlags::SIGNALED)];
     // SAFETY: the buffers live until the completion of the last.
-    unsafe { pair.active.queue_pair.post_send(&chain) }.unwrap();
+    unsafe { pair.active.queue_pair.post_send(&chain, |other| other.clone()) }.unwrap();
     let done = pair.active.complete(1);
     assert_eq!((done.len(), done[0].0, done[0].1.status), (1, 3, WcStatus::SUCCESS), "{done:?}");
     let received = pair.passive.complete(4);
@@ -165,7 +165,7 @@ fn chains(device: &Device) {
         })
         .collect();
     // SAFETY: the buffer is not looked at and lives until all has completed.
-    let refused = unsafe { pair.active.queue_pair.post_send(&many) }.unwrap_err();
+    let refused = unsafe { pair.active.queue_pair.post_send(&many, |other| other.clone()) }.unwrap_err();
     assert_eq!(refused.source.raw_os_error(), Some(libc::ENOMEM));
     assert!((4..5000).contains(&refused.taken), "{}", refused.taken);
     pair.active.queue_pair.to_error().unwrap();
@@ -257,7 +257,7 @@ fn windows_on_rxe() {
     let operation = Operation::Write(RemoteMemory { address, key: again });
     let request = SendRequest { id: 52, operation, entries: &entries, flags: SendFlags::SIGNALED };
     // SAFETY: the buffer lives until the completion.
-    unsafe { pair.active.queue_pair.post_send(&[request]) }.unwrap();
+    unsafe { pair.active.queue_pair.post_one(&request) }.unwrap();
     assert_eq!(pair.active.complete(1)[0].1.status, WcStatus::REM_ACCESS_ERR);
     // Before its queue pair, which would wait for it.
     drop(window);

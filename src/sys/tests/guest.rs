@@ -229,7 +229,7 @@ impl Side {
     pub(super) fn post_entries(&self, operation: Operation<'_>, entries: &[ScatterEntry], flags: SendFlags) {
         let request = SendRequest { id: 51, operation, entries, flags: flags | SendFlags::SIGNALED };
         // SAFETY: what it names lives until the completion, and is not looked at before.
-        unsafe { self.queue_pair.post_send(&[request]) }.unwrap();
+        unsafe { self.queue_pair.post_one(&request) }.unwrap();
         let done = self.complete(1);
         assert_eq!((done.len(), done[0].0, done[0].1.status), (1, 51, WcStatus::SUCCESS), "{done:?}");
     }

@@ -118,7 +118,7 @@ impl QueuePair {
         let entries = nothing(self.adapter.quirks());
         let request = SendRequest { id: id.pack(), operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the request has no bytes, so no memory is in use.
-        match unsafe { current.qp.queue_pair.post_send(&[request]) } {
+        match unsafe { current.qp.queue_pair.post_one(&request) } {
             Ok(()) => {
                 let next = state.initiator.next();
                 current.silence.probe = Some(Probe { ticks: 0, alone, next });

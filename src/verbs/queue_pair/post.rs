@@ -1,10 +1,10 @@
 //! Posts requests to the queues of a queue pair.
+//!
+//! The way of nearly all requests is inlined in one function: a request is too large to be passed from one to the next.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 use super::generations::Current;
 use super::{QueuePair, State};
@@ -24,7 +24,8 @@ use crate::types::{Access, OpKind, QueueKind};
 use crate::verbs::memory::{Registration, Window};
 use crate::verbs::routes::RequestId;
 use crate::verbs::work_queue::{
-    Entries, Outstanding, WindowChange, WorkQueue, entries, nothing, receive_entries,
+    Entries, Outstanding, WindowChange, WorkQueue, entries, nothing, receive_entries, single_entry,
+    single_receive_entry,
 };
 
 /// The maximum number of requests that wait for the doorbell.
@@ -73,7 +74,7 @@ impl QueuePair {
             return Err(Refused { kind: PostErrorKind::DeviceRemoved, payload });
         }
         match (state.device.current(), state.phase) {
-            (Some(_), _) => self.post_receive_locked(&mut state, ticket, payload),
+            (Some(_), _) => self.post_receive_now(&mut state, ticket, payload),
             (None, QueuePairState::Unconnected) => self.post_later(&mut state, ticket, payload),
             (None, _) => {
                 // Too late: it comes back flushed (`DIS-10`).
@@ -107,18 +108,34 @@ impl QueuePair {
         ticket: Ticket,
         payload: Payload,
     ) -> Result<(), Refused> {
+        self.post_receive_now(state, ticket, payload)
+    }
+
+    /// Posts a receive like [`post_receive_locked`](Self::post_receive_locked), for the way of nearly all.
+    #[inline(always)]
+    fn post_receive_now(&self, state: &mut State, ticket: Ticket, payload: Payload) -> Result<(), Refused> {
         let Some(current) = state.device.current() else {
             return Err(Refused { kind: PostErrorKind::ConnectionInvalid, payload });
         };
         if state.receives.outstanding.len() >= self.capacities.receive as usize {
             return Err(Refused { kind: self.full(QueueKind::Receive), payload });
         }
-        let entries = match receive_entries(&payload, self.adapter.quirks()) {
-            Ok(entries) => entries,
-            Err(kind) => return Err(Refused { kind, payload }),
+        let (one, several);
+        let entries = match single_receive_entry(&payload, self.adapter.quirks()) {
+            Some(entry) => {
+                one = entry;
+                &one[..]
+            }
+            None => match receive_entries(&payload, self.adapter.quirks()) {
+                Ok(entries) => {
+                    several = entries;
+                    &several[..]
+                }
+                Err(kind) => return Err(Refused { kind, payload }),
+            },
         };
         let id = RequestId { key: current.qp.key(), receive: true, sequence: state.receives.next() };
-        let request = ReceiveRequest { id: id.pack(), entries: &entries };
+        let request = ReceiveRequest { id: id.pack(), entries };
         // SAFETY: the entries are parts of `payload`, registered allocations that are shared from now on and stay in
         // `outstanding` until the request has completed or `stop` has destroyed the queue pair. Memory of another device is
         // among them only where the device receives in place.
@@ -144,13 +161,15 @@ impl QueuePair {
             Ok((current, queue)) => {
                 let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
                 let outstanding = Outstanding::to_send(ticket, payload, flags);
-                match entries(&outstanding.payload, reads, self.adapter.quirks()) {
-                    Some(entries) => {
-                        let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
-                        let bytes = Bytes { entries: &entries, inline, copied: None };
-                        self.submit(current, queue, outstanding, &operation, bytes, flags)
-                    }
-                    None => Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload }),
+                let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
+                if let Some(entries) = single_entry(&outstanding.payload, reads) {
+                    let bytes = Bytes { entries: &entries, inline, copied: None };
+                    self.submit(current, queue, outstanding, &operation, bytes, flags)
+                } else if let Some(entries) = entries(&outstanding.payload, reads, self.adapter.quirks()) {
+                    let bytes = Bytes { entries: &entries, inline, copied: None };
+                    self.submit_other(current, queue, outstanding, &operation, bytes, flags)
+                } else {
+                    Err(Refused { kind: PostErrorKind::ForeignMemory, payload: outstanding.payload })
                 }
             }
             Err(kind) => Err(Refused { kind, payload }),
@@ -234,7 +253,7 @@ impl QueuePair {
                 let operation = sys::Operation::LocalInvalidate(bound.key());
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
                 outstanding.window_change = WindowChange::Invalidating(Box::new((window.clone(), bound)));
-                self.submit(current, queue, outstanding, &operation, Bytes::NOTHING, flags)
+                self.submit_other(current, queue, outstanding, &operation, Bytes::NOTHING, flags)
             }
             Err(kind) => Err(Refused { kind, payload: Payload::new() }),
         };
@@ -245,17 +264,20 @@ impl QueuePair {
     ///
     /// # Errors
     /// Those of the outcome, with the cause of the loss of the connection if nothing can be posted because of it.
-    #[inline]
+    #[inline(always)]
     fn conclude(&self, state: MutexGuard<'_, State>, posted: Result<bool, Refused>) -> Result<(), Refused> {
-        self.unlock(state, matches!(posted, Ok(true)));
         match posted {
-            Ok(_) => Ok(()),
-            Err(Refused { kind, payload }) => Err(Refused { kind: self.explain(kind), payload }),
+            Ok(false) => drop(state),
+            Ok(true) => self.unlock(state, true),
+            Err(Refused { kind, payload }) => {
+                drop(state);
+                return Err(Refused { kind: self.explain(kind), payload });
+            }
         }
+        Ok(())
     }
 
     /// Unlocks, and ends the connection if the device has refused deferred requests.
-    #[inline]
     fn unlock(&self, state: MutexGuard<'_, State>, refused: bool) {
         let key = if refused { state.device.current().map(|current| current.qp.key()) } else { None };
         drop(state);
@@ -315,8 +337,23 @@ impl QueuePair {
         Ok((current, initiator))
     }
 
+    /// Hands a request to the device, like [`submit`](Self::submit), where that is not in the way of nearly all.
+    #[inline(never)]
+    fn submit_other(
+        &self,
+        current: &mut Current,
+        queue: &mut WorkQueue,
+        outstanding: Outstanding,
+        operation: &sys::Operation<'static>,
+        bytes: Bytes<'_>,
+        flags: Flags,
+    ) -> Result<bool, Refused> {
+        self.submit(current, queue, outstanding, operation, bytes, flags)
+    }
+
     /// Hands a request to the device, now or with the doorbell. Returns whether some of the deferred requests
     /// were refused, see [`ring_for`](Self::ring_for).
+    #[inline(always)]
     fn submit(
         &self,
         current: &mut Current,
@@ -354,7 +391,7 @@ impl QueuePair {
         // SAFETY: as in `post_receive_locked`; or the entry is a part of `copies`, which this call reads and the device
         // does not read later. Bytes of a region that the call copies may be written by others during the call, as they
         // may while a device reads them.
-        match unsafe { current.qp.queue_pair.post_send(&[request]) } {
+        match unsafe { current.qp.queue_pair.post_one(&request) } {
             Ok(()) => {
                 queue.outstanding.push_back(outstanding);
                 current.unsignaled = unsignaled;
@@ -402,10 +439,8 @@ impl QueuePair {
                 *entries = self.entry_of(copies, range);
             }
         }
-        let requests: SmallVec<[SendRequest<'_>; 16]> = deferred.iter().map(Deferred::request).collect();
         // SAFETY: as in `submit`.
-        let posted = unsafe { qp.queue_pair.post_send(&requests) };
-        drop(requests);
+        let posted = unsafe { qp.queue_pair.post_send(deferred, Deferred::request) };
         deferred.clear();
         copies.clear();
         if let Err(sys::Refused { taken, source }) = &posted {
@@ -444,7 +479,7 @@ impl QueuePair {
             });
             // SAFETY: the window is held by the request until it has finished, or is freed before, which the device notices;
             // the registration is held by the window. No other request has this window of the device.
-            unsafe { current.qp.queue_pair.post_send(&[SendRequest { id, operation, entries: &[], flags }]) }
+            unsafe { current.qp.queue_pair.post_one(&SendRequest { id, operation, entries: &[], flags }) }
         });
         let posted = posted.ok_or(PostErrorKind::ForeignMemory);
         let refused = |refused: sys::Refused| self.refused(QueueKind::Send, &refused.source);
