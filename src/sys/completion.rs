@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem;
-use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
@@ -263,19 +262,34 @@ impl Batch {
         self.length
     }
 
-    /// Returns the id of the request of the completion at a place.
-    pub(crate) fn id(&self, place: usize) -> u64 {
-        self.entries[..self.length][place].wr_id
+    /// Returns the completions of the last poll: in one run those that follow each other and that have one name, which is the key that
+    /// `key` reads in the id of a request, and the number of the queue pair.
+    #[inline]
+    pub(crate) fn runs(
+        &self,
+        key: impl Fn(u64) -> u32 + Copy,
+    ) -> impl Iterator<Item = ((u32, u32), Completions<'_>)> {
+        let name = move |entry: &ffi::ibv_wc| (key(entry.wr_id), entry.qp_num);
+        let runs = self.entries[..self.length].chunk_by(move |one, next| name(one) == name(next));
+        runs.filter_map(move |entries| {
+            Some((name(entries.first()?), Completions { entries, invalidated: self.invalidated }))
+        })
     }
+}
 
-    /// Returns the number of the queue pair of the completion at a place.
-    pub(crate) fn number(&self, place: usize) -> u32 {
-        self.entries[..self.length][place].qp_num
-    }
+/// Completions that follow each other.
+#[derive(Clone, Copy)]
+pub(crate) struct Completions<'a> {
+    entries: &'a [ffi::ibv_wc],
+    /// See [`CompletionQueue`].
+    invalidated: u32,
+}
 
-    /// Returns the completions at these places, each with the id of its request.
-    pub(crate) fn range(&self, places: Range<usize>) -> impl Iterator<Item = (u64, WcResult)> {
-        self.entries[..self.length][places].iter().map(|entry| {
+impl<'a> Completions<'a> {
+    /// Returns the results, each with the id of its request.
+    #[inline]
+    pub(crate) fn results(self) -> impl Iterator<Item = (u64, WcResult)> + use<'a> {
+        self.entries.iter().map(move |entry| {
             let told = Told::of(entry, self.invalidated);
             // The length of a Write with immediate data is that of the Write, whose bytes are in the memory that it names.
             let writes = matches!(told, Some(Told::Immediate(_))) && entry.opcode == RECEIVED_WRITE;

@@ -42,7 +42,9 @@ mod tests;
 
 pub(crate) use chain::{Piece, ReceiveChain, RefusedFrom, SendChain};
 pub(crate) use channel::{CmEvent, EventChannel};
-pub(crate) use completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, Told, WcResult};
+pub(crate) use completion::{
+    BATCH, Batch, CompletionChannel, CompletionQueue, Completions, Keys, Told, WcResult,
+};
 pub(crate) use device::{
     Context, DeviceAttributes, DeviceKind, Element, PortState, device_names, forget_removed_devices,
 };

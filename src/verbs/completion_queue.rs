@@ -6,10 +6,10 @@
 //! overruns, and a group gets another one when there is no room left.
 //!
 //! A completion names the queue pair of the device that it is for. A caller that polls hands the completions to the
-//! queue pairs under the lock of the completion queue, so that each gets them in order. A queue pair whose lock is free
+//! queue pairs under the lock of the group's queues, so that each gets them in order. A queue pair whose lock is free
 //! processes them there and then. Otherwise it defers them, and the caller has it process these without a
-//! lock. Locks are taken in this order: queue pair, completion queue, routes of the group, deferred completions; that of a queue pair
-//! behind that of a completion queue is only tried.
+//! lock. Locks are taken in this order: queue pair, queues of the group, routes of the group, deferred completions; that of a queue pair
+//! behind that of the queues is only tried.
 
 use std::io;
 use std::ptr;
@@ -99,7 +99,7 @@ impl Queues {
         queues.filter(|queue| !self.is_closed && queue.is_served())
     }
 
-    /// Returns the place of this queue. It is in its group as long as there is room reserved in it.
+    /// Returns the place of this queue, which is in its group as long as there is a [`Room`] in it.
     fn slot_of(&mut self, queue: &Arc<Queue>) -> Option<&mut CqSlot> {
         self.slots.iter_mut().find(|slot| Arc::ptr_eq(&slot.queue, queue))
     }
@@ -124,6 +124,8 @@ pub(crate) struct Queue {
 #[derive(Default)]
 struct Work {
     batch: Batch,
+    /// The queue pair that the last completion was for: most often the next one is, too. As its user has not released it, this is
+    /// never its last holder.
     last: Option<Known>,
     /// The queue was resized since a poll has emptied it.
     resized: bool,
@@ -138,31 +140,43 @@ struct Known {
     stays: bool,
 }
 
-/// Queue pairs that have deferred completions, and have to process these.
+/// Queue pairs that have deferred completions, and have to process these. Nearly always there is none.
 #[derive(Default)]
-pub(crate) struct Ready(SmallVec<[Known; 1]>);
+pub(crate) struct Ready {
+    first: Option<Known>,
+    more: Option<Box<SmallVec<[Known; 4]>>>,
+}
 
 impl Ready {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.first.is_none()
     }
 
     /// Adds a queue pair, for a caller that holds the lock of its group.
     fn add(&mut self, known: &Known) {
-        if self.0.last().is_none_or(|last| last.key != known.key) {
-            self.0.push(known.clone());
+        let last = self.more.as_ref().and_then(|more| more.last()).or(self.first.as_ref());
+        match last {
+            None => self.first = Some(known.clone()),
+            Some(last) if last.key == known.key => {}
+            Some(_) => self.more.get_or_insert_default().push(known.clone()),
         }
     }
 
     /// Leaves the queue pair with this key out.
     pub(crate) fn without(mut self, key: u32) -> Self {
-        self.0.retain(|other| other.key != key);
+        if let Some(more) = &mut self.more {
+            more.retain(|other| other.key != key);
+        }
+        if self.first.as_ref().is_some_and(|first| first.key == key) {
+            self.first = self.more.as_mut().and_then(|more| more.pop());
+        }
         self
     }
 
     /// Has the queue pairs process what they have deferred.
     pub(crate) fn progress(&self) {
-        self.0.iter().for_each(|other| other.queue_pair.progress());
+        let more = self.more.iter().flat_map(|more| more.iter());
+        self.first.iter().chain(more).for_each(|known| known.queue_pair.progress());
     }
 }
 
@@ -242,15 +256,19 @@ impl CompletionGroup {
         }
         let keys: SmallVec<[u64; 4]> = queues.served().map(|queue| queue.completions.key).collect();
         drop(queues);
-        keys.into_iter().for_each(|key| self.process_locked(self.queues.lock(), key, polling.as_deref_mut()));
+        for key in keys {
+            self.process(key, polling.as_deref_mut());
+        }
     }
 
     /// Processes what the device has completed in the queue whose events carry this key.
-    pub(crate) fn process(&self, key: u64) {
-        self.process_locked(self.queues.lock(), key, None);
+    #[inline(never)]
+    pub(crate) fn process(&self, key: u64, polling: Option<&mut Polling<'_>>) {
+        self.process_locked(self.queues.lock(), key, polling);
     }
 
     /// Polls a queue, and does what follows from its completions once the group is unlocked.
+    #[inline(always)]
     fn process_locked(
         &self,
         mut queues: MutexGuard<'_, Queues>,
@@ -269,7 +287,12 @@ impl CompletionGroup {
             self.finds.fetch_add(1, Ordering::Relaxed);
         }
         effects.wakes.wake_all();
-        ready.progress();
+        if ready.is_empty() {
+            // It has nothing to drop, which would take a call.
+            std::mem::forget(ready);
+        } else {
+            ready.progress();
+        }
     }
 
     /// Returns the number of times that completions were found, except by [`poll`](Self::poll). It wraps around.
@@ -416,6 +439,7 @@ impl CompletionGroup {
     /// Polls a queue for at most as many completions as it is long, or as a caller that polls has asked for. With `effects`, a queue
     /// pair processes its completions at once if its lock is free; otherwise it defers them, and is added to `ready`. Returns whether
     /// completions were found for a queue pair.
+    #[inline(always)]
     fn collect(
         &self,
         CqSlot { queue, work, .. }: &mut CqSlot,
@@ -461,26 +485,22 @@ impl CompletionGroup {
         ready: &mut Ready,
         mut effects: Option<&mut Effects<'_, '_>>,
     ) -> bool {
-        let name = |place: usize| (RequestId::unpack(batch.id(place)).key, batch.number(place));
-        let (mut begin, mut found) = (0, false);
-        while begin < batch.len() {
-            let named = name(begin);
-            let end = (begin + 1..batch.len()).find(|place| name(*place) != named).unwrap_or(batch.len());
+        let mut found = false;
+        for (named, completions) in batch.runs(|id| RequestId::unpack(id).key) {
             if last.as_ref().is_none_or(|last| last.key != named.0) {
                 *last = self.find(named);
             }
             // Completions for a queue pair that has ended are discarded.
-            if let Some(known) = last {
-                found = true;
-                let has_deferred =
-                    known.queue_pair.deliver(known.key, batch, begin..end, effects.as_deref_mut());
-                if has_deferred || !known.stays {
-                    ready.add(known);
-                }
+            let Some(known) = last else { continue };
+            found = true;
+            let has_deferred = known.queue_pair.deliver(known.key, completions, effects.as_deref_mut());
+            if has_deferred || !known.stays {
+                ready.add(known);
             }
-            // Its end is not to come here, where the lock is held: `ready` has it, too.
-            last.take_if(|known| !known.stays);
-            begin = end;
+            if !known.stays {
+                // Its end is not to come here, where the lock is held: `ready` has it, too.
+                *last = None;
+            }
         }
         found
     }

@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::pin::pin;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +35,7 @@ use crate::provider::params::{self, Options, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
 use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{self, Batch, Capacities, Element, QpState};
+use crate::sys::{self, Capacities, Completions, Element, QpState};
 use crate::types::{ConnectionId, ReadLimits};
 
 use complete::{DeferredCompletions, RawCompletion};
@@ -453,14 +452,8 @@ fn run(job: Option<Job>) {
 }
 
 impl CompletionHandler for QueuePair {
-    fn deliver(
-        &self,
-        key: u32,
-        batch: &Batch,
-        places: Range<usize>,
-        effects: Option<&mut Effects<'_, '_>>,
-    ) -> bool {
-        let results = batch.range(places).map(|(id, result)| (key, id, result));
+    fn deliver(&self, key: u32, completions: Completions<'_>, effects: Option<&mut Effects<'_, '_>>) -> bool {
+        let results = completions.results().map(|(id, result)| (key, id, result));
         // Another thread with the lock of the queue pair may wait for that of the completion queue, so this does not wait.
         let (Some(effects), Some(mut state)) = (effects, self.state.try_lock()) else {
             self.deferred_completions.add(results);

@@ -368,7 +368,7 @@ impl CqPoller {
     /// Processes the completions of the queues. Returns whether there were any, or another task has found some since
     /// the last time.
     fn find(&mut self, group: &CompletionGroup) -> bool {
-        self.last.iter().for_each(|key| group.process(*key));
+        self.last.iter().for_each(|key| group.process(*key, None));
         let finds = group.finds();
         let found = std::mem::replace(&mut self.finds, finds) != finds;
         if found && group.is_armed() {

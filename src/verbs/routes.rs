@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -12,7 +11,7 @@ use crate::error::{Reason, WcError};
 use crate::inflight::{Polling, WakeList};
 use crate::sync::hash::KeyHasher;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::{Batch, Element};
+use crate::sys::{Completions, Element};
 
 /// The id of a request at the device: the key of the device's queue pair, the queue, and the place in it.
 #[derive(Clone, Copy)]
@@ -52,16 +51,10 @@ pub(crate) const TICKS: u32 = 10;
 
 /// A queue pair, as the tasks see it that read completions and events of the device.
 pub(crate) trait CompletionHandler: Send + Sync {
-    /// Takes some of these completions, those of the device's queue pair with this key. The lock of the completion
-    /// queue is held. With `effects`, they are processed at once if the lock of the queue pair is free; otherwise they
+    /// Takes completions of the device's queue pair with this key. The lock of the queues of a
+    /// group is held. With `effects`, they are processed at once if the lock of the queue pair is free; otherwise they
     /// are deferred. Returns whether the caller has to call [`progress`](Self::progress).
-    fn deliver(
-        &self,
-        key: u32,
-        batch: &Batch,
-        places: Range<usize>,
-        effects: Option<&mut Effects<'_, '_>>,
-    ) -> bool;
+    fn deliver(&self, key: u32, completions: Completions<'_>, effects: Option<&mut Effects<'_, '_>>) -> bool;
 
     /// Returns whether this group may hold the queue pair, to find it again: until the user releases it, which ends with
     /// [`forget`](CompletionGroup::forget). The lock of the group is held.

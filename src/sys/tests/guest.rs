@@ -246,7 +246,7 @@ impl Side {
         loop {
             self.queue.arm().unwrap();
             while self.queue.poll(&mut batch, BATCH).unwrap() > 0 {
-                all.extend(batch.range(0..batch.len()));
+                all.extend(batch.runs(|_| 0).flat_map(|(_, run)| run.results()));
             }
             if all.len() >= count {
                 return all;
