@@ -26,7 +26,7 @@ enum { MESSAGE = 64, LONG = 1 << 20, DEPTH = 64, CHAIN = 16, BATCH = 16, THREADS
 /* The operations before those that are measured, and the most receives with those before. */
 enum { WARM_UP = 512, RECEIVES = 4096 + WARM_UP };
 
-struct lane {
+struct track {
 	int core;
 	pthread_t thread;
 	struct ibv_comp_channel *channel;
@@ -36,16 +36,19 @@ struct lane {
 	struct ibv_mr *region;
 	int epoll;
 	uint64_t begin, end;
-	char memory[MESSAGE];
+	/* The number of receives that were posted to the queue pair. */
+	unsigned int received;
+	/* As many buffers as tracks.rs has: one for each receive, CHAIN for the requests of a doorbell, and one for a send. */
+	char memory[RECEIVES][MESSAGE];
 } __attribute__((aligned(256)));
 
 static struct ibv_context *device;
-static struct lane lanes[THREADS];
+static struct track tracks[THREADS];
 static int threads;
 static pthread_barrier_t barrier;
 /* How often a thread was ready to begin. */
 static atomic_int ready;
-static void (*run)(struct lane *, long);
+static void (*run)(struct track *, long);
 static long operations;
 
 static void fail(const char *what)
@@ -81,63 +84,68 @@ static void move(struct ibv_qp *pair, struct ibv_qp *peer)
 			    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), "ibv_modify_qp RTS");
 }
 
-static struct ibv_qp *make_pair(struct lane *lane)
+static struct ibv_qp *make_pair(struct track *track)
 {
 	struct ibv_qp_init_attr attributes = {
-		.qp_type = IBV_QPT_RC, .send_cq = lane->queue, .recv_cq = lane->queue,
+		.qp_type = IBV_QPT_RC, .send_cq = track->queue, .recv_cq = track->queue,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1,
 			 .max_inline_data = MESSAGE },
 	};
-	struct ibv_qp *pair = ibv_create_qp(lane->domain, &attributes);
+	struct ibv_qp *pair = ibv_create_qp(track->domain, &attributes);
 
 	if (!pair)
 		fail("ibv_create_qp");
 	return pair;
 }
 
-static void connect_pair(struct lane *lane)
+static void connect_pair(struct track *track)
 {
-	struct ibv_qp *peer = make_pair(lane);
+	struct ibv_qp *peer = make_pair(track);
 
-	lane->pair = make_pair(lane);
-	move(lane->pair, peer);
-	move(peer, lane->pair);
+	track->pair = make_pair(track);
+	move(track->pair, peer);
+	move(peer, track->pair);
 }
 
-static void make_lane(struct lane *lane)
+static void make_track(struct track *track)
 {
 	struct epoll_event watched = { .events = EPOLLIN };
 
-	if (!(lane->domain = ibv_alloc_pd(device)))
+	if (!(track->domain = ibv_alloc_pd(device)))
 		fail("ibv_alloc_pd");
-	if (!(lane->channel = ibv_create_comp_channel(device)))
+	if (!(track->channel = ibv_create_comp_channel(device)))
 		fail("ibv_create_comp_channel");
-	if (!(lane->queue = ibv_create_cq(device, 2 * (DEPTH + RECEIVES), NULL, lane->channel, 0)))
+	if (!(track->queue = ibv_create_cq(device, 2 * (DEPTH + RECEIVES), NULL, track->channel, 0)))
 		fail("ibv_create_cq");
-	if (!(lane->region = ibv_reg_mr_iova2(lane->domain, lane->memory, MESSAGE, (uintptr_t)lane->memory,
-					      IBV_ACCESS_LOCAL_WRITE)))
+	if (!(track->region = ibv_reg_mr_iova2(track->domain, track->memory, sizeof track->memory,
+					      (uintptr_t)track->memory, IBV_ACCESS_LOCAL_WRITE)))
 		fail("ibv_reg_mr");
-	connect_pair(lane);
-	if ((lane->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
+	connect_pair(track);
+	if ((track->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
 		fail("epoll_create1");
-	check(epoll_ctl(lane->epoll, EPOLL_CTL_ADD, lane->channel->fd, &watched), "epoll_ctl");
+	check(epoll_ctl(track->epoll, EPOLL_CTL_ADD, track->channel->fd, &watched), "epoll_ctl");
 }
 
-static void post_send(struct lane *lane, unsigned int flags)
+static struct ibv_sge buffer(struct track *track, unsigned int place)
 {
-	struct ibv_sge entry = { (uintptr_t)lane->memory, MESSAGE, lane->region->lkey };
+	return (struct ibv_sge){ (uintptr_t)track->memory[place], MESSAGE, track->region->lkey };
+}
+
+static void post_send(struct track *track, unsigned int flags)
+{
+	struct ibv_sge entry = buffer(track, 0);
 	struct ibv_send_wr request = {
 		.sg_list = &entry, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED | flags
 	}, *bad;
 
-	check(ibv_post_send(lane->pair, &request, &bad), "ibv_post_send");
+	check(ibv_post_send(track->pair, &request, &bad), "ibv_post_send");
 }
 
 /* Takes what is there. Returns how much that was. */
-static int take(struct lane *lane)
+static int take(struct track *track)
 {
 	struct ibv_wc completions[BATCH];
-	int count = ibv_poll_cq(lane->queue, BATCH, completions);
+	int count = ibv_poll_cq(track->queue, BATCH, completions);
 
 	if (count < 0)
 		fail("ibv_poll_cq");
@@ -147,125 +155,125 @@ static int take(struct lane *lane)
 	return count;
 }
 
-static void poll_one(struct lane *lane)
+static void poll_one(struct track *track)
 {
 	struct ibv_wc completion;
 	int count;
 
 	do {
-		count = ibv_poll_cq(lane->queue, 1, &completion);
+		count = ibv_poll_cq(track->queue, 1, &completion);
 	} while (count == 0);
 	if (count < 0 || completion.status != IBV_WC_SUCCESS)
 		fail("a request failed");
 }
 
-static void poll_for(struct lane *lane, int count)
+static void poll_for(struct track *track, int count)
 {
 	while (count > 0)
-		count -= take(lane);
+		count -= take(track);
 }
 
 /* The fewest calls with which a program sleeps and misses nothing: arm, look, sleep. */
-static void run_future(struct lane *lane, long count)
+static void run_future(struct track *track, long count)
 {
 	struct epoll_event ready;
 	struct ibv_cq *source;
 	void *context;
 
-	check(ibv_req_notify_cq(lane->queue, 0), "ibv_req_notify_cq");
+	check(ibv_req_notify_cq(track->queue, 0), "ibv_req_notify_cq");
 	for (; count > 0; count--) {
-		post_send(lane, 0);
+		post_send(track, 0);
 		for (int found = 0; found == 0;) {
-			if (epoll_wait(lane->epoll, &ready, 1, -1) < 0 && errno != EINTR)
+			if (epoll_wait(track->epoll, &ready, 1, -1) < 0 && errno != EINTR)
 				fail("epoll_wait");
-			check(ibv_get_cq_event(lane->channel, &source, &context), "ibv_get_cq_event");
+			check(ibv_get_cq_event(track->channel, &source, &context), "ibv_get_cq_event");
 			ibv_ack_cq_events(source, 1);
 			check(ibv_req_notify_cq(source, 0), "ibv_req_notify_cq");
-			found = take(lane);
+			found = take(track);
 		}
 	}
 }
 
-static void run_polled(struct lane *lane, long count)
+static void run_polled(struct track *track, long count)
 {
 	for (; count > 0; count--) {
-		post_send(lane, 0);
-		poll_for(lane, 1);
+		post_send(track, 0);
+		poll_for(track, 1);
 	}
 }
 
-static void run_inline(struct lane *lane, long count)
+static void run_inline(struct track *track, long count)
 {
 	for (; count > 0; count--) {
-		post_send(lane, IBV_SEND_INLINE);
-		poll_for(lane, 1);
+		post_send(track, IBV_SEND_INLINE);
+		poll_for(track, 1);
 	}
 }
 
-static void run_batch(struct lane *lane, long count)
+static void run_batch(struct track *track, long count)
 {
 	for (; count > 0; count -= CHAIN) {
 		struct ibv_sge entries[CHAIN];
 		struct ibv_send_wr requests[CHAIN], *bad;
 
 		for (int i = 0; i < CHAIN; i++) {
-			entries[i] = (struct ibv_sge){ (uintptr_t)lane->memory, MESSAGE, lane->region->lkey };
+			entries[i] = buffer(track, i);
 			requests[i] = (struct ibv_send_wr){
 				.next = i + 1 < CHAIN ? &requests[i + 1] : NULL, .sg_list = &entries[i],
 				.num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED
 			};
 		}
-		check(ibv_post_send(lane->pair, requests, &bad), "ibv_post_send");
-		poll_for(lane, CHAIN);
+		check(ibv_post_send(track->pair, requests, &bad), "ibv_post_send");
+		poll_for(track, CHAIN);
 	}
 }
 
-static void run_receive(struct lane *lane, long count)
+static void run_receive(struct track *track, long count)
 {
 	for (; count > 0; count--) {
-		struct ibv_sge entry = { (uintptr_t)lane->memory, MESSAGE, lane->region->lkey };
+		struct ibv_sge entry = buffer(track, track->received++);
 		struct ibv_recv_wr request = { .sg_list = &entry, .num_sge = 1 }, *bad;
 
-		check(ibv_post_recv(lane->pair, &request, &bad), "ibv_post_recv");
+		check(ibv_post_recv(track->pair, &request, &bad), "ibv_post_recv");
 	}
 }
 
-static void run_receives(struct lane *lane, long count)
+static void run_receives(struct track *track, long count)
 {
 	for (; count > 0; count -= CHAIN) {
 		struct ibv_sge entries[CHAIN];
 		struct ibv_recv_wr requests[CHAIN], *bad;
 
 		for (int i = 0; i < CHAIN; i++) {
-			entries[i] = (struct ibv_sge){ (uintptr_t)lane->memory, MESSAGE, lane->region->lkey };
+			entries[i] = buffer(track, track->received++);
 			requests[i] = (struct ibv_recv_wr){
 				.next = i + 1 < CHAIN ? &requests[i + 1] : NULL, .sg_list = &entries[i], .num_sge = 1
 			};
 		}
-		check(ibv_post_recv(lane->pair, requests, &bad), "ibv_post_recv");
+		check(ibv_post_recv(track->pair, requests, &bad), "ibv_post_recv");
 	}
 }
 
-static void post_write(struct lane *lane)
+static void post_write(struct track *track)
 {
-	struct ibv_sge entry = { (uintptr_t)lane->memory, LONG, lane->region->lkey };
+	struct ibv_sge entry = { (uintptr_t)track->memory, LONG, track->region->lkey };
 	struct ibv_send_wr request = {
 		.sg_list = &entry, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED
 	}, *bad;
 
-	/* The device writes nothing. */
-	check(ibv_post_send(lane->pair, &request, &bad), "ibv_post_send");
+	/* The device reads nothing, and writes nothing. */
+	check(ibv_post_send(track->pair, &request, &bad), "ibv_post_send");
 }
 
-static void run_write(struct lane *lane, long count)
+static void run_write(struct track *track, long count)
 {
 	for (int i = 0; i < CHAIN; i++)
-		post_write(lane);
+		post_write(track);
 	for (; count > 0; count--) {
-		poll_one(lane);
-		post_write(lane);
+		poll_one(track);
+		post_write(track);
 	}
-	poll_for(lane, CHAIN);
+	poll_for(track, CHAIN);
 }
 
 static uint64_t now(void)
@@ -287,46 +295,48 @@ static void begin_together(void)
 
 static void *work(void *argument)
 {
-	struct lane *lane = argument;
+	struct track *track = argument;
 	cpu_set_t cores;
 
 	CPU_ZERO(&cores);
-	CPU_SET(lane->core, &cores);
+	CPU_SET(track->core, &cores);
 	/* On a machine with fewer cores the threads share one. */
 	(void)sched_setaffinity(0, sizeof cores, &cores);
 	for (;;) {
 		pthread_barrier_wait(&barrier);
 		/* The device keeps what is posted: a new queue pair has room again. */
-		if (run == run_receive || run == run_receives)
-			connect_pair(lane);
-		run(lane, WARM_UP);
+		if (run == run_receive || run == run_receives) {
+			connect_pair(track);
+			track->received = 0;
+		}
+		run(track, WARM_UP);
 		begin_together();
-		lane->begin = now();
-		run(lane, operations);
-		lane->end = now();
+		track->begin = now();
+		run(track, operations);
+		track->end = now();
 		pthread_barrier_wait(&barrier);
 	}
 	return NULL;
 }
 
-/* Whether most of the time of the longest lane is in all of them. */
+/* Whether most of the time of the longest track is in all of them. */
 static bool overlap(void)
 {
-	uint64_t begin = lanes[0].begin, end = lanes[0].end;
+	uint64_t begin = tracks[0].begin, end = tracks[0].end;
 
 	for (int i = 1; i < threads; i++) {
-		begin = lanes[i].begin > begin ? lanes[i].begin : begin;
-		end = lanes[i].end < end ? lanes[i].end : end;
+		begin = tracks[i].begin > begin ? tracks[i].begin : begin;
+		end = tracks[i].end < end ? tracks[i].end : end;
 	}
 	for (int i = 0; i < threads; i++)
-		if (end < begin || (end - begin) * 10 < (lanes[i].end - lanes[i].begin) * 8)
+		if (end < begin || (end - begin) * 10 < (tracks[i].end - tracks[i].begin) * 8)
 			return false;
 	return true;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(struct lane *, long); } lines[] = {
+	static const struct { const char *name; void (*run)(struct track *, long); } lines[] = {
 		{ "future", run_future }, { "polled", run_polled }, { "inline", run_inline },
 		{ "batch", run_batch }, { "receive", run_receive },
 		{ "lane-send", run_polled }, { "lane-send-now", run_polled }, { "lane-batch", run_batch },
@@ -346,9 +356,9 @@ int main(int argc, char **argv)
 		fail("ibv_open_device");
 	check(pthread_barrier_init(&barrier, NULL, (unsigned int)threads + 1), "pthread_barrier_init");
 	for (int i = 0; i < threads; i++) {
-		lanes[i].core = i;
-		make_lane(&lanes[i]);
-		check(pthread_create(&lanes[i].thread, NULL, work, &lanes[i]), "pthread_create");
+		tracks[i].core = i;
+		make_track(&tracks[i]);
+		check(pthread_create(&tracks[i].thread, NULL, work, &tracks[i]), "pthread_create");
 	}
 	while (scanf("%ld", &operations) == 1 && operations > 0) {
 		double rate = 0;
@@ -361,7 +371,7 @@ int main(int argc, char **argv)
 		} while (!overlap() && ++tries < TRIES);
 		/* What matters is how much all do in a time. */
 		for (int i = 0; i < threads; i++)
-			rate += (double)operations / (double)(lanes[i].end - lanes[i].begin);
+			rate += (double)operations / (double)(tracks[i].end - tracks[i].begin);
 		printf("%f\n", threads / rate);
 		fflush(stdout);
 	}

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
-use futures::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rdma::qp::{
     CompletionQueueConfig, Done, Endpoint, Lane, LaneConfig, Op, QueuePairId, Slot, WorkCompletion,
@@ -213,8 +212,8 @@ impl Polled {
     }
 
     fn take_back(&mut self, request: Op<Buffer>) -> io::Result<()> {
-        // It has resolved: the queue was polled for its completion.
-        let (outcome, buffer) = request.now_or_never().ok_or(io::ErrorKind::BrokenPipe)?;
+        // The queue was polled for its completion.
+        let (outcome, buffer) = request.take().map_err(|_| io::ErrorKind::BrokenPipe)?;
         outcome?;
         self.buffers.push(buffer);
         Ok(())
