@@ -545,11 +545,6 @@ impl Queue {
         !self.lost.load(Ordering::Acquire)
     }
 
-    /// Returns the queue of the device, for a lane.
-    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
-        &self.completions
-    }
-
     /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
     pub(crate) fn arm(&self) -> io::Result<()> {
         self.completions.arm()
@@ -557,7 +552,7 @@ impl Queue {
 
     /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and its queue pair is
     /// not known.
-    pub(crate) fn fail(&self) {
+    fn fail(&self) {
         if self.lost.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -605,6 +600,11 @@ impl Room {
     /// Returns whether the queue is polled: it has lost no completion.
     pub(crate) fn is_served(&self) -> bool {
         self.queue.is_served()
+    }
+
+    /// Ends the use of the queue, as a poll does that fails.
+    pub(crate) fn fail(&self) {
+        self.queue.fail();
     }
 
     /// Makes room for so many completions in all. One task does so at a time.

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use tokio::io::unix::AsyncFd;
 use tracing::debug;
 
-use super::completion_queue::{CompletionGroup, GroupUser, Queue};
+use super::completion_queue::{CompletionGroup, GroupUser, Room};
 use super::context::{AdapterContext, failed};
 use super::news::News;
 use super::queue_pair::{DeviceQp, QueuePair};
@@ -77,7 +77,8 @@ pub(crate) struct Lane {
 struct Rare {
     context: Arc<AdapterContext>,
     group: Arc<CompletionGroup>,
-    queue: Arc<Queue>,
+    /// It keeps the queue in the group.
+    room: Room,
     source: AsyncFd<Arc<CompletionChannel>>,
     /// The queue raises an event when a completion comes.
     armed: bool,
@@ -149,7 +150,7 @@ impl Lane {
         let channel = CompletionChannel::new(&opened.context).map_err(failed("ibv_create_comp_channel"))?;
         let user = GroupUser::Lane { entries };
         let group = CompletionGroup::new(context, channel.clone(), vector % context.vectors, user);
-        let queue = group.reserve(0).map_err(failed("ibv_create_cq"))?;
+        let room = Room::new(&group, 0).map_err(failed("ibv_create_cq"))?;
         let shared = match parts.shared_receives {
             true => {
                 let queue =
@@ -162,6 +163,7 @@ impl Lane {
             let _guard = context.runtime.enter();
             readable(channel).map_err(failed("epoll_ctl"))?
         };
+        let completions = room.completions().clone();
         let rare = Rare {
             context: context.clone(),
             source,
@@ -173,8 +175,8 @@ impl Lane {
             failed: VecDeque::new(),
             special: HashMap::default(),
             memory: Arc::new(Mutex::new(vec![slots.memory().clone()])),
-            queue: queue.clone(),
             group,
+            room,
             ended: None,
             parameters: parts.clone(),
         };
@@ -185,7 +187,7 @@ impl Lane {
             receives: ReceiveChain::new(slots.key(), parts.slot_length),
             receives_of: 0,
             members: (0..members).map(|place| Member::empty(place as u16)).collect(),
-            completions: queue.completions().clone(),
+            completions,
             slots,
             news: News::of(context.registry()),
             halted: false,

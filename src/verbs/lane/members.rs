@@ -238,7 +238,7 @@ impl Lane {
         let (destroyed, ticked) = self.news.take();
         if self.rare.context.is_removed() {
             self.rare.ended.get_or_insert(NotifyError::DeviceRemoved);
-        } else if !self.rare.queue.is_served() {
+        } else if !self.rare.room.is_served() {
             self.rare.ended.get_or_insert(NotifyError::Lost);
         }
         self.halted |= self.rare.ended.is_some();
@@ -393,7 +393,7 @@ impl Lane {
         let id = Done::id_of(member.id, settle::PROBE);
         let request = SendRequest { id, operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the request has no bytes, so no memory is in use.
-        match unsafe { device.queue_pair.post_send(&[request]) } {
+        match unsafe { device.queue_pair.post_one(&request) } {
             Ok(()) => rare.probe = Some(0),
             Err(refused) => debug!(error = %refused.source, "probe not posted"),
         }

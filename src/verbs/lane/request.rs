@@ -58,7 +58,7 @@ impl Lane {
         let device = self.members.get(queue_pair.place()).and_then(|member| member.device.as_ref());
         // SAFETY: the entries are bytes that the call copies, or parts of slots that are lent to the request, as for plain requests,
         // or parts of registered memory that `count` keeps as long.
-        let posted = device.map(|device| unsafe { device.queue_pair.post_send(&[request]) });
+        let posted = device.map(|device| unsafe { device.queue_pair.post_one(&request) });
         if let Some(Ok(())) = posted {
             self.count(queue_pair, (id, payload), (silent, unsignaled));
             return Ok(());

@@ -376,7 +376,7 @@ impl Lane {
             self.rare.ended = Some(NotifyError::DeviceRemoved);
         } else if self.rare.ended.is_none() {
             error!(%adapter, "lane ended: a completion is lost, or of no request");
-            self.rare.queue.fail();
+            self.rare.room.fail();
             self.rare.ended = Some(NotifyError::Lost);
         }
         FAILED
