@@ -25,6 +25,7 @@ use tracing::debug;
 use super::completion_queue::{CompletionGroup, GroupUser, Room};
 use super::context::{AdapterContext, failed};
 use super::news::News;
+use super::patience::Patience;
 use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{NotifyError, OpenError, PostErrorKind, RegisterError};
 use crate::inflight::Done;
@@ -84,6 +85,7 @@ struct Rare {
     armed: bool,
     /// A queue pair of the device is to be destroyed once the queue has been found empty.
     releasing: bool,
+    patience: Patience,
     /// The receive queue that the queue pairs share.
     shared: Option<Arc<SharedReceiveQueue>>,
     /// The room in it.
@@ -169,6 +171,7 @@ impl Lane {
             source,
             armed: false,
             releasing: false,
+            patience: Patience::default(),
             shared,
             shared_room: parts.receive_depth,
             numbers: HashMap::default(),
@@ -464,12 +467,17 @@ impl Lane {
         into: &mut [Done],
     ) -> Poll<Result<usize, NotifyError>> {
         loop {
-            let count = self.poll(into);
+            // One look of the reactor takes as long as several of these.
+            let count = (0..LOOKS).map(|_| self.poll(into)).find(|count| *count > 0).unwrap_or(0);
             if count > into.len() {
                 return Poll::Ready(Err(self.ended()));
             }
             if count > 0 || into.is_empty() {
+                self.rare.patience.rewarded();
                 return Poll::Ready(Ok(count));
+            }
+            if !self.rare.armed && self.rare.patience.looks_again() {
+                continue;
             }
             self.news.waker.register(cx.waker());
             if self.halted || self.news.is_pending() {
@@ -486,12 +494,11 @@ impl Lane {
             match ready!(self.rare.source.poll_read_ready(cx)) {
                 Ok(mut ready) => {
                     let mut told = Keys::default();
-                    let more = ready.get_inner().next(EVENTS, &mut told);
-                    if !matches!(more, Ok(true)) {
-                        ready.clear_ready();
-                    }
+                    // There is no other: the queue raises one each time that it is armed.
+                    let outcome = ready.get_inner().next(1, &mut told);
+                    ready.clear_ready();
                     self.rare.armed &= told.is_empty();
-                    if more.is_err() {
+                    if outcome.is_err() {
                         self.lose();
                     }
                 }
@@ -502,8 +509,8 @@ impl Lane {
     }
 }
 
-/// The most events that are taken at once. There is one each time that the queue is armed.
-const EVENTS: usize = 4;
+/// The number of times that a wait polls before it decides whether to sleep.
+const LOOKS: u32 = 4;
 
 /// Allocates memory that requests can use, and no peer.
 fn allocate(context: &AdapterContext, length: usize, pages: Pages) -> Result<Owned, RegisterError> {

@@ -13,6 +13,7 @@
 // | `memory` | registered memory, and memory windows |
 // | `work_queue` | the requests of one queue of a queue pair |
 // | `completion_queue` | completion queues of the device, in groups |
+// | `patience` | how many looks at completion queues come before a sleep |
 // | `reactor` | the tasks that wait for events: connection manager, completions, device; when completion queues are polled |
 // | `receive_queue` | receive queues of several queue pairs |
 // | `news` | what a lane has to know about its queue pairs |
@@ -42,6 +43,7 @@ mod limits;
 pub(crate) mod listener;
 pub(crate) mod memory;
 mod news;
+mod patience;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod receive_queue;
