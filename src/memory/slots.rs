@@ -188,6 +188,13 @@ impl Slots {
         self.entries.get(slot as usize).filter(|entry| entry.state.is_posted()).map(|entry| entry.owner)
     }
 
+    /// Records that no queue pair has the request any more that has this slot.
+    pub(crate) fn disown(&mut self, slot: u32) {
+        if let Some(entry) = self.entries.get_mut(slot as usize) {
+            entry.owner = u16::MAX;
+        }
+    }
+
     /// Returns the address at which the device finds a slot of this number, which there is.
     #[inline]
     pub(crate) fn device_address(&self, slot: u32) -> u64 {

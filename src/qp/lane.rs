@@ -534,7 +534,7 @@ fn check_remote(length: usize, remote: &RemoteRegion) -> Result<(), PostErrorKin
 
 fn length_of(local: &Local<'_>) -> usize {
     match local {
-        Local::Slots(parts) => parts.iter().map(|(_, part)| part.len()).sum(),
+        Local::Slots(parts) => parts.iter().fold(0, |length, (_, part)| length.saturating_add(part.len())),
         Local::Bytes(bytes) => bytes.len(),
         Local::Region(slice) => slice.length(),
     }

@@ -24,16 +24,15 @@ use tracing::debug;
 
 use super::completion_queue::{CompletionGroup, GroupUser, Room};
 use super::context::{AdapterContext, failed};
-use super::news::News;
+use super::news::{LaneMemory, News};
 use super::patience::Patience;
 use super::queue_pair::{DeviceQp, QueuePair};
 use crate::error::{NotifyError, OpenError, PostErrorKind, RegisterError};
 use crate::inflight::Done;
-use crate::memory::{Mapping, Owned, Pages, Shared, SlotState, Slots};
+use crate::memory::{Mapping, Owned, Pages, SlotState, Slots};
 use crate::net::kernel::readable;
 use crate::provider::lane::LaneParts;
 use crate::provider::work::{Operation, RemoteAddress};
-use crate::sync::Mutex;
 use crate::sync::hash::KeyHasher;
 use crate::sys::{
     CompletionChannel, CompletionQueue, Keys, Piece, ReceiveChain, RefusedFrom, RemoteMemory, SendChain,
@@ -94,10 +93,12 @@ struct Rare {
     numbers: HashMap<u32, u16, BuildHasherDefault<KeyHasher>>,
     /// Completions that no device has reported, whose slots still have their requests.
     failed: VecDeque<Done>,
+    /// The number of the next request without a slot.
+    loose: u32,
     /// The requests that are more than their kind, by their first slot.
     special: HashMap<u32, Special, BuildHasherDefault<KeyHasher>>,
-    /// The memory of the lane, which the queue pairs of the device keep.
-    memory: Arc<Mutex<Vec<Shared>>>,
+    /// The memory of the lane, which the queue pairs of the device keep. The last field that has the shared queue.
+    memory: Arc<LaneMemory>,
     parameters: LaneParts,
     /// The reason why the lane can no longer be used.
     ended: Option<NotifyError>,
@@ -125,6 +126,8 @@ struct Member {
     receive_room: u32,
     /// The parts of the path timeout without a sign of life.
     quiet: u32,
+    /// Something of the one that was here before may be in the completion queue, or wait for a poll.
+    left: bool,
     id: QueuePairId,
     /// The queue pair of the device, until it is destroyed.
     device: Option<Arc<DeviceQp>>,
@@ -172,12 +175,13 @@ impl Lane {
             armed: false,
             releasing: false,
             patience: Patience::default(),
+            memory: LaneMemory::new(slots.memory().clone(), shared.clone()),
             shared,
             shared_room: parts.receive_depth,
             numbers: HashMap::default(),
             failed: VecDeque::new(),
+            loose: 0,
             special: HashMap::default(),
-            memory: Arc::new(Mutex::new(vec![slots.memory().clone()])),
             group,
             room,
             ended: None,
@@ -295,6 +299,11 @@ impl Lane {
         let (piece, inline) = (Piece { id, address, length }, length <= self.inline);
         if !add(&mut self.sends, piece, inline) {
             self.ring_full();
+            if self.sending != queue_pair.0 {
+                // The doorbell has found the end: nothing is posted behind what was refused.
+                self.take_back(place, slot);
+                return otherwise(self);
+            }
             add(&mut self.sends, piece, inline);
         }
         Ok(())
@@ -336,6 +345,17 @@ impl Lane {
     #[inline(never)]
     fn ring_full(&mut self) {
         self.ring_sends();
+    }
+
+    /// Takes back what was lent to a request of the queue pair in this place that is not posted.
+    #[cold]
+    fn take_back(&mut self, place: usize, slot: Slot) {
+        if let Some(member) = self.members.get_mut(place) {
+            member.send_room += 1;
+        }
+        self.outstanding -= 1;
+        // SAFETY: no device has the request.
+        unsafe { self.slots.reclaim(slot.0, false) };
     }
 
     /// Lets plain requests be posted to a queue pair, if it is open for them. Those that wait for another one are handed to the device.
@@ -409,13 +429,14 @@ impl Lane {
         if self.halted || self.news.is_pending() {
             return self.poll_rare(into);
         }
-        self.poll_device(into)
+        self.poll_device(into, |_| {})
     }
 
+    /// Polls the queue of the device. Calls `found_empty` if that has been found empty.
     #[inline(always)]
-    fn poll_device(&mut self, into: &mut [Done]) -> usize {
+    fn poll_device(&mut self, into: &mut [Done], found_empty: impl FnOnce(&mut Self)) -> usize {
         self.ring();
-        loop {
+        let (shown, empty) = loop {
             let Ok(count) = self.completions.poll_into(into) else { return self.lose() };
             let mut at = 0;
             while let Some(done) = into.get(at).filter(|_| at < count) {
@@ -424,16 +445,21 @@ impl Lane {
                 }
                 at += 1;
             }
+            let empty = count < into.len();
             if at == count {
                 self.outstanding -= count as u32;
-                return count;
+                break (count, empty);
             }
             let shown = self.settle_others(into, at, count);
             // If nothing is to be seen of all that there was room for, more may have come, for which there is no event.
-            if shown > 0 || count < into.len() {
-                return shown;
+            if shown > 0 || empty {
+                break (shown, empty);
             }
+        };
+        if empty {
+            found_empty(self);
         }
+        shown
     }
 
     /// Gives the slot of a plain request that has succeeded back to the program. Returns whether it is one.
@@ -523,11 +549,9 @@ fn allocate(context: &AdapterContext, length: usize, pages: Pages) -> Result<Own
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let mut memory = self.rare.memory.lock();
-        let leave = |member: &mut Member| member.leave(&mut memory);
+        let leave = |member: &mut Member| member.leave(&self.rare.memory);
         let members: Vec<(Arc<QueuePair>, Option<Arc<DeviceQp>>)> =
             self.members.iter_mut().filter_map(leave).collect();
-        drop(memory);
         // Commands of the device, off the threads of the runtime. The queue pairs of the device keep the memory.
         self.rare.context.teardown.run(Box::new(move || {
             for (queue_pair, device) in members {

@@ -358,25 +358,19 @@ impl QueuePair {
         let (opened, me) = (self.adapter.opened().ok_or_else(gone)?, self.me.upgrade().ok_or_else(gone)?);
         let receives =
             self.queues.shared.as_ref().map(|shared| shared.receives().ok_or_else(gone)).transpose()?;
-        let of_lane = self.lane.as_ref().and_then(|lane| lane.receives.as_ref());
-        let queue = receives.as_ref().map(|receives| &receives.queue).or(of_lane);
+        let memory = self.lane.as_ref().map(|lane| lane.memory.upgrade().ok_or_else(gone)).transpose()?;
+        let of_lane = memory.as_ref().and_then(|memory| memory.receives().cloned());
+        let queue = receives.as_ref().map(|receives| &receives.queue).or(of_lane.as_ref());
+        let lane = self.lane.as_ref().zip(memory);
         let Queues { sends, receives: received, .. } = &self.queues;
         let rooms = ((sends, self.capacities.send), (received, self.capacities.receive));
         let me: Weak<dyn CompletionHandler> = Arc::<Self>::downgrade(&me);
-        let device = DeviceQp::new(
-            &self.adapter,
-            me,
-            rooms,
-            receives.clone(),
-            self.lane.clone(),
-            |sends, receives| {
-                let queue_pair =
-                    sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
-                limits::check_inline(queue_pair.inline, self.capacities.inline)?;
-                opened.initialize(&queue_pair)?;
-                Ok(queue_pair)
-            },
-        )?;
+        let device = DeviceQp::new(&self.adapter, me, rooms, receives.clone(), lane, |sends, receives| {
+            let queue_pair = sys::QueuePair::new(&opened.domain, sends, receives, queue, self.capacities)?;
+            limits::check_inline(queue_pair.inline, self.capacities.inline)?;
+            opened.initialize(&queue_pair)?;
+            Ok(queue_pair)
+        })?;
         Ok(Arc::new(device))
     }
 
@@ -497,8 +491,7 @@ impl CompletionHandler for QueuePair {
             Element::SharedReceiveQueue(key) => key,
             Element::QueuePair(_) | Element::Device => return false,
         };
-        let of_lane = self.lane.as_ref().and_then(|lane| lane.receives.as_ref());
-        if of_lane.is_some_and(|receives| receives.key() == key) {
+        if self.lane.as_ref().and_then(|lane| lane.receives) == Some(key) {
             return true;
         }
         self.queues.shared.as_ref().is_some_and(|shared| shared.key() == key)

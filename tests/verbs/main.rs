@@ -19,6 +19,7 @@ mod held;
 mod idle;
 mod iwarp;
 mod keepalive;
+mod lanes;
 mod leaks;
 mod limits;
 mod links;

@@ -6,7 +6,7 @@ use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
 use crate::provider::lane::LaneParts;
 
 /// The most slots of a lane.
-const MOST_SLOTS: usize = 0xffff_ff00;
+const MOST_SLOTS: usize = 0xf000_0000;
 /// The most queue pairs of a lane.
 const MOST_QUEUE_PAIRS: usize = 65_534;
 

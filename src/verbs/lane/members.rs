@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
@@ -10,7 +11,7 @@ use tracing::{debug, warn};
 use super::{Lane, Member, NONE, settle};
 use crate::error::{NotifyError, OpenError, PostErrorKind};
 use crate::inflight::{CompletionSink, Done, Payload, Table};
-use crate::memory::{Shared, Slice, SlotState};
+use crate::memory::SlotState;
 use crate::proto::qp::QueuePairState;
 use crate::provider::lane::LaneState;
 use crate::provider::params::QueuePairParts;
@@ -18,7 +19,7 @@ use crate::status::WcStatus;
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 use crate::types::{OpKind, QueueKind, QueuePairId};
 use crate::verbs::context::failed;
-use crate::verbs::news::Membership;
+use crate::verbs::news::{LaneMemory, Membership};
 use crate::verbs::queue_pair::{DeviceQp, Look, QueuePair, Queues};
 use crate::verbs::routes::TICKS;
 use crate::verbs::work_queue::nothing;
@@ -35,22 +36,34 @@ pub(super) struct RareMember {
     pub(super) state: LaneState,
     /// Reads and atomics can be posted.
     reads: bool,
-    /// A request has failed: none of the send queue succeeds behind it.
+    /// A request has failed, or the device has refused one: nothing is posted behind it.
     pub(super) failed: bool,
+    /// A request of the send queue has failed: none succeeds behind it.
+    pub(super) broken: bool,
+    /// The completions of the requests of the send queue that the device has refused, until those before have come.
+    pub(super) refused: VecDeque<Done>,
     /// The requests of the send queue, from the first on whose success the device does not report.
     pub(super) following: VecDeque<u64>,
     /// The requests without a slot, with their memory.
     pub(super) loose: VecDeque<(u64, Payload)>,
     /// The number of last requests whose success the device does not report.
     pub(super) unsignaled: u32,
-    /// A request that asks for a sign of life is outstanding, for so many parts of the path timeout.
-    pub(super) probe: Option<u32>,
+    /// The request that asks for a sign of life, if it is outstanding.
+    pub(super) probe: Option<Probe>,
     /// The time at which the queue pair of the device is destroyed, whatever it has not completed by then.
     until: Option<Instant>,
 }
 
+/// An empty request that has not completed.
+pub(super) struct Probe {
+    /// The parts of the path timeout since it was posted.
+    ticks: u32,
+    /// No request is ahead of it that might wait for the peer's application.
+    alone: bool,
+}
+
 impl RareMember {
-    /// Takes the oldest request without a slot that has this id off the list: those of one kind complete in order.
+    /// Takes the request without a slot that has this id off the list.
     pub(super) fn take_loose(&mut self, id: u64) {
         if let Some(place) = self.loose.iter().position(|(loose, _)| *loose == id) {
             self.loose.remove(place);
@@ -69,10 +82,17 @@ impl Member {
             send_room: 0,
             receive_room: 0,
             quiet: 0,
+            left: false,
             id,
             device: None,
             rare: None,
         }
+    }
+
+    /// Gives the place its next id.
+    fn renew(&mut self) {
+        let generation = (self.id.0 >> 16) as u16;
+        self.id = QueuePairId::new(self.id.place() as u16, generation.wrapping_add(1));
     }
 
     /// Opens the plain ways again that are open, after a change.
@@ -86,6 +106,11 @@ impl Member {
         (self.receiving, self.open, self.plain) = (when(alive), open, plain);
     }
 
+    /// Closes the plain ways.
+    fn close(&mut self) {
+        (self.open, self.plain, self.receiving) = (NONE, NONE, NONE);
+    }
+
     /// Adds a request behind one whose success the device does not report.
     pub(super) fn follow(&mut self, id: u64) {
         if let Some(rare) = self.rare.as_mut().filter(|rare| !rare.following.is_empty()) {
@@ -95,12 +120,9 @@ impl Member {
     }
 
     /// Takes what the end of the lane ends. The memory of requests that are outstanding is put with that of the lane.
-    pub(super) fn leave(
-        &mut self,
-        memory: &mut Vec<Shared>,
-    ) -> Option<(Arc<QueuePair>, Option<Arc<DeviceQp>>)> {
+    pub(super) fn leave(&mut self, memory: &LaneMemory) -> Option<(Arc<QueuePair>, Option<Arc<DeviceQp>>)> {
         let rare = self.rare.take()?;
-        memory.extend(rare.loose.into_iter().flat_map(|(_, payload)| payload).map(Slice::into_shared));
+        rare.loose.into_iter().for_each(|(_, payload)| memory.add(payload));
         Some((rare.queue_pair, self.device.take()))
     }
 }
@@ -118,7 +140,7 @@ impl Lane {
         }
         let parts = &self.rare.parameters;
         let limit = usize::from(parts.queue_pairs);
-        let free = self.members.iter_mut().find(|member| member.rare.is_none());
+        let free = self.members.iter_mut().find(|member| member.rare.is_none() && !member.left);
         let member = free.ok_or_else(|| {
             let full = format!("the lane has as many queue pairs as it may have, {limit}");
             failed("ibv_create_qp")(io::Error::new(io::ErrorKind::OutOfMemory, full))
@@ -143,11 +165,17 @@ impl Lane {
         let membership = Membership {
             news: self.news.clone(),
             id,
-            receives: self.rare.shared.clone(),
-            memory: self.rare.memory.clone(),
+            memory: Arc::downgrade(&self.rare.memory),
+            receives: self.rare.shared.as_ref().map(|shared| shared.key()),
+            ticked: AtomicBool::new(false),
         };
-        let queue_pair = QueuePair::with(self.rare.context.clone(), settings, queues, Some(membership))?;
-        let device = queue_pair.look().device.ok_or(OpenError::DeviceRemoved)?;
+        let queue_pair = QueuePair::with(self.rare.context.clone(), settings, queues, Some(membership));
+        let made = queue_pair.and_then(|queue_pair| {
+            let device = queue_pair.look().device.ok_or(OpenError::DeviceRemoved)?;
+            Ok((queue_pair, device))
+        });
+        // The news of one that has ended already must not be those of the next.
+        let (queue_pair, device) = made.inspect_err(|_| member.renew())?;
         let number = device.queue_pair.number;
         if self.rare.shared.is_some() {
             self.rare.numbers.insert(number, id.place() as u16);
@@ -162,6 +190,8 @@ impl Lane {
             state: LaneState::Unconnected,
             reads: false,
             failed: false,
+            broken: false,
+            refused: VecDeque::new(),
             following: VecDeque::new(),
             loose: VecDeque::new(),
             unsignaled: 0,
@@ -187,8 +217,12 @@ impl Lane {
         if self.news.is_pending() {
             self.look();
         }
-        let state = self.member(id).and_then(|member| member.rare.as_ref()).map(|rare| rare.state);
-        state.unwrap_or(LaneState::Gone)
+        let member = self.members.get(id.place()).filter(|member| member.id == id);
+        match member.map(|member| (&member.rare, member.left)) {
+            Some((Some(rare), _)) => rare.state,
+            Some((None, true)) => LaneState::Ended,
+            _ => LaneState::Gone,
+        }
     }
 
     /// Returns the queue pair with this id, unless it is gone.
@@ -205,9 +239,7 @@ impl Lane {
         if self.news.is_pending() {
             self.look();
         }
-        if let Some(NotifyError::DeviceRemoved) = self.rare.ended {
-            return Err(PostErrorKind::DeviceRemoved);
-        }
+        self.admits()?;
         let depth = self.rare.parameters.send_depth;
         let member = self.member(id).ok_or(PostErrorKind::ConnectionInvalid)?;
         let (room, rare) = (member.send_room, member.rare.as_ref());
@@ -218,6 +250,25 @@ impl Lane {
         }
         let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
         if reads && !rare.reads { Err(PostErrorKind::NoReads) } else { Ok(()) }
+    }
+
+    /// Checks whether the lane goes on.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`; `ConnectionInvalid` if a completion is lost.
+    pub(super) fn admits(&self) -> Result<(), PostErrorKind> {
+        match self.rare.ended {
+            None => Ok(()),
+            Some(NotifyError::DeviceRemoved) => Err(PostErrorKind::DeviceRemoved),
+            Some(_) => Err(PostErrorKind::ConnectionInvalid),
+        }
+    }
+
+    /// Ends the lane, for this reason unless it has ended before: nothing more can be posted.
+    pub(super) fn end(&mut self, reason: NotifyError) {
+        self.members.iter_mut().for_each(Member::close);
+        (self.sending, self.halted) = (NONE, true);
+        self.rare.ended.get_or_insert(reason);
     }
 
     /// Checks whether the connection of an open queue pair permits reads.
@@ -235,32 +286,26 @@ impl Lane {
     #[cold]
     pub(super) fn look(&mut self) {
         self.sending = NONE;
-        let (destroyed, ticked) = self.news.take();
-        if self.rare.context.is_removed() {
-            self.rare.ended.get_or_insert(NotifyError::DeviceRemoved);
-        } else if !self.rare.room.is_served() {
-            self.rare.ended.get_or_insert(NotifyError::Lost);
-        }
-        self.halted |= self.rare.ended.is_some();
+        let destroyed = self.news.take();
         for (id, free) in destroyed {
             self.remove(id, free);
         }
         for place in 0..self.members.len() {
             self.look_at(place);
-            if ticked && self.rare.ended.is_none() {
-                self.count_silence(place);
-            }
+        }
+        if self.rare.context.is_removed() {
+            self.end(NotifyError::DeviceRemoved);
+        } else if !self.rare.room.is_served() {
+            self.end(NotifyError::Lost);
         }
     }
 
     fn look_at(&mut self, place: usize) {
         let Some(member) = self.members.get_mut(place) else { return };
         let (Some(rare), true) = (&mut member.rare, member.device.is_some()) else { return };
-        let Look { phase, device, reads } = rare.queue_pair.look();
+        let Look { phase, device, reads, ticked } = rare.queue_pair.look();
         match (rare.state, phase, device) {
-            (LaneState::Unconnected, QueuePairState::Connected, Some(_)) => {
-                (rare.state, rare.reads) = (LaneState::Connected, reads > 0);
-            }
+            (LaneState::Unconnected, QueuePairState::Connected, Some(_)) => rare.state = LaneState::Connected,
             (LaneState::Unconnected | LaneState::Connected, _, None) => {
                 rare.state = LaneState::Ended;
                 rare.until = Some(Instant::now() + FLUSH);
@@ -274,14 +319,24 @@ impl Lane {
             }
             _ => {}
         }
+        // Also of one that a message of the peer has opened.
+        rare.reads = rare.state == LaneState::Connected && reads > 0;
         member.refresh();
         self.release_ended(place);
+        if ticked && self.rare.ended.is_none() {
+            self.count_silence(place);
+        }
+    }
+
+    /// Returns the rooms of a queue pair without requests.
+    fn depths(&self) -> (u32, u32) {
+        let parts = &self.rare.parameters;
+        (parts.send_depth, if self.rare.shared.is_some() { 0 } else { parts.receive_depth })
     }
 
     /// Has the queue pair of the device destroyed that has ended, and has completed everything or had the time to.
     pub(super) fn release_ended(&mut self, place: usize) {
-        let (shared, parts) = (self.rare.shared.is_some(), &self.rare.parameters);
-        let depths = (parts.send_depth, if shared { 0 } else { parts.receive_depth });
+        let (shared, depths) = (self.rare.shared.is_some(), self.depths());
         let Some(member) = self.members.get_mut(place) else { return };
         let Some(rare) = member.rare.as_mut().filter(|rare| rare.state == LaneState::Ended) else { return };
         let late = rare.until.is_none_or(|until| Instant::now() >= until);
@@ -304,7 +359,11 @@ impl Lane {
         }
         self.halted = self.rare.ended.is_some() || !self.rare.failed.is_empty();
         for place in 0..self.members.len() {
-            let rare = self.members.get(place).and_then(|member| member.rare.as_ref());
+            let Some(member) = self.members.get_mut(place) else { return };
+            if std::mem::take(&mut member.left) {
+                member.renew();
+            }
+            let rare = member.rare.as_ref();
             if rare.and_then(|rare| rare.until).is_some_and(|until| Instant::now() >= until) {
                 self.release(place);
             }
@@ -321,13 +380,25 @@ impl Lane {
     /// Removes a queue pair whose queue pair of the device is gone. Its requests complete; the memory of one that could not be destroyed
     /// is withheld.
     fn remove(&mut self, id: QueuePairId, free: bool) {
-        let place = id.place();
+        let (place, depths) = (id.place(), self.depths());
         let Some(member) = self.members.get_mut(place).filter(|member| member.id == id) else { return };
         let Some(rare) = member.rare.take() else { return };
-        self.rare.numbers.remove(&rare.number);
-        let generation = (id.0 >> 16) as u16;
-        *member = Member::empty(place as u16);
-        member.id = QueuePairId::new(place as u16, generation.wrapping_add(1));
+        // A later one may have the number by now.
+        if self.rare.numbers.get(&rare.number).copied().map(usize::from) == Some(place) {
+            self.rare.numbers.remove(&rare.number);
+        }
+        let left = self.rare.shared.is_some() || (member.send_room, member.receive_room) != depths;
+        *member = Member { id, left, ..Member::empty(place as u16) };
+        if left {
+            (self.rare.releasing, self.halted) = (true, true);
+        } else {
+            member.renew();
+        }
+        for refused in rare.refused {
+            // No device has these.
+            self.slots.disown(refused.slot().0);
+            self.fail_later(refused);
+        }
         for (loose, payload) in rare.loose {
             if !free {
                 std::mem::forget(payload);
@@ -375,15 +446,17 @@ impl Lane {
         };
         let Some(device) = member.device.as_ref().filter(|_| !rare.failed) else { return };
         member.quiet = member.quiet.saturating_add(1);
-        if let Some(ticks) = &mut rare.probe {
-            *ticks += 1;
-            if member.quiet >= TICKS && *ticks >= TICKS / 2 {
+        if let Some(probe) = &mut rare.probe {
+            probe.ticks = probe.ticks.saturating_add(1);
+            if probe.alone && member.quiet >= TICKS && probe.ticks >= TICKS / 2 {
                 rare.queue_pair.gone_silent(device.key());
             }
             return;
         }
-        // Requests of the program are left to the device, which reports when it gives up.
-        if member.quiet < TICKS / 2 || member.send_room < depth {
+        // Requests of the program are left to the device, which reports when it gives up; except those whose success it does not report.
+        let outstanding = depth.saturating_sub(member.send_room);
+        let reported = outstanding > rare.unsignaled || outstanding as usize != rare.following.len();
+        if member.quiet < TICKS / 2 || reported {
             return;
         }
         let nowhere = RemoteMemory { address: 0, key: 0 };
@@ -394,7 +467,11 @@ impl Lane {
         let request = SendRequest { id, operation, entries: &entries, flags: SendFlags::SIGNALED };
         // SAFETY: the request has no bytes, so no memory is in use.
         match unsafe { device.queue_pair.post_one(&request) } {
-            Ok(()) => rare.probe = Some(0),
+            Ok(()) => {
+                rare.probe = Some(Probe { ticks: 0, alone: outstanding == 0 });
+                // Its answer says that those before it have succeeded.
+                member.follow(id);
+            }
             Err(refused) => debug!(error = %refused.source, "probe not posted"),
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{Lane, NONE, Special, settle};
-use crate::error::{NotifyError, PostErrorKind};
+use crate::error::PostErrorKind;
 use crate::inflight::{Done, Payload};
 use crate::memory::SlotState;
 use crate::provider::lane::{LaneRequest, LaneSource};
@@ -31,7 +31,7 @@ impl Lane {
         let mut payload = Payload::new();
         let (id, entries, inline) = match source {
             LaneSource::Bytes(bytes) => {
-                let id = Done::id_of(queue_pair, settle::loose(kind, silent));
+                let id = self.loose_id(queue_pair, kind, silent);
                 // The library copies them within the call.
                 let address = bytes.as_ptr().addr() as u64;
                 let entry = ScatterEntry { address, length: bytes.len() as u32, key: 0 };
@@ -41,7 +41,7 @@ impl Lane {
             }
             LaneSource::Slots(parts) => self.lend(queue_pair, (kind, flags), parts)?,
             LaneSource::Region(memory) => {
-                let id = Done::id_of(queue_pair, settle::loose(kind, silent));
+                let id = self.loose_id(queue_pair, kind, silent);
                 let reads = !matches!(kind, OpKind::Send | OpKind::Write);
                 let found = entries(memory, reads, self.rare.context.quirks());
                 payload = memory.clone();
@@ -89,6 +89,13 @@ impl Lane {
         self.request(LaneRequest { queue_pair, operation, source, flags: Flags::empty() })
     }
 
+    /// Returns the id of the next request of this kind without a slot: no other one of the queue pair has it.
+    fn loose_id(&mut self, queue_pair: QueuePairId, kind: OpKind, silent: bool) -> u64 {
+        let number = self.rare.loose;
+        self.rare.loose = number.wrapping_add(1);
+        Done::id_of(queue_pair, settle::loose(kind, silent, number))
+    }
+
     /// Lends parts of slots to a request of this kind. Returns its id, its entries, and whether the call is to copy the bytes.
     ///
     /// # Errors
@@ -121,7 +128,7 @@ impl Lane {
         }
         let silent = flags.contains(Flags::SILENT);
         let Some((first, _)) = parts.first() else {
-            return Ok((Done::id_of(queue_pair, settle::loose(kind, silent)), entries, false));
+            return Ok((self.loose_id(queue_pair, kind, silent), entries, false));
         };
         let others: SmallVec<[u32; 4]> = parts.iter().skip(1).map(|(slot, _)| slot.0).collect();
         for (place, (slot, _)) in parts.iter().enumerate() {
@@ -185,9 +192,7 @@ impl Lane {
         if self.news.is_pending() {
             self.look();
         }
-        if let Some(NotifyError::DeviceRemoved) = self.rare.ended {
-            return Err(PostErrorKind::DeviceRemoved);
-        }
+        self.admits()?;
         let depth = self.rare.parameters.receive_depth as usize;
         if self.rare.shared.is_none() {
             let member = self.member(queue_pair).ok_or(PostErrorKind::ConnectionInvalid)?;

@@ -11,10 +11,14 @@ use crate::provider::lane::LaneState;
 use crate::status::WcStatus;
 use crate::types::{OpKind, QueuePairId};
 
-/// The slots from here on are none: they stand for requests without one, of each kind.
-const LOOSE: u32 = 0xffff_ff00;
-/// The bit of such a request that is silent.
-const SILENT: u32 = 0x80;
+/// The slots from here on are none: they stand for requests without one, each with a kind and a number.
+const LOOSE: u32 = 0xf000_0000;
+/// The bits of the kind of such a request.
+const KIND: u32 = 0x7;
+/// The bit of one that nobody waits for.
+const SILENT: u32 = 0x8;
+/// The place of the number, behind these. More requests than it counts are never outstanding.
+const NUMBER: u32 = 4;
 /// The slot of the empty request that asks for a sign of life.
 pub(super) const PROBE: u32 = u32::MAX;
 /// The most slots of a lane.
@@ -23,14 +27,14 @@ pub(crate) const MOST_SLOTS: u32 = LOOSE;
 /// The number of completions of a poll that fails: more than there is room for.
 const FAILED: usize = usize::MAX;
 
-/// Returns the number that stands for a request of this kind without a slot.
-pub(super) fn loose(kind: OpKind, silent: bool) -> u32 {
-    LOOSE | Done::opcode_of(kind) & 0x3f | if silent { SILENT } else { 0 }
+/// Returns what stands for the request of this kind and number without a slot.
+pub(super) fn loose(kind: OpKind, silent: bool, number: u32) -> u32 {
+    LOOSE | number << NUMBER & !LOOSE | Done::opcode_of(kind) & KIND | if silent { SILENT } else { 0 }
 }
 
 /// Returns the kind of a request without a slot.
 pub(super) fn loose_kind(number: u32) -> OpKind {
-    Done { opcode: number & 0x3f, ..Done::EMPTY }.kind()
+    Done { opcode: number & KIND, ..Done::EMPTY }.kind()
 }
 
 /// Returns whether a request without a slot is silent.
@@ -112,8 +116,10 @@ impl Lane {
         };
         if slot == PROBE {
             member.rare.as_mut()?.probe = None;
+            self.pass(id, done.id);
             if done.is_success() {
-                member.quiet = 0;
+                self.member(id)?.quiet = 0;
+                self.refresh(id);
             } else {
                 self.fail(id, done);
             }
@@ -147,7 +153,7 @@ impl Lane {
             rare.take_loose(done.id);
         }
         let early = received && rare.state == LaneState::Unconnected;
-        if done.is_success() && rare.failed && !received {
+        if done.is_success() && rare.broken && !received {
             // `siw` has often sent what was posted behind a request when that turns out to fail (`QP-18`).
             done.status = WcStatus::WR_FLUSH_ERR.code();
             done.vendor_error = Done::NO_DEVICE;
@@ -173,6 +179,7 @@ impl Lane {
         }
         // A silent request that has failed was not counted.
         self.outstanding += u32::from(silent && !hidden);
+        self.pass_refused(id);
         self.refresh(id);
         Some(!hidden)
     }
@@ -216,7 +223,7 @@ impl Lane {
             if slot >= LOOSE {
                 rare.take_loose(first);
             }
-            member.send_room += 1;
+            member.send_room += u32::from(slot != PROBE);
             if slot < LOOSE {
                 // SAFETY: requests of a send queue complete in order, and a later one has.
                 unsafe { self.reclaim(slot, true) };
@@ -252,6 +259,7 @@ impl Lane {
         let Some(member) = self.member(id) else { return };
         let key = member.device.as_ref().map(|device| device.key());
         let Some(rare) = member.rare.as_mut() else { return };
+        rare.broken |= done.kind() != OpKind::Receive;
         if !std::mem::replace(&mut rare.failed, true)
             && let Some(key) = key
         {
@@ -274,7 +282,11 @@ impl Lane {
     #[cold]
     pub(super) fn sends_refused(&mut self, from: usize) {
         let refused: Vec<u64> = self.sends.ids().skip(from).collect();
+        let id = refused.first().map(|id| Done { id: *id, ..Done::EMPTY }.queue_pair());
         self.refuse(refused, false);
+        if let Some(id) = id {
+            self.pass_refused(id);
+        }
     }
 
     /// Completes the receives of the chain from this place on, which the device has refused.
@@ -282,6 +294,17 @@ impl Lane {
     pub(super) fn receives_refused(&mut self, from: usize) {
         let refused: Vec<u64> = self.receives.ids().skip(from).collect();
         self.refuse(refused, true);
+    }
+
+    /// Completes the requests that the device has refused, once those that it has taken before have completed.
+    fn pass_refused(&mut self, id: QueuePairId) {
+        let depth = self.rare.parameters.send_depth;
+        let Some(member) = self.members.get_mut(id.place()).filter(|member| member.id == id) else { return };
+        let Some(rare) = member.rare.as_mut().filter(|rare| !rare.refused.is_empty()) else { return };
+        if depth.saturating_sub(member.send_room) as usize == rare.refused.len() {
+            self.rare.failed.append(&mut rare.refused);
+            self.halted = true;
+        }
     }
 
     fn refuse(&mut self, refused: Vec<u64>, received: bool) {
@@ -299,12 +322,18 @@ impl Lane {
                         .as_ref()
                         .map(|device| device.key())
                         .inspect(|key| rare.queue_pair.refused_by_device(*key));
+                    member.refresh();
                 }
                 Some(ended)
             });
             // The queue pair of the device is in the error state, as the lane will see.
             let status = if ended == Some(false) { WcStatus::LOC_QP_OP_ERR } else { WcStatus::WR_FLUSH_ERR };
-            self.fail_later(Done::failed(id, kind, status));
+            let done = Done::failed(id, kind, status);
+            let member = self.member(done.queue_pair()).filter(|_| !received);
+            match member.and_then(|member| member.rare.as_mut()) {
+                Some(rare) => rare.refused.push_back(done),
+                None => self.fail_later(done),
+            }
         }
     }
 
@@ -328,12 +357,7 @@ impl Lane {
         }
         if self.rare.failed.is_empty() {
             self.halted = self.rare.releasing;
-            let count = self.poll_device(into);
-            if count < into.len() {
-                // The queue is empty.
-                self.release_late();
-            }
-            return count;
+            return self.poll_device(into, Self::release_late);
         }
         self.ring();
         self.poll_failed(into)
@@ -369,15 +393,14 @@ impl Lane {
     /// what the poll returns then.
     #[cold]
     pub(super) fn lose(&mut self) -> usize {
-        (self.halted, self.sending) = (true, NONE);
         let adapter = &self.rare.context.device.name;
         if self.rare.ended.is_none() && self.rare.context.is_removed() {
             warn!(%adapter, "lane ended: the device is gone");
-            self.rare.ended = Some(NotifyError::DeviceRemoved);
+            self.end(NotifyError::DeviceRemoved);
         } else if self.rare.ended.is_none() {
             error!(%adapter, "lane ended: a completion is lost, or of no request");
             self.rare.room.fail();
-            self.rare.ended = Some(NotifyError::Lost);
+            self.end(NotifyError::Lost);
         }
         FAILED
     }

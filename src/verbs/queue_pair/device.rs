@@ -15,7 +15,7 @@ use crate::sys::{self, CompletionQueue, QpAttributes};
 use crate::verbs::cm_id::CmId;
 use crate::verbs::completion_queue::{CompletionGroup, Ready, Room};
 use crate::verbs::context::AdapterContext;
-use crate::verbs::news::{EndNotice, Membership};
+use crate::verbs::news::{EndNotice, LaneMemory, Membership};
 use crate::verbs::receive_queue::Receives;
 use crate::verbs::routes::CompletionHandler;
 use crate::verbs::workers;
@@ -88,7 +88,7 @@ impl DeviceQp {
         owner: Weak<dyn CompletionHandler>,
         (sends, received): (Wanted<'_>, Wanted<'_>),
         receives: Option<Arc<Receives>>,
-        lane: Option<Membership>,
+        lane: Option<(&Membership, Arc<LaneMemory>)>,
         make: impl FnOnce(&Arc<CompletionQueue>, &Arc<CompletionQueue>) -> io::Result<sys::QueuePair>,
     ) -> io::Result<Self> {
         let mut route = loop {
@@ -103,7 +103,7 @@ impl DeviceQp {
         }
         let destroyed = Destroyed { free: false, then: Arc::default() };
         let (last_receive, changes) = (Arc::default(), Mutex::default());
-        let end = lane.map(|membership| EndNotice { membership, free: false });
+        let end = lane.map(|(membership, memory)| membership.end_notice(memory));
         Ok(Self { queue_pair, route, receives, last_receive, changes, end, destroyed })
     }
 

@@ -67,7 +67,7 @@ impl QueuePair {
     pub(super) fn count_silence(&self) {
         if let Some(lane) = &self.lane {
             // It sees the signs of life, and posts.
-            return lane.news.tick();
+            return lane.tick();
         }
         // A completion is a sign of life, also if the program has not polled for it yet.
         self.collect_completions();

@@ -2,6 +2,7 @@
 //! connection is as ever.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{DeviceQp, QueuePair};
 use crate::error::{Reason, WcError};
@@ -15,6 +16,8 @@ pub(crate) struct Look {
     pub(crate) device: Option<Arc<DeviceQp>>,
     /// The number of reads and atomics that may be outstanding at once.
     pub(crate) reads: u32,
+    /// A part of the path timeout has passed since the last look.
+    pub(crate) ticked: bool,
 }
 
 impl QueuePair {
@@ -30,10 +33,11 @@ impl QueuePair {
 
     /// Returns the state, for the lane.
     pub(crate) fn look(&self) -> Look {
+        let ticked = self.lane.as_ref().is_some_and(|lane| lane.ticked.swap(false, Ordering::Relaxed));
         let state = self.lock();
         let current = state.device.current();
         let (device, reads) = (current.map(|current| current.qp.clone()), current.map_or(0, |c| c.reads));
-        Look { phase: state.phase, device, reads }
+        Look { phase: state.phase, device, reads, ticked }
     }
 
     /// Handles the first message that the lane has polled, perhaps before the one that establishes the connection. Returns whether it
