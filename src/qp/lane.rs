@@ -546,3 +546,97 @@ fn length_of(local: &Local<'_>) -> usize {
 fn not_held(slot: Slot) -> ! {
     panic!("slot {} is not held: it is free, a request has it, or the lane has no such slot", slot.number())
 }
+
+/// What the compiler refuses: each of these would be a reference to bytes that a device writes, or a second owner.
+///
+/// The same without the mistake:
+/// ```
+/// # use tokio_rdma::qp::{Done, Lane, QueuePairId, Slot};
+/// fn post(lane: &mut Lane, id: QueuePairId, slot: Slot) -> Result<(), Box<dyn std::error::Error>> {
+///     let bytes = lane.bytes_mut(slot);
+///     bytes[0] = 1;
+///     lane.receive(id, slot)?;
+///     let mut room = [Done::EMPTY];
+///     for done in lane.poll(&mut room)? {
+///         let first = lane.bytes(done.slot())[0];
+///         lane.bytes_mut(done.slot())[1] = first;
+///     }
+///     Ok(())
+/// }
+/// ```
+///
+/// Bytes that are borrowed while their slot is posted:
+/// ```compile_fail,E0499
+/// # use tokio_rdma::qp::{Lane, QueuePairId, Slot};
+/// fn post(lane: &mut Lane, id: QueuePairId, slot: Slot) {
+///     let bytes = lane.bytes_mut(slot);
+///     let _ = lane.receive(id, slot);
+///     bytes[0] = 1;
+/// }
+/// ```
+///
+/// ```compile_fail,E0502
+/// # use tokio_rdma::qp::{Lane, QueuePairId, Slot};
+/// fn post(lane: &mut Lane, id: QueuePairId, slot: Slot) -> u8 {
+///     let bytes = lane.bytes(slot);
+///     let _ = lane.send(id, slot, 1);
+///     bytes[0]
+/// }
+/// ```
+///
+/// Bytes that are borrowed over a poll, or over a wait:
+/// ```compile_fail,E0502
+/// # use tokio_rdma::qp::{Done, Lane, Slot};
+/// fn poll(lane: &mut Lane, slot: Slot) -> u8 {
+///     let bytes = lane.bytes(slot);
+///     let _ = lane.poll(&mut [Done::EMPTY]);
+///     bytes[0]
+/// }
+/// ```
+///
+/// ```compile_fail,E0502
+/// # use tokio_rdma::qp::{Done, Lane, Slot};
+/// async fn wait(lane: &mut Lane, slot: Slot) -> u8 {
+///     let bytes = lane.bytes(slot);
+///     let _ = lane.ready(&mut [Done::EMPTY]).await;
+///     bytes[0]
+/// }
+/// ```
+///
+/// Bytes of two slots at once, of which one is written, but by [`Lane::pair`]:
+/// ```compile_fail,E0499
+/// # use tokio_rdma::qp::{Lane, Slot};
+/// fn both(lane: &mut Lane, one: Slot, other: Slot) {
+///     let bytes = lane.bytes_mut(one);
+///     lane.bytes_mut(other)[0] = 1;
+///     bytes[0] = 1;
+/// }
+/// ```
+///
+/// Bytes that outlive the lane:
+/// ```compile_fail,E0505
+/// # use tokio_rdma::qp::{Lane, Slot};
+/// fn end(lane: Lane, slot: Slot) -> u8 {
+///     let bytes = lane.bytes(slot);
+///     drop(lane);
+///     bytes[0]
+/// }
+/// ```
+///
+/// A second owner:
+/// ```compile_fail,E0599
+/// # use tokio_rdma::qp::Lane;
+/// fn two(lane: Lane) -> (Lane, Lane) {
+///     (lane.clone(), lane)
+/// }
+/// ```
+///
+/// Posting by a shared reference:
+/// ```compile_fail,E0596
+/// # use tokio_rdma::qp::{Lane, QueuePairId, Slot};
+/// fn post(lane: &Lane, id: QueuePairId, slot: Slot) {
+///     let _ = lane.receive(id, slot);
+/// }
+/// ```
+#[cfg(doctest)]
+mod refused {}
