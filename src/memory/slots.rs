@@ -323,7 +323,7 @@ mod tests {
                 }
             }
             Call::Lend(slot, to) => {
-                assert_eq!(slots.lend(slot, to), held(model, slot));
+                assert_eq!(slots.lend(slot, to, 0), held(model, slot));
                 if held(model, slot) {
                     model[slot as usize].0 = to;
                 }

@@ -371,9 +371,7 @@ impl Lane {
             self.sends_of = place;
         }
         let open = self.members.get(place).is_some_and(|member| member.open == queue_pair.0);
-        if open {
-            self.sending = queue_pair.0;
-        }
+        self.sending = if open { queue_pair.0 } else { NONE };
         open
     }
 
