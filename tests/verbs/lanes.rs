@@ -54,11 +54,13 @@ async fn connecting(
     adapter.connector().connect_and_complete(end, address, ConnectParams::default()).await
 }
 
-/// Connects two queue pairs of lanes.
+/// Connects two queue pairs of lanes. A message that finds no receive is repeated soon.
 async fn connect_lanes(adapter: &Adapter, one: &LaneQueuePair, other: &LaneQueuePair) -> [Connection; 2] {
     let (listener, address) = listening(adapter);
-    let accepting = listener.accept_next(other, AcceptParams::default());
-    joined(connecting(adapter, one, address), accepting).await.into()
+    let accepting = listener.accept_next(other, AcceptParams::default().rnr_timer(1));
+    let connector = adapter.connector();
+    let params = ConnectParams::default().rnr_timer(1);
+    joined(connector.connect_and_complete(one, address, params), accepting).await.into()
 }
 
 /// Makes a lane, posts as many receives, and connects it.

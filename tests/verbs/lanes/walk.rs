@@ -14,9 +14,9 @@ use tokio_rdma::{Access, Adapter, Connection, Region, WorkOptions};
 
 use super::{connect_lanes, lane};
 
-const SLOTS: usize = 40;
+const SLOTS: usize = 64;
 const LENGTH: usize = 80;
-const PLACES: usize = 4;
+const PLACES: usize = 12;
 const INLINE: usize = 16;
 const MEMORY: usize = 256;
 
@@ -84,6 +84,8 @@ struct Walk {
     received: usize,
     succeeded: usize,
     failed: usize,
+    /// The number of steps since the last completion.
+    idle: usize,
 }
 
 /// The bytes of the region that is read and sent.
@@ -190,7 +192,7 @@ impl Walk {
         let sink = sink.await.expect("memory");
         let sides = [0, 1].map(|_| Side::new(&adapter, &mut dice));
         let (links, received, succeeded, failed) = (Vec::new(), 0, 0, 0);
-        Self { adapter, dice, sides, links, source, sink, received, succeeded, failed }
+        Self { adapter, dice, sides, links, source, sink, received, succeeded, failed, idle: 0 }
     }
 
     /// Makes a connection, if both lanes have a place, with receives that are posted before.
@@ -211,9 +213,12 @@ impl Walk {
         self.links.push(Link { connections, under_way: Default::default() });
     }
 
-    /// Returns one of the queue pairs of a lane.
+    /// Returns one of the queue pairs of a lane, most often one that is connected.
     fn any(&mut self, side: usize) -> Option<QueuePairId> {
         let mut all: Vec<QueuePairId> = self.sides[side].ends.keys().copied().collect();
+        if self.dice.below(16) > 0 {
+            all.retain(|id| self.sides[side].lane.state(*id) == LaneState::Connected);
+        }
         all.sort_unstable_by_key(|id| id.place());
         (!all.is_empty()).then(|| all[self.dice.below(all.len())])
     }
@@ -359,6 +364,7 @@ impl Walk {
     fn completed(&mut self, at: usize, done: &Done) {
         let side = &mut self.sides[at];
         let (slot, id) = (done.slot(), done.queue_pair());
+        self.idle = 0;
         *(if done.is_success() { &mut self.succeeded } else { &mut self.failed }) += 1;
         if slot.number() as usize >= SLOTS {
             assert!(side.ends.contains_key(&id), "a queue pair that is gone");
@@ -435,14 +441,26 @@ impl Walk {
 
     async fn step(&mut self) {
         let at = self.dice.below(2);
+        self.idle += 1;
+        if self.idle.is_multiple_of(50) {
+            // The device has its time.
+            tokio::time::sleep(std::time::Duration::from_micros(200)).await;
+            self.poll(at);
+        }
+        if self.idle.is_multiple_of(500)
+            && let Some(id) = self.any(at)
+        {
+            // All slots may be with requests that wait for each other.
+            self.sides[at].lane.close(id);
+        }
         match self.dice.below(1000) {
             0..2 | 990.. => self.connect().await,
-            2 => {
+            2 if self.dice.below(4) == 0 => {
                 if let Some(id) = self.any(at) {
                     self.sides[at].lane.close(id);
                 }
             }
-            3 => {
+            3 if self.dice.below(4) == 0 => {
                 let Some(id) = self.any(at) else { return };
                 let link = self.sides[at].ends[&id].link;
                 if let Some(connection) = self.links.get_mut(link).and_then(|link| link.connections.pop()) {
@@ -450,7 +468,7 @@ impl Walk {
                     tokio::spawn(async move { drop(connection.disconnect().await) });
                 }
             }
-            4 if self.dice.below(8) == 0 => {
+            4 if self.dice.below(16) == 0 => {
                 let dice = &mut self.dice;
                 let old = std::mem::replace(&mut self.sides[at], Side::new(&self.adapter, dice));
                 drop(old.lane);
