@@ -3,34 +3,69 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "soft")]
+use super::Inbox;
 use super::completion_ring::{CompletionRing, Entry};
 #[cfg(any(feature = "verbs", tokio_rdma_model))]
 use super::completion_ring::{Polling, hand_over};
 use super::{Completed, Table, Ticket, WakeList};
 use crate::status::Status;
 use crate::sync::{Mutex, WaitKey, WaitSet};
+#[cfg(feature = "soft")]
+use crate::types::QueuePairId;
 
 /// The destination of the completions of one queue of a queue pair.
 #[derive(Clone)]
 pub(crate) struct CompletionSink {
-    table: Arc<Table>,
-    /// The ring that is polled first.
-    ring: Option<Arc<CompletionRing>>,
-    /// The context of the queue pair, for the completions.
+    destination: Destination,
+    /// The context of the queue pair, for the completions; the id of one of a lane.
     queue_pair: u64,
     /// The counter of the requests, of a shared receive queue.
     count: Option<Arc<ReceiveCounter>>,
 }
 
+#[derive(Clone)]
+enum Destination {
+    Futures(Arc<Table>),
+    /// The ring is polled first.
+    Ring(Arc<Table>, Arc<CompletionRing>),
+    #[cfg(feature = "soft")]
+    Lane(Arc<Inbox>),
+}
+
 impl CompletionSink {
+    fn new(destination: Destination) -> Self {
+        Self { destination, queue_pair: 0, count: None }
+    }
+
     /// Creates a sink that delivers straight to the futures of this table.
     pub(crate) fn to_futures(table: Arc<Table>) -> Self {
-        Self { table, ring: None, queue_pair: 0, count: None }
+        Self::new(Destination::Futures(table))
     }
 
     /// Creates a sink that delivers to a completion queue that is polled, and from there to the futures.
     pub(crate) fn to_ring(table: Arc<Table>, ring: Arc<CompletionRing>) -> Self {
-        Self { table, ring: Some(ring), queue_pair: 0, count: None }
+        Self::new(Destination::Ring(table, ring))
+    }
+
+    /// Creates a sink that delivers to the owner of a lane, for the queue pair with this id.
+    #[cfg(feature = "soft")]
+    pub(crate) fn to_lane(inbox: Arc<Inbox>, id: QueuePairId) -> Self {
+        Self::new(Destination::Lane(inbox)).of_queue_pair(u64::from(id.0))
+    }
+
+    /// Returns the inbox of the lane that it delivers to, and the id of the queue pair.
+    #[cfg(feature = "soft")]
+    pub(crate) fn lane(&self) -> Option<(&Arc<Inbox>, QueuePairId)> {
+        match &self.destination {
+            Destination::Lane(inbox) => Some((inbox, self.queue_pair_id())),
+            Destination::Futures(_) | Destination::Ring(..) => None,
+        }
+    }
+
+    #[cfg(feature = "soft")]
+    fn queue_pair_id(&self) -> QueuePairId {
+        QueuePairId(self.queue_pair as u32)
     }
 
     /// Sets the context by which completions name the queue pair.
@@ -46,7 +81,7 @@ impl CompletionSink {
     /// Returns whether completions go straight to the futures and are not counted.
     #[cfg(feature = "soft")]
     pub(crate) fn is_direct(&self) -> bool {
-        self.ring.is_none() && self.count.is_none()
+        matches!(self.destination, Destination::Futures(_)) && self.count.is_none()
     }
 
     /// Completes a request like [`complete`](Self::complete), for a provider that looks for completions during a poll
@@ -64,14 +99,18 @@ impl CompletionSink {
         if let Some(count) = &self.count {
             count.taken(wakes);
         }
-        let ring = self.ring.as_ref().filter(|_| !completed.is_silent());
-        let polling = polling.filter(|polling| ring.is_some_and(|ring| polling.takes(ring)));
-        if let (Some(ring), None) = (ring, &polling) {
-            return ring.push(Entry { table: self.table.clone(), ticket, completed }, wakes);
-        }
-        let polled = hand_over(&self.table, ticket, completed, wakes);
-        if let Some(polling) = polling {
-            polling.take(polled);
+        match &self.destination {
+            Destination::Ring(table, ring) if !completed.is_silent() => {
+                match polling.filter(|polling| polling.takes(ring)) {
+                    Some(polling) => polling.take(hand_over(table, ticket, completed, wakes)),
+                    None => ring.push(Entry { table: table.clone(), ticket, completed }, wakes),
+                }
+            }
+            Destination::Futures(table) | Destination::Ring(table, _) => {
+                hand_over(table, ticket, completed, wakes);
+            }
+            #[cfg(feature = "soft")]
+            Destination::Lane(inbox) => inbox.complete(self.queue_pair_id(), ticket, completed, wakes),
         }
     }
 
@@ -81,13 +120,15 @@ impl CompletionSink {
         if let Some(count) = &self.count {
             count.taken(wakes);
         }
-        match &self.ring {
-            Some(ring) if !completed.is_silent() => {
-                ring.push(Entry { table: self.table.clone(), ticket, completed }, wakes);
+        match &self.destination {
+            Destination::Ring(table, ring) if !completed.is_silent() => {
+                ring.push(Entry { table: table.clone(), ticket, completed }, wakes);
             }
-            _ => {
-                self.table.complete(ticket, completed, wakes);
+            Destination::Futures(table) | Destination::Ring(table, _) => {
+                table.complete(ticket, completed, wakes);
             }
+            #[cfg(feature = "soft")]
+            Destination::Lane(inbox) => inbox.complete(self.queue_pair_id(), ticket, completed, wakes),
         }
     }
 }

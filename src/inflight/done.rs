@@ -107,7 +107,8 @@ impl Done {
         if self.opcode == Self::RECEIVED { self.length as usize } else { 0 }
     }
 
-    /// Returns the length of the peer's RDMA Write that has taken a receive by its immediate data, and 0 for all others.
+    /// Returns the length of the peer's RDMA Write that has taken a receive by its immediate data, and 0 for all others. It is also 0
+    /// with iWARP, where immediate data is a message of its own.
     #[inline]
     pub const fn written(&self) -> u32 {
         if self.opcode == Self::RECEIVED_WRITE { self.length } else { 0 }
@@ -141,6 +142,10 @@ impl Done {
 
     #[cold]
     const fn failure(&self) -> Status {
+        let general = self.status == WcStatus::GENERAL_ERR.code() && self.vendor_error == Self::NO_DEVICE;
+        if general && self.source != 0 {
+            return Status::from_code(self.source);
+        }
         let received = self.opcode & Self::RECEIVED != 0;
         let queue = if received { QueueKind::Receive } else { QueueKind::Send };
         WcStatus::from_code(self.status).status(queue)
@@ -160,6 +165,14 @@ impl Done {
         let error = WcError::new(WcStatus::from_code(self.status), self.vendor_error);
         let device = (self.vendor_error != Self::NO_DEVICE).then_some(error);
         CompletionError { status: self.failure(), device }
+    }
+
+    /// Returns the completion of a request of the soft provider that has failed with this status, which need not be one of a device.
+    #[cfg(feature = "soft")]
+    pub(crate) const fn failed_with(id: u64, kind: OpKind, status: Status) -> Self {
+        let failed = Self::failed(id, kind, WcStatus::GENERAL_ERR);
+        // No completion of a connection names its source.
+        Self { source: status.code(), ..failed }
     }
 
     /// The error code of the vendor in a failure that no device has reported.
@@ -192,6 +205,11 @@ mod tests {
             assert_eq!((done.kind(), done.queue_pair(), done.slot()), (kind, QueuePairId(7), Slot(9)));
             assert_eq!(done.status(), Status::CANCELED);
             assert_eq!(done.ok().expect_err("it failed").device, None);
+        }
+        #[cfg(feature = "soft")]
+        for status in [Status::BUFFER_OVERFLOW, Status::IO_TIMEOUT, Status::CANCELED] {
+            let done = Done::failed_with(4, OpKind::Receive, status);
+            assert_eq!(done.ok().expect_err("it failed"), CompletionError { status, device: None });
         }
         let reported = Done { status: WcStatus::REM_ACCESS_ERR.code(), vendor_error: 3, ..Done::EMPTY };
         assert!(reported.ok().expect_err("it failed").device.is_some());

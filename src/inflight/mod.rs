@@ -8,6 +8,8 @@
 mod completion_ring;
 mod completion_sink;
 mod done;
+#[cfg(feature = "soft")]
+mod lane_inbox;
 #[cfg(all(test, tokio_rdma_model))]
 mod model;
 mod op;
@@ -28,6 +30,8 @@ pub use completion_ring::NotifyKind;
 pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled, Polling};
 pub(crate) use completion_sink::{CompletionSink, ReceiveCounter, Watch};
 pub use done::Done;
+#[cfg(feature = "soft")]
+pub(crate) use lane_inbox::{Arrived, Inbox, Outcome};
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};

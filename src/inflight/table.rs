@@ -17,6 +17,19 @@ const KEEP: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket(usize);
 
+#[cfg(feature = "soft")]
+impl Ticket {
+    /// Names the request of a lane that has this slot, in place of a slot of a [`Table`].
+    pub(crate) fn of_slot(slot: u32) -> Self {
+        Self(slot as usize)
+    }
+
+    /// Returns the slot of the request of a lane.
+    pub(crate) fn slot(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 /// The result of a work request, with its payload, as the provider returns it.
 #[derive(Debug)]
 pub(crate) struct Completed {
@@ -40,7 +53,7 @@ impl Completed {
     }
 
     /// Returns whether the result is not to be reported: failures always are.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.extra.silent && self.status == Status::SUCCESS
     }
 }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::inflight::Payload;
+use crate::inflight::{Done, Payload};
 use crate::memory::Pages;
 use crate::provider::work::{Flags, Operation};
-use crate::types::{QueuePairId, Slot};
+use crate::types::{OpKind, QueuePairId, Slot};
 
 /// The sizes of a lane, which the caller has checked against the adapter.
 #[derive(Clone, Debug)]
@@ -56,4 +56,28 @@ pub enum LaneState {
     Ended,
     /// It is gone: each of its requests has come out of a poll.
     Gone,
+}
+
+/// The slots from here on are none: they stand for requests without one, each with a kind and a number.
+pub(crate) const LOOSE: u32 = 0xf000_0000;
+/// The bits of the kind of such a request.
+const KIND: u32 = 0x7;
+/// The bit of one that is silent.
+const SILENT: u32 = 0x8;
+/// The place of the number, behind these. More requests than it counts are never outstanding.
+const NUMBER: u32 = 4;
+
+/// Returns what stands for the request of this kind and number without a slot.
+pub(crate) fn loose(kind: OpKind, silent: bool, number: u32) -> u32 {
+    LOOSE | number << NUMBER & !LOOSE | Done::opcode_of(kind) & KIND | if silent { SILENT } else { 0 }
+}
+
+/// Returns the kind of a request without a slot.
+pub(crate) fn loose_kind(number: u32) -> OpKind {
+    Done { opcode: number & KIND, ..Done::EMPTY }.kind()
+}
+
+/// Returns whether a request without a slot is silent.
+pub(crate) fn is_silent(number: u32) -> bool {
+    number & SILENT != 0
 }

@@ -200,6 +200,20 @@ impl Batch {
         }
     }
 
+    /// Appends a segment with a copy of its payload.
+    #[inline]
+    pub(super) fn copied_segment(&mut self, header: &Header, payload: &[u8]) {
+        let start = self.begin();
+        self.arena.reserve(mpa::LENGTH_SIZE + Untagged::LEN + payload.len() + TRAILER);
+        match header {
+            Header::Tagged(header) => self.arena.extend_from_slice(&header.encode(payload.len())),
+            Header::Untagged(header) => self.arena.extend_from_slice(&header.encode(payload.len())),
+        }
+        self.arena.extend_from_slice(payload);
+        self.trailer(start, self.arena.len() - start);
+        self.copied(start);
+    }
+
     /// Appends a whole FPDU that was framed elsewhere.
     pub(crate) fn framed(&mut self, fpdu: &[u8]) {
         let start = self.begin();

@@ -1,115 +1,432 @@
-//! A lane of the soft provider.
+//! A lane: one owner posts to queue pairs and polls their completions, without a lock, an allocation or a future for each request.
+//!
+//! Plain requests wait in a list, which [`ring`](Lane::ring), a request for another queue pair, 64 of them or the next poll hand over:
+//! short Sends and Writes as one copy of all their frames, with one system call. A message that arrives is copied to the memory of a
+//! receive, which the queue pair has meanwhile ([`Slots`]). Completions wait in an [`Inbox`], with the memory of the requests; what
+//! is handed over and completes in the same call does not even go there.
+//!
+//! Polls read the sockets themselves if nothing has completed, so a program that polls in a loop needs no other thread. One that
+//! waits leaves the sockets to their wakers (`receiver/reader.rs`), which fill the inbox and wake the program.
+//!
+//! A queue pair of a lane is a [`QueuePair`], which the connection manager knows like any other. Of its states the lane hears by
+//! news in the inbox, in one order with the completions.
 
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use smallvec::SmallVec;
+
 use super::adapter::Adapter;
+use super::framing::COPY_BELOW;
 use super::queue_pair::QueuePair;
+use super::receive_queue::SharedReceives;
+use super::receiver::reader::tasks_run;
 use crate::error::{NotifyError, OpenError, PostErrorKind};
-use crate::inflight::Done;
-use crate::provider::lane::{LaneParts, LaneRequest, LaneState};
+use crate::inflight::{Arrived, CompletionSink, Done, Inbox, WakeList};
+use crate::provider::lane::{LaneParts, LaneState};
+use crate::provider::registry::{self, Registered};
 use crate::provider::work::RemoteAddress;
-use crate::types::{QueuePairId, Slot};
+use crate::sync::hash::KeyHasher;
+use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
+use chain::{Chained, Message};
+use slots::{SlotState, Slots};
+
+mod chain;
+mod members;
+mod request;
+mod settle;
+mod slots;
+
+/// The id of no queue pair: a lane has fewer places than this one names.
+const NONE: QueuePairId = QueuePairId(u32::MAX);
+/// The most requests that wait to be handed over.
+const CHAIN: usize = 64;
+/// The number of sockets that one poll reads at most.
+const SOCKETS: usize = 16;
+/// A poll that finds completions also reads the sockets once in this many polls.
+const POLLS: u32 = 32;
 
 /// A lane of a soft adapter.
 pub(crate) struct Lane {
     slots: Slots,
+    /// The requests of the send queue that wait, and the place of the queue pair that they are for.
+    sends: Vec<Chained>,
+    sends_of: usize,
+    /// One of them is more than a copy of its bytes.
+    has_long: bool,
+    /// The slots of the receives that wait.
+    receives: Vec<u32>,
+    receives_of: usize,
+    members: Box<[Member]>,
+    /// Completions that were taken out of the inbox.
+    arrived: VecDeque<Arrived>,
+    inbox: Arc<Inbox>,
+    /// The waker of a task may be in the inbox.
+    waits: bool,
+    /// The number of requests that no poll has returned.
+    outstanding: u32,
+    /// The number of polls since the sockets were read.
+    polls: u32,
+    rare: Box<Rare>,
 }
 
-/// The slots.
-pub(crate) struct Slots;
+/// What a plain request needs none of.
+struct Rare {
+    adapter: Arc<Adapter>,
+    parameters: LaneParts,
+    /// The receive queue that the queue pairs share.
+    shared: Option<Arc<SharedReceives>>,
+    /// The room in it.
+    shared_room: u32,
+    /// The requests that are more than their kind, by their first slot.
+    special: HashMap<u32, Special, BuildHasherDefault<KeyHasher>>,
+    /// The places of the connected queue pairs, and the one whose socket is read next.
+    connected: Vec<usize>,
+    next: usize,
+    /// The reason why the lane can no longer be used.
+    ended: Option<NotifyError>,
+    _notice: Arc<Notice>,
+}
 
-impl Slots {
-    pub(crate) fn take(&mut self) -> Option<u32> {
-        None
-    }
+/// A request that is more than its kind.
+struct Special {
+    kind: OpKind,
+    /// The slots that it has beside the first.
+    others: SmallVec<[u32; 4]>,
+}
 
-    pub(crate) fn give(&mut self, _slot: u32) -> bool {
-        false
-    }
+/// A queue pair of a lane.
+struct Member {
+    id: QueuePairId,
+    state: LaneState,
+    /// Reads and atomics can be posted.
+    reads: bool,
+    send_room: u32,
+    receive_room: u32,
+    /// `None` if the place has no queue pair.
+    queue_pair: Option<Arc<QueuePair>>,
+}
 
-    pub(crate) fn bytes(&self, _slot: u32) -> Option<&[u8]> {
-        None
-    }
+/// Notifies a lane of the removal of its adapter.
+struct Notice {
+    inbox: Arc<Inbox>,
+    _registered: Registered,
+}
 
-    pub(crate) fn bytes_mut(&mut self, _slot: u32) -> Option<&mut [u8]> {
-        None
-    }
-
-    pub(crate) fn pair(&mut self, _read: u32, _write: u32) -> Option<(&[u8], &mut [u8])> {
-        None
+impl registry::Member for Notice {
+    fn device_removed(&self) {
+        let mut wakes = WakeList::default();
+        self.inbox.note_news(&mut wakes);
+        wakes.wake_all();
     }
 }
 
 impl Lane {
-    pub(crate) fn new(_adapter: &Arc<Adapter>, _parts: LaneParts) -> Result<Self, OpenError> {
-        Err(OpenError::Unsupported("lanes on soft adapters"))
+    /// Creates a lane. Memory is that of the heap, whatever pages are asked for: no device has an entry for each.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`, and those of the memory.
+    pub(crate) fn new(adapter: &Arc<Adapter>, parts: LaneParts) -> Result<Self, OpenError> {
+        if adapter.is_removed() {
+            return Err(OpenError::DeviceRemoved);
+        }
+        let slots = Slots::new(parts.slots, parts.slot_length)?;
+        let inbox = Arc::<Inbox>::default();
+        let notice = adapter
+            .registry()
+            .create(|_, registered| Notice { inbox: inbox.clone(), _registered: registered });
+        let shared = match parts.shared_receives {
+            true => {
+                let sink = CompletionSink::to_lane(inbox.clone(), NONE);
+                Some(SharedReceives::new(adapter, parts.receive_depth as usize, 1, sink)?)
+            }
+            false => None,
+        };
+        let members = (0..parts.queue_pairs).map(|place| Member::empty(QueuePairId::new(place, 0))).collect();
+        let rare = Rare {
+            adapter: adapter.clone(),
+            shared,
+            shared_room: parts.receive_depth,
+            parameters: parts,
+            special: HashMap::default(),
+            connected: Vec::new(),
+            next: 0,
+            ended: None,
+            _notice: notice,
+        };
+        Ok(Self {
+            slots,
+            sends: Vec::with_capacity(CHAIN),
+            sends_of: 0,
+            has_long: false,
+            receives: Vec::with_capacity(CHAIN),
+            receives_of: 0,
+            members,
+            arrived: VecDeque::new(),
+            inbox,
+            waits: false,
+            outstanding: 0,
+            polls: 0,
+            rare: Box::new(rare),
+        })
     }
 
+    /// Returns the slots, for a caller that reads or writes those that the program holds.
+    #[inline]
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
     }
 
+    #[inline]
     pub(crate) fn slots_mut(&mut self) -> &mut Slots {
         &mut self.slots
     }
 
+    /// Returns the number of requests that no poll has returned.
+    #[inline]
     pub(crate) fn outstanding(&self) -> u32 {
-        0
+        self.outstanding
     }
 
-    pub(crate) fn queue_pair(&mut self) -> Result<(QueuePairId, Arc<QueuePair>), OpenError> {
-        Err(OpenError::DeviceRemoved)
+    /// Posts a Send of the first bytes of a slot.
+    #[inline]
+    pub(crate) fn send(&mut self, id: QueuePairId, slot: Slot, length: usize) -> Result<(), PostErrorKind> {
+        self.post(id, (slot, 0..length), Message::Send)
     }
 
-    pub(crate) fn close(&mut self, _id: QueuePairId) {}
-
-    pub(crate) fn state(&mut self, _id: QueuePairId) -> LaneState {
-        LaneState::Gone
-    }
-
-    pub(crate) fn send(&mut self, _: QueuePairId, _: Slot, _: usize) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::ConnectionInvalid)
-    }
-
+    /// Posts an RDMA Write of a part of a slot.
+    #[inline]
     pub(crate) fn write(
         &mut self,
-        _: QueuePairId,
-        _: (Slot, Range<usize>),
-        _: RemoteAddress,
+        id: QueuePairId,
+        from: (Slot, Range<usize>),
+        to: RemoteAddress,
     ) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::ConnectionInvalid)
+        self.post(id, from, Message::Write(to))
     }
 
+    /// Posts an RDMA Read into a part of a slot.
+    #[inline]
     pub(crate) fn read(
         &mut self,
-        _: QueuePairId,
-        _: (Slot, Range<usize>),
-        _: RemoteAddress,
+        id: QueuePairId,
+        into: (Slot, Range<usize>),
+        from: RemoteAddress,
     ) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::ConnectionInvalid)
+        self.post(id, into, Message::Read(from))
     }
 
-    pub(crate) fn receive(&mut self, _: QueuePairId, _: Slot) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::ConnectionInvalid)
+    /// Adds a request of the send queue to those that wait.
+    ///
+    /// # Errors
+    /// The reason why it was not posted: nothing has changed.
+    #[inline]
+    fn post(
+        &mut self,
+        id: QueuePairId,
+        (slot, part): (Slot, Range<usize>),
+        message: Message,
+    ) -> Result<(), PostErrorKind> {
+        let (place, kind) = (id.place(), message.kind());
+        let is_open =
+            |member: &Member| member.id == id && member.state == LaneState::Connected && member.send_room > 0;
+        if kind == OpKind::Read || !self.members.get(place).is_some_and(is_open) {
+            self.admit(id, kind)?;
+        }
+        let maximum = self.slots.length();
+        if part.start > part.end || part.end > maximum {
+            return Err(PostErrorKind::TooLong { length: part.end.max(part.start), maximum });
+        }
+        if !self.slots.lend(slot.0, SlotState::Posted(kind)) {
+            return Err(PostErrorKind::NotHeld { slot: slot.0 });
+        }
+        if (self.sends_of != place || self.sends.len() == CHAIN) && !self.sends.is_empty() {
+            self.ring_sends();
+        }
+        self.sends_of = place;
+        self.has_long |= part.len() > COPY_BELOW || kind == OpKind::Read;
+        let (start, length) = (part.start as u32, part.len() as u32);
+        self.sends.push(Chained { slot: slot.0, start, length, message });
+        if let Some(member) = self.members.get_mut(place) {
+            member.send_room = member.send_room.saturating_sub(1);
+        }
+        self.outstanding += 1;
+        Ok(())
     }
 
-    pub(crate) fn request(&mut self, _: LaneRequest<'_>) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::ConnectionInvalid)
+    /// Posts a receive into a slot.
+    #[inline]
+    pub(crate) fn receive(&mut self, id: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
+        let place = id.place();
+        let is_open = |member: &Member| {
+            let is_alive = matches!(member.state, LaneState::Unconnected | LaneState::Connected);
+            member.id == id && is_alive && member.receive_room > 0
+        };
+        if !self.members.get(place).is_some_and(is_open) {
+            return self.receive_otherwise(id, slot);
+        }
+        if !self.slots.lend(slot.0, SlotState::Posted(OpKind::Receive)) {
+            return Err(PostErrorKind::NotHeld { slot: slot.0 });
+        }
+        if (self.receives_of != place || self.receives.len() == CHAIN) && !self.receives.is_empty() {
+            self.ring_receives();
+        }
+        self.receives_of = place;
+        self.receives.push(slot.0);
+        if let Some(member) = self.members.get_mut(place) {
+            member.receive_room = member.receive_room.saturating_sub(1);
+        }
+        self.outstanding += 1;
+        Ok(())
     }
 
-    pub(crate) fn ring(&mut self) {}
-
-    pub(crate) fn poll(&mut self, _: &mut [Done]) -> Result<usize, NotifyError> {
-        Ok(0)
+    /// Posts a receive to the shared queue, or finds the reason why none can be posted.
+    ///
+    /// # Errors
+    /// That reason.
+    #[cold]
+    fn receive_otherwise(&mut self, id: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
+        self.collect();
+        if self.rare.ended.is_some() {
+            return Err(PostErrorKind::DeviceRemoved);
+        }
+        let depth = self.rare.parameters.receive_depth as usize;
+        let Some(shared) = &self.rare.shared else {
+            let member = self.member(id).ok_or(PostErrorKind::ConnectionInvalid)?;
+            let is_alive = matches!(member.state, LaneState::Unconnected | LaneState::Connected);
+            let full = PostErrorKind::QueueFull { queue: QueueKind::Receive, depth };
+            return Err(if is_alive { full } else { PostErrorKind::ConnectionInvalid });
+        };
+        if self.rare.shared_room == 0 {
+            return Err(PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth });
+        }
+        if !self.slots.lend(slot.0, SlotState::Posted(OpKind::Receive)) {
+            return Err(PostErrorKind::NotHeld { slot: slot.0 });
+        }
+        let memory = self.slots.take_memory(slot.0);
+        let (ticket, payload) = settle::whole(slot.0, memory);
+        if let Err(refused) = shared.post_receive(ticket, payload) {
+            self.restore([slot.0], refused.payload);
+            self.slots.hold(slot.0);
+            return Err(refused.kind);
+        }
+        self.rare.shared_room -= 1;
+        self.outstanding += 1;
+        Ok(())
     }
 
+    /// Hands the requests that wait to their queue pairs.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        // First, for answers to what is sent.
+        if !self.receives.is_empty() {
+            self.ring_receives();
+        }
+        if !self.sends.is_empty() {
+            self.ring_sends();
+        }
+    }
+
+    /// Takes completions, as many as there are and fit. Returns their number.
+    ///
+    /// # Errors
+    /// The lane has ended.
+    pub(crate) fn poll(&mut self, into: &mut [Done]) -> Result<usize, NotifyError> {
+        self.ring();
+        self.collect();
+        self.polls += 1;
+        if self.arrived.is_empty() || self.polls >= POLLS {
+            self.read_sockets();
+            self.collect();
+        }
+        self.take_done(into)
+    }
+
+    /// Takes completions that have arrived, as many as there are and fit.
+    ///
+    /// # Errors
+    /// The lane has ended.
+    fn take_done(&mut self, into: &mut [Done]) -> Result<usize, NotifyError> {
+        if let Some(ended) = self.rare.ended {
+            return Err(ended);
+        }
+        let mut count = 0;
+        while let Some(place) = into.get_mut(count) {
+            let Some(arrived) = self.arrived.pop_front() else { break };
+            if let Some(done) = self.settle(arrived) {
+                *place = done;
+                count += 1;
+            }
+        }
+        self.outstanding -= count as u32;
+        Ok(count)
+    }
+
+    /// Waits for completions, and takes them as [`poll`](Self::poll) does.
+    ///
+    /// # Errors
+    /// The lane has ended.
     pub(crate) fn poll_ready(
         &mut self,
-        _: &mut Context<'_>,
-        _: &mut [Done],
+        cx: &mut Context<'_>,
+        into: &mut [Done],
     ) -> Poll<Result<usize, NotifyError>> {
-        Poll::Pending
+        tasks_run();
+        self.ring();
+        loop {
+            self.collect();
+            let count = self.take_done(into)?;
+            if count > 0 || into.is_empty() {
+                return Poll::Ready(Ok(count));
+            }
+            if self.inbox.wait(cx.waker()) {
+                self.waits = true;
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Moves what has completed out of the inbox, and looks at the news.
+    #[inline]
+    fn collect(&mut self) {
+        if self.inbox.is_pending() {
+            self.waits = false;
+            if self.inbox.take(&mut self.arrived) {
+                self.look();
+            }
+        }
+    }
+
+    /// Reads the sockets of the next few connections, and writes on where a socket was full.
+    fn read_sockets(&mut self) {
+        self.polls = 0;
+        if std::mem::take(&mut self.waits) {
+            self.inbox.end_wait();
+        }
+        let Rare { connected, next, .. } = &mut *self.rare;
+        let count = connected.len();
+        let first = if *next < count { *next } else { 0 };
+        for place in (first..count).chain(0..first).take(SOCKETS) {
+            let member = connected.get(place).and_then(|place| self.members.get(*place));
+            let queue_pair = member.and_then(|member| member.queue_pair.as_ref());
+            if let Some(connection) = queue_pair.and_then(|queue_pair| queue_pair.connection()) {
+                connection.poll_now();
+            }
+            *next = place + 1;
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let queue_pairs: Vec<_> =
+            self.members.iter_mut().filter_map(|member| member.queue_pair.take()).collect();
+        queue_pairs.iter().for_each(|queue_pair| queue_pair.released());
+        if let Some(shared) = &self.rare.shared {
+            shared.released();
+        }
     }
 }

@@ -61,7 +61,7 @@ struct State {
     phase: QueuePairState,
     /// The connector that it is being used for.
     user: Option<Weak<dyn QueuePairUser>>,
-    /// The last handle of the user was dropped.
+    /// The queue pair ends with an attempt that fails: the last handle of the user was dropped, or it is one of a lane.
     released: bool,
     /// The attempt has ended, and its driver has not freed the queue pair yet.
     is_returning: bool,
@@ -84,8 +84,11 @@ impl QueuePair {
         let receives = match (parts.inbox, queues.shared) {
             (Some(inbox), _) => ReceiveQueue::to_stream(inbox, parts.receive),
             (None, Some(shared)) => ReceiveQueue::with_shared(shared, parts.receive),
+            (None, None) if parts.receive.lane().is_some() => ReceiveQueue::of_lane(parts.receive),
             (None, None) => ReceiveQueue::new(parts.receive_depth, parts.receive),
         };
+        // One of a lane is good for one attempt.
+        let released = parts.initiator.lane().is_some();
         let registry = adapter.registry().clone();
         registry.create(|_, registered| Self {
             sends: parts.initiator,
@@ -94,7 +97,7 @@ impl QueuePair {
             state: Mutex::new(State {
                 phase: QueuePairState::Unconnected,
                 user: None,
-                released: false,
+                released,
                 is_returning: false,
                 returned: None,
                 memberships: SmallVec::new(),
@@ -123,8 +126,13 @@ impl QueuePair {
         (state.phase, state.user.as_ref().and_then(Weak::upgrade))
     }
 
+    /// Returns the state.
+    pub(super) fn phase(&self) -> QueuePairState {
+        self.lock().phase
+    }
+
     fn is_free(&self) -> bool {
-        self.lock().phase == QueuePairState::Unconnected
+        self.phase() == QueuePairState::Unconnected
     }
 
     /// Associates the queue pair with a connector.
@@ -231,6 +239,9 @@ impl QueuePair {
         let left = if connected { SmallVec::new() } else { std::mem::take(&mut state.memberships) };
         drop(state);
         drop(left);
+        if let Some((inbox, _)) = self.sends.lane() {
+            inbox.note_news(wakes);
+        }
         phase
     }
 

@@ -1,5 +1,5 @@
-//! The receive queue of a queue pair: one of its own, one that it shares with others, or the inbox of a byte
-//! stream.
+//! The receive queue of a queue pair: one of its own, which may be that of a lane, one that it shares with
+//! others, or the inbox of a byte stream.
 //!
 //! A message that finds a shared queue empty stays in its socket: the connection stops reading until a
 //! receive is posted, and TCP holds the peer back. Receives are handed out first come, first served: a
@@ -12,12 +12,13 @@ use std::task::{Context, Poll, Waker};
 
 use super::adapter::Adapter;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
-use crate::inflight::{self, Completed, CompletionSink, Payload, StreamInbox, Ticket, WakeList};
+use crate::inflight::{self, Arrived, Completed, CompletionSink, Payload, StreamInbox, Ticket, WakeList};
+use crate::memory::Owned;
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
 use crate::sync::Mutex;
-use crate::types::QueueKind;
+use crate::types::{QueueKind, QueuePairId};
 
 /// A receive that a message was arriving in when the connection ended.
 pub(crate) struct Interrupted {
@@ -33,12 +34,25 @@ struct State {
     closed: bool,
 }
 
+/// The receives of a queue pair of a lane.
+#[derive(Default)]
+struct LaneState {
+    queue: VecDeque<LaneReceive>,
+    /// As in [`State`].
+    closed: bool,
+}
+
+/// A posted receive of a lane: its slot, and the memory of that.
+pub(crate) type LaneReceive = (u32, Owned);
+
 enum Source {
     /// First in, first out, at most `depth` of them.
     Own {
         state: Mutex<State>,
         depth: usize,
     },
+    /// As `Own`, with the memory of slots of a lane, which counts them.
+    Lane(Mutex<LaneState>),
     Shared(Arc<SharedReceives>),
     /// No receives: messages go to the stream.
     Stream(Arc<StreamInbox>),
@@ -54,6 +68,11 @@ impl ReceiveQueue {
     /// Creates a queue with receives of its own.
     pub(crate) fn new(depth: usize, sink: CompletionSink) -> Arc<Self> {
         Arc::new(Self { source: Source::Own { state: Mutex::default(), depth }, sink })
+    }
+
+    /// Creates a queue with receives of its own for a queue pair of the lane that the sink delivers to.
+    pub(crate) fn of_lane(sink: CompletionSink) -> Arc<Self> {
+        Arc::new(Self { source: Source::Lane(Mutex::default()), sink })
     }
 
     /// Creates a queue whose receives are those of a shared queue.
@@ -114,10 +133,42 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    /// Posts receives of a lane, like [`post`](Self::post).
+    pub(super) fn post_all(&self, receives: impl Iterator<Item = LaneReceive>) {
+        let Source::Lane(state) = &self.source else { return };
+        let mut state = state.lock();
+        if !state.closed {
+            return state.queue.extend(receives);
+        }
+        drop(state);
+        let mut wakes = WakeList::default();
+        receives.for_each(|receive| self.cancel(receive.into(), Status::CANCELED, &mut wakes));
+        wakes.wake_all();
+    }
+
+    /// Returns whether [`with_lane`](Self::with_lane) has receives to call for.
+    #[inline]
+    pub(super) fn is_of_lane(&self) -> bool {
+        matches!(self.source, Source::Lane(_))
+    }
+
+    /// Calls `take` with the receives of a queue pair of a lane and with the completions of the lane, to which it adds those of the
+    /// receives that it takes, and with the id of the queue pair. `None` if the queue is any other.
+    pub(super) fn with_lane<R>(
+        &self,
+        wakes: &mut WakeList,
+        take: impl FnOnce(&mut VecDeque<LaneReceive>, &mut VecDeque<Arrived>, QueuePairId) -> R,
+    ) -> Option<R> {
+        let (Source::Lane(state), Some((inbox, id))) = (&self.source, self.sink.lane()) else { return None };
+        let mut state = state.lock();
+        Some(inbox.add(wakes, |arrived| take(&mut state.queue, arrived, id)))
+    }
+
     /// Takes the receive for the next message of this connection.
     pub(crate) fn take(&self, connection: u64) -> Option<Receive> {
         match &self.source {
             Source::Own { state, .. } => state.lock().queue.pop_front(),
+            Source::Lane(state) => state.lock().queue.pop_front().map(Receive::from),
             Source::Shared(shared) => shared.take(connection),
             Source::Stream(_) => None,
         }
@@ -142,6 +193,18 @@ impl ReceiveQueue {
                     return self.cancel(receive, Status::CANCELED, wakes);
                 }
                 state.queue.push_front(receive);
+            }
+            Source::Lane(state) => {
+                let mut state = state.lock();
+                if state.closed {
+                    drop(state);
+                    return self.cancel(receive, Status::CANCELED, wakes);
+                }
+                let Receive { ticket, payload } = receive;
+                let memory = payload.into_iter().next().map(|slice| slice.into_shared().reclaim());
+                if let Some(memory) = memory {
+                    state.queue.push_front((ticket.slot(), memory));
+                }
             }
             Source::Shared(shared) => shared.restore(receive),
             Source::Stream(_) => self.cancel(receive, Status::CANCELED, wakes),
@@ -179,14 +242,13 @@ impl ReceiveQueue {
         close: bool,
         wakes: &mut WakeList,
     ) {
-        let mut own = match &self.source {
-            Source::Own { state, .. } => Some(state.lock()),
-            Source::Shared(_) => None,
-            Source::Stream(inbox) => {
-                inbox.end(wakes);
-                None
-            }
-        };
+        let (mut own, mut lane) = (None, None);
+        match &self.source {
+            Source::Own { state, .. } => own = Some(state.lock()),
+            Source::Lane(state) => lane = Some(state.lock()),
+            Source::Shared(_) => {}
+            Source::Stream(inbox) => inbox.end(wakes),
+        }
         if let Some(Interrupted { receive, overflowed }) = current {
             let status = if overflowed { Status::BUFFER_OVERFLOW } else { status };
             self.cancel(receive, status, wakes);
@@ -195,6 +257,12 @@ impl ReceiveQueue {
             state.closed |= close;
             for receive in state.queue.drain(..) {
                 self.cancel(receive, status, wakes);
+            }
+        }
+        if let Some(state) = &mut lane {
+            state.closed |= close;
+            for receive in state.queue.drain(..) {
+                self.cancel(receive.into(), status, wakes);
             }
         }
     }
@@ -208,6 +276,12 @@ impl ReceiveQueue {
 pub(crate) struct Receive {
     pub(crate) ticket: Ticket,
     pub(crate) payload: Payload,
+}
+
+impl From<LaneReceive> for Receive {
+    fn from((slot, memory): LaneReceive) -> Self {
+        Self { ticket: Ticket::of_slot(slot), payload: Payload::from_buf([memory.share().whole()]) }
+    }
 }
 
 #[derive(Default)]

@@ -3,10 +3,10 @@
 use crate::error::OpenError;
 use crate::memory::Pages;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
-use crate::provider::lane::LaneParts;
+use crate::provider::lane::{LOOSE, LaneParts};
 
 /// The most slots of a lane.
-const MOST_SLOTS: usize = 0xf000_0000;
+const MOST_SLOTS: usize = LOOSE as usize;
 /// The most queue pairs of a lane.
 const MOST_QUEUE_PAIRS: usize = 65_534;
 

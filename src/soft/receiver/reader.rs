@@ -31,6 +31,9 @@ const SHORT_TURN: u32 = 16;
 /// The cost limit of all such turns of a thread, until a task of a connection runs there: however many peers
 /// send at once, the other tasks of the runtime have their turn.
 const MOST_AT_ONCE: u32 = TURN;
+/// [`SHORT_TURN`] and [`MOST_AT_ONCE`] for the queue pairs of lanes: their messages are many and take no more than a copy each, and the
+/// task of the connection would only come between.
+const OF_LANES: (u32, u32) = (TURN, 8 * TURN);
 
 thread_local! {
     /// The cost of the turns that this thread has taken where it reports sockets.
@@ -189,7 +192,9 @@ impl Reader {
     /// which waits for its turn.
     fn read_at_once(&self, wakes: &mut WakeList) -> bool {
         let before = AT_ONCE.get();
-        if self.task_spins || before >= MOST_AT_ONCE {
+        let is_of_lane = self.connection.receives.is_of_lane();
+        let (short, most) = if is_of_lane { OF_LANES } else { (SHORT_TURN, MOST_AT_ONCE) };
+        if self.task_spins || before >= most {
             return true;
         }
         let Some(mut receiver) = self.receiver.try_lock() else { return true };
@@ -199,10 +204,10 @@ impl Reader {
         }
         let mut spent = 0;
         let armed = loop {
-            if spent >= SHORT_TURN || !receiver.serves_at_once() {
+            if spent >= short || !receiver.serves_at_once() {
                 break false;
             }
-            let mut turn = Turn { wakes: &mut *wakes, room: None, limit: SHORT_TURN - spent };
+            let mut turn = Turn { wakes: &mut *wakes, room: None, limit: short - spent };
             let Some(TurnOutcome { read, cost, .. }) = receiver.advance(&self.socket, &mut turn) else {
                 break false;
             };

@@ -11,7 +11,7 @@ use super::buffer::{MANY, put_room, take_room};
 use super::placement::OnComplete;
 use super::turn::{Stop, Turn};
 use super::{Receiver, State};
-use crate::inflight::{Completed, STREAM_KEY, WakeList};
+use crate::inflight::{Arrived, Completed, Outcome, STREAM_KEY, WakeList};
 use crate::proto::rdmap::Segment;
 use crate::soft::connection::{ConnectionShared, Socket};
 use crate::soft::memory::Intent;
@@ -87,31 +87,94 @@ impl Receiver {
     /// Processes the frames at the start of the bytes, up to the first of which a part is missing or which
     /// has to wait, and as many as belong in the turn. Returns the number of their bytes.
     fn whole_frames(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+        if self.connection.receives.is_of_lane() {
+            return self.lane_frames(bytes, turn);
+        }
         let mut taken = 0;
         while self.cost <= turn.limit {
-            let rest = &bytes[taken..];
-            let Some(start) = rest.first_chunk::<START>() else { break };
-            // What is wrong with a header is reported in the general way.
-            let Ok((header, length, consumed)) = Header::decode(rest) else { break };
-            let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
-            if rest.len() < frame || ddp::announced(start) > 0 && self.connection.announces {
-                break;
+            match self.whole_frame(&bytes[taken..], turn)? {
+                0 => break,
+                frame => taken += frame,
             }
-            self.header = *start;
-            let payload = &rest[consumed..][..length];
-            let is_taken = match (&header, &self.stream) {
-                // Bytes for the reader of a stream go to its room, past the chunks.
-                (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
-                (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
-                (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
-            };
-            if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
-                break;
-            }
-            self.ahead.begin(frame, false);
-            self.frame_done();
-            taken += frame;
         }
+        Ok(taken)
+    }
+
+    /// Processes the frame at the start of the bytes. Returns its length; 0 if a part of it is missing, or it has to wait.
+    #[inline]
+    fn whole_frame(&mut self, rest: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+        let Some(start) = rest.first_chunk::<START>() else { return Ok(0) };
+        // What is wrong with a header is reported in the general way.
+        let Ok((header, length, consumed)) = Header::decode(rest) else { return Ok(0) };
+        let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
+        if rest.len() < frame || ddp::announced(start) > 0 && self.connection.announces {
+            return Ok(0);
+        }
+        self.header = *start;
+        let payload = &rest[consumed..][..length];
+        let is_taken = match (&header, &self.stream) {
+            // Bytes for the reader of a stream go to its room, past the chunks.
+            (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
+            (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
+            (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
+        };
+        if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
+            return Ok(0);
+        }
+        self.ahead.begin(frame, false);
+        self.frame_done();
+        Ok(frame)
+    }
+
+    /// Processes frames as [`whole_frames`](Self::whole_frames) does, for a queue pair of a lane.
+    fn lane_frames(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+        let mut taken = 0;
+        while self.cost <= turn.limit {
+            taken += self.lane_sends(&bytes[taken..], turn)?;
+            match self.whole_frame(&bytes[taken..], turn)? {
+                0 => break,
+                frame => taken += frame,
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Receives Sends of one frame each at the start of the bytes, for a queue pair of a lane: all under one lock. Returns the number of
+    /// their bytes. The first frame that is any other, or for which there is no receive, is not touched.
+    fn lane_sends(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+        if self.receive.is_some() {
+            return Ok(0);
+        }
+        let Self { connection, inbound, ahead, cost, .. } = self;
+        let ConnectionShared { id, receives, announces, .. } = &**connection;
+        let mut taken = 0;
+        let outcome = receives.with_lane(turn.wakes, |receives, arrived, queue_pair| {
+            while *cost <= turn.limit {
+                let rest = &bytes[taken..];
+                let Some(start) = rest.first_chunk::<START>() else { break };
+                let Ok((header, length, consumed)) = Header::decode(rest) else { break };
+                let Header::Untagged(Untagged { opcode, last: true, .. }) = &header else { break };
+                let is_plain = matches!(opcode, Opcode::Send | Opcode::SendSolicited);
+                let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
+                if !is_plain || rest.len() < frame || ddp::announced(start) > 0 && *announces {
+                    break;
+                }
+                if receives.front().is_none_or(|(_, memory)| memory.len() < length) {
+                    break;
+                }
+                inbound.segment(&header, length).map_err(|terminate| terminate.with_header(start))?;
+                let Some((slot, mut memory)) = receives.pop_front() else { break };
+                trace!(connection = %id, ?opcode, length, "frame received");
+                memory[..length].copy_from_slice(&rest[consumed..][..length]);
+                let outcome = Outcome::Received { memory, length: length as u32 };
+                arrived.push_back(Arrived::new(queue_pair, slot, outcome));
+                ahead.begin(frame, false);
+                *cost += 1;
+                taken += frame;
+            }
+            Ok(())
+        });
+        outcome.unwrap_or(Ok::<(), Terminate>(()))?;
         Ok(taken)
     }
 

@@ -13,7 +13,7 @@ use crate::error::{NotifyError, OpenError, PostErrorKind};
 use crate::inflight::{CompletionSink, Done, Payload, Table};
 use crate::memory::SlotState;
 use crate::proto::qp::QueuePairState;
-use crate::provider::lane::LaneState;
+use crate::provider::lane::{LaneState, is_silent, loose_kind};
 use crate::provider::params::QueuePairParts;
 use crate::status::WcStatus;
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
@@ -403,8 +403,8 @@ impl Lane {
             if !free {
                 std::mem::forget(payload);
             }
-            if !settle::is_silent(loose as u32) {
-                let done = Done::failed(loose, settle::loose_kind(loose as u32), WcStatus::WR_FLUSH_ERR);
+            if !is_silent(loose as u32) {
+                let done = Done::failed(loose, loose_kind(loose as u32), WcStatus::WR_FLUSH_ERR);
                 self.fail_later(done);
             }
         }

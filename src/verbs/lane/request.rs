@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Lane, NONE, Special, settle};
+use super::{Lane, NONE, Special};
 use crate::error::PostErrorKind;
 use crate::inflight::{Done, Payload};
 use crate::memory::SlotState;
-use crate::provider::lane::{LaneRequest, LaneSource};
+use crate::provider::lane::{LOOSE, LaneRequest, LaneSource, loose};
 use crate::provider::work::{Flags, Operation};
 use crate::sys::{ScatterEntry, SendFlags, SendRequest};
 use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
@@ -64,7 +64,7 @@ impl Lane {
             return Ok(());
         }
         let code = posted.and_then(|posted| posted.err()).and_then(|refused| refused.source.raw_os_error());
-        if (id as u32) < settle::MOST_SLOTS {
+        if (id as u32) < LOOSE {
             // SAFETY: the device has not taken the request.
             unsafe { self.reclaim(id as u32, false) };
         }
@@ -93,7 +93,7 @@ impl Lane {
     fn loose_id(&mut self, queue_pair: QueuePairId, kind: OpKind, silent: bool) -> u64 {
         let number = self.rare.loose;
         self.rare.loose = number.wrapping_add(1);
-        Done::id_of(queue_pair, settle::loose(kind, silent, number))
+        Done::id_of(queue_pair, loose(kind, silent, number))
     }
 
     /// Lends parts of slots to a request of this kind. Returns its id, its entries, and whether the call is to copy the bytes.
@@ -160,7 +160,7 @@ impl Lane {
         (id, payload): (u64, Payload),
         (silent, unsignaled): (bool, bool),
     ) {
-        let loose = id as u32 >= settle::MOST_SLOTS;
+        let loose = id as u32 >= LOOSE;
         if let Some(member) = self.member(queue_pair) {
             member.send_room = member.send_room.saturating_sub(1);
             if let Some(rare) = member.rare.as_mut() {

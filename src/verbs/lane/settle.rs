@@ -7,40 +7,15 @@ use super::{Lane, NONE, Special};
 use crate::error::{NotifyError, WcError};
 use crate::inflight::Done;
 use crate::memory::SlotState;
-use crate::provider::lane::LaneState;
+use crate::provider::lane::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::status::WcStatus;
 use crate::types::{OpKind, QueuePairId};
 
-/// The slots from here on are none: they stand for requests without one, each with a kind and a number.
-const LOOSE: u32 = 0xf000_0000;
-/// The bits of the kind of such a request.
-const KIND: u32 = 0x7;
-/// The bit of one that nobody waits for.
-const SILENT: u32 = 0x8;
-/// The place of the number, behind these. More requests than it counts are never outstanding.
-const NUMBER: u32 = 4;
 /// The slot of the empty request that asks for a sign of life.
 pub(super) const PROBE: u32 = u32::MAX;
-/// The most slots of a lane.
-pub(crate) const MOST_SLOTS: u32 = LOOSE;
 
 /// The number of completions of a poll that fails: more than there is room for.
 const FAILED: usize = usize::MAX;
-
-/// Returns what stands for the request of this kind and number without a slot.
-pub(super) fn loose(kind: OpKind, silent: bool, number: u32) -> u32 {
-    LOOSE | number << NUMBER & !LOOSE | Done::opcode_of(kind) & KIND | if silent { SILENT } else { 0 }
-}
-
-/// Returns the kind of a request without a slot.
-pub(super) fn loose_kind(number: u32) -> OpKind {
-    Done { opcode: number & KIND, ..Done::EMPTY }.kind()
-}
-
-/// Returns whether a request without a slot is silent.
-pub(super) fn is_silent(number: u32) -> bool {
-    number & SILENT != 0
-}
 
 impl Lane {
     /// Returns the kind of the request that has a slot in this state, and whether it is silent.

@@ -1,0 +1,191 @@
+//! The plain requests of a lane that wait, and their way to a connection.
+
+use super::Lane;
+use super::slots::Slots;
+use crate::inflight::{Arrived, Completed, Outcome, Payload, Ticket, WakeList};
+use crate::memory::Owned;
+use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
+use crate::soft::connection::{ConnectionShared, Extent, Transmitted};
+use crate::soft::framing::Batch;
+use crate::status::Status;
+use crate::types::{OpKind, QueuePairId};
+
+/// The operation of a plain request.
+#[derive(Clone, Copy)]
+pub(super) enum Message {
+    Send,
+    Write(RemoteAddress),
+    Read(RemoteAddress),
+}
+
+impl Message {
+    #[inline]
+    pub(super) fn kind(self) -> OpKind {
+        match self {
+            Self::Send => OpKind::Send,
+            Self::Write(_) => OpKind::Write,
+            Self::Read(_) => OpKind::Read,
+        }
+    }
+
+    #[inline]
+    fn operation(self) -> Operation {
+        match self {
+            Self::Send => Operation::Send { invalidate: None, immediate: None },
+            Self::Write(to) => Operation::Write { to, immediate: None },
+            Self::Read(from) => Operation::Read { from },
+        }
+    }
+}
+
+/// A request that waits: a part of a slot.
+#[derive(Clone, Copy)]
+pub(super) struct Chained {
+    pub(super) slot: u32,
+    pub(super) start: u32,
+    pub(super) length: u32,
+    pub(super) message: Message,
+}
+
+impl Chained {
+    /// Returns the bytes, which are in the slot.
+    #[inline]
+    fn bytes<'s>(&self, slots: &'s Slots) -> &'s [u8] {
+        let (start, length) = (self.start as usize, self.length as usize);
+        slots.lent_bytes(self.slot).get(start..start + length).unwrap_or_default()
+    }
+
+    fn request(&self, payload: Payload) -> WorkRequest {
+        let (ticket, operation) = (Ticket::of_slot(self.slot), self.message.operation());
+        WorkRequest { ticket, operation, payload, flags: Flags::empty() }
+    }
+}
+
+/// The outcome of [`ConnectionShared::post_copied`].
+enum Copied {
+    /// All have completed.
+    Completed,
+    /// They were posted, and complete later.
+    Posted,
+    /// Nothing has happened.
+    Declined,
+}
+
+impl ConnectionShared {
+    /// Writes Sends and Writes of one frame each within the call, if nothing is ahead of them. The frames are copies.
+    fn post_copied(&self, chain: &[Chained], slots: &Slots) -> Copied {
+        let mut sending = self.sending();
+        if !sending.queue.admits_direct() {
+            return Copied::Declined;
+        }
+        let Some(socket) = sending.socket.clone() else { return Copied::Declined };
+        let mut batch = Batch::new(self.crc);
+        for request in chain {
+            // Posting has checked that there is a header for each.
+            if let Some(header) = sending.queue.begin_direct(&request.message.operation(), Flags::empty()) {
+                batch.copied_segment(&header, request.bytes(slots));
+            }
+        }
+        drop(sending);
+        let outcome = self.report_sent(socket.stream.try_write(&batch.arena));
+        let mut sending = self.sending();
+        if let Ok(sent) = outcome
+            && sent == batch.arena.len()
+            && sending.queue.direct_sent(sent)
+        {
+            drop(sending);
+            batch.clear();
+            return Copied::Completed;
+        }
+        for request in chain.iter().rev() {
+            // The bytes are in the frames.
+            sending.queue.queue_direct(request.request(Payload::new()), request.length as usize);
+        }
+        let mut wakes = WakeList::default();
+        let next = sending.queue.offered(batch, outcome, &mut wakes);
+        let (transmitted, _bytes) = self.write_batches(&socket, sending, next, Extent::Call, &mut wakes);
+        if transmitted == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        wakes.wake_all();
+        Copied::Posted
+    }
+
+    /// Posts requests, and writes their frames together. Returns those that the queue does not admit.
+    fn post_all(&self, requests: impl Iterator<Item = WorkRequest>) -> Vec<WorkRequest> {
+        self.transmit_after(|queue| {
+            let mut refused = Vec::new();
+            for request in requests {
+                match queue.admits(request.operation.kind()) {
+                    Ok(()) => queue.post(request),
+                    Err(_) => refused.push(request),
+                }
+            }
+            refused
+        })
+    }
+}
+
+impl Lane {
+    /// Hands the requests of the send queue that wait to their queue pair.
+    pub(super) fn ring_sends(&mut self) {
+        let chain = std::mem::take(&mut self.sends);
+        let has_long = std::mem::take(&mut self.has_long);
+        let member = self.members.get(self.sends_of);
+        let queue_pair = member.and_then(|member| member.queue_pair.as_ref());
+        let id = member.map_or(super::NONE, |member| member.id);
+        match queue_pair.and_then(|queue_pair| queue_pair.connection()) {
+            Some(connection) => {
+                let posted =
+                    if has_long { Copied::Declined } else { connection.post_copied(&chain, &self.slots) };
+                match posted {
+                    Copied::Completed => {
+                        // Earlier ones come first.
+                        self.collect();
+                        let done = |request: &Chained| Arrived::new(id, request.slot, Outcome::Copied);
+                        self.arrived.extend(chain.iter().map(done));
+                    }
+                    Copied::Posted => {}
+                    Copied::Declined => {
+                        let slots = &mut self.slots;
+                        let refused = connection.post_all(chain.iter().map(|request| {
+                            let (start, length) = (request.start as usize, request.length as usize);
+                            let memory = slots.take_memory(request.slot);
+                            let part = memory.map(|memory| memory.share().whole().part(start, length));
+                            request.request(part.into_iter().collect())
+                        }));
+                        self.refuse(id, refused);
+                    }
+                }
+            }
+            None => self.refuse(id, chain.iter().map(|request| request.request(Payload::new())).collect()),
+        }
+        self.sends = chain;
+        self.sends.clear();
+    }
+
+    /// Completes requests that the queue pair has refused, because its connection has ended.
+    fn refuse(&mut self, id: QueuePairId, refused: Vec<WorkRequest>) {
+        if refused.is_empty() {
+            return;
+        }
+        self.collect();
+        for WorkRequest { ticket, payload, .. } in refused {
+            let failed = Box::new(Completed::failed(Status::CANCELED, payload));
+            self.arrived.push_back(Arrived::new(id, ticket.slot(), Outcome::Other(failed)));
+        }
+    }
+
+    /// Hands the receives that wait to their queue pair.
+    pub(super) fn ring_receives(&mut self) {
+        let slots = std::mem::take(&mut self.receives);
+        let member = self.members.get(self.receives_of);
+        if let Some(queue_pair) = member.and_then(|member| member.queue_pair.as_ref()) {
+            let lane_slots = &mut self.slots;
+            let memory = |slot: &u32| lane_slots.take_memory(*slot).map(|memory: Owned| (*slot, memory));
+            queue_pair.receives.post_all(slots.iter().filter_map(memory));
+        }
+        self.receives = slots;
+        self.receives.clear();
+    }
+}
