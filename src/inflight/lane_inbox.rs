@@ -10,27 +10,34 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::types::QueuePairId;
 
-/// A request of a lane that has completed.
+/// A request of a lane that has completed. It is flat, and no enum, so that it is written field by field to its place in a list.
 pub(crate) struct Arrived {
     /// The queue pair, and the first slot.
     pub(crate) id: u64,
-    pub(crate) outcome: Outcome,
-}
-
-/// The outcome of a request of a lane.
-pub(crate) enum Outcome {
-    /// The success of a Send or a Write whose bytes were copied: the slot has kept its memory.
-    Copied,
-    /// A message of this length, in the memory of a receive.
-    Received { memory: Owned, length: u32 },
-    /// Any other, with its memory.
-    Other(Box<Completed>),
+    /// The length of a message that has arrived.
+    pub(crate) length: u32,
+    /// The memory of the receive that has the message.
+    pub(crate) memory: Option<Owned>,
+    /// Any other result than a message that has arrived, and the success of a Send or a Write whose slot has kept its memory.
+    pub(crate) other: Option<Box<Completed>>,
 }
 
 impl Arrived {
-    /// Names the request of this slot.
-    pub(crate) fn new(queue_pair: QueuePairId, slot: u32, outcome: Outcome) -> Self {
-        Self { id: Done::id_of(queue_pair, slot), outcome }
+    /// Creates the success of a Send or a Write whose bytes were copied: the slot has kept its memory.
+    #[inline]
+    pub(crate) fn copied(queue_pair: QueuePairId, slot: u32) -> Self {
+        Self { id: Done::id_of(queue_pair, slot), length: 0, memory: None, other: None }
+    }
+
+    /// Creates the success of a receive, with its memory.
+    #[inline]
+    pub(crate) fn received(queue_pair: QueuePairId, slot: u32, memory: Owned, length: u32) -> Self {
+        Self { id: Done::id_of(queue_pair, slot), length, memory: Some(memory), other: None }
+    }
+
+    /// Creates any other result.
+    pub(crate) fn other(queue_pair: QueuePairId, slot: u32, completed: Completed) -> Self {
+        Self { other: Some(Box::new(completed)), ..Self::copied(queue_pair, slot) }
     }
 }
 
@@ -112,7 +119,7 @@ impl Inbox {
         completed: Completed,
         wakes: &mut WakeList,
     ) {
-        let arrived = Arrived::new(queue_pair, ticket.slot(), Outcome::Other(Box::new(completed)));
+        let arrived = Arrived::other(queue_pair, ticket.slot(), completed);
         self.add(wakes, |list| list.push_back(arrived));
     }
 

@@ -31,7 +31,7 @@ pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListen
 pub(crate) use completion_sink::{CompletionSink, ReceiveCounter, Watch};
 pub use done::Done;
 #[cfg(feature = "soft")]
-pub(crate) use lane_inbox::{Arrived, Inbox, Outcome};
+pub(crate) use lane_inbox::{Arrived, Inbox};
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};

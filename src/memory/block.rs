@@ -61,10 +61,12 @@ impl Block {
         }
     }
 
+    #[inline]
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.length
     }

@@ -228,6 +228,7 @@ impl Owned {
 
 impl Deref for Owned {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         let block = &self.0.memory.block;
         // SAFETY: the range is one live, initialised allocation, and by the invariant there is no other handle, so it
@@ -237,6 +238,7 @@ impl Deref for Owned {
 }
 
 impl DerefMut for Owned {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let block = &self.0.memory.block;
         // SAFETY: as in `deref`, and `self` is borrowed exclusively.

@@ -56,6 +56,18 @@ impl Inbound {
         Self { send_msn: 1, sending: false, send_offset: 0, read_msn: 1, atomic_response_msn: 1 }
     }
 
+    /// Returns the header of the next Send, if that is a plain one in one segment, and may come.
+    #[inline]
+    pub(crate) fn next_send(&self) -> Option<Untagged> {
+        (!self.sending).then(|| Untagged::whole(Opcode::Send, queue::SEND, self.send_msn))
+    }
+
+    /// Takes a Send in one segment with the header that [`next_send`](Self::next_send) has returned.
+    #[inline]
+    pub(crate) fn count_send(&mut self) {
+        self.send_msn = self.send_msn.wrapping_add(1);
+    }
+
     /// Decides about the segment with this header and `length` bytes of payload. The error is the Terminate to send to the peer.
     pub(crate) fn segment(&mut self, header: &Header, length: usize) -> Result<Segment, Terminate> {
         match header {

@@ -20,7 +20,9 @@ pub(crate) struct LaneParts {
     /// The entries of a request of the send queue.
     pub(crate) send_entries: u32,
     pub(crate) inline: u32,
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "no device interrupts a processor"))]
     pub(crate) processor: Option<usize>,
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "no device has an entry for each page"))]
     pub(crate) pages: Pages,
 }
 

@@ -200,17 +200,32 @@ impl Batch {
         }
     }
 
-    /// Appends a segment with a copy of its payload.
-    #[inline]
-    pub(super) fn copied_segment(&mut self, header: &Header, payload: &[u8]) {
+    /// Appends segments with a copy of their payload. `bytes` is the length of all payloads.
+    pub(super) fn copied_segments<'p>(
+        &mut self,
+        (bytes, segments): (usize, usize),
+        each: impl Iterator<Item = (Header, &'p [u8])>,
+    ) {
         let start = self.begin();
-        self.arena.reserve(mpa::LENGTH_SIZE + Untagged::LEN + payload.len() + TRAILER);
-        match header {
-            Header::Tagged(header) => self.arena.extend_from_slice(&header.encode(payload.len())),
-            Header::Untagged(header) => self.arena.extend_from_slice(&header.encode(payload.len())),
+        self.arena.reserve(bytes + segments * (mpa::LENGTH_SIZE + Untagged::LEN + TRAILER_ROOM));
+        for (header, payload) in each {
+            let start = self.arena.len();
+            match header {
+                Header::Tagged(header) => self.arena.extend_from_slice(&header.encode(payload.len())),
+                Header::Untagged(header) => self.arena.extend_from_slice(&header.encode(payload.len())),
+            }
+            self.arena.extend_from_slice(payload);
+            let length = self.arena.len() - start;
+            // Whole words are written faster than so many bytes.
+            self.arena.extend_from_slice(&[0; TRAILER_ROOM]);
+            let end = start + length + mpa::pad_length(length - mpa::LENGTH_SIZE) + mpa::CRC_SIZE;
+            self.arena.truncate(end);
+            if self.crc
+                && let Some((body, field)) = self.arena[start..].split_last_chunk_mut()
+            {
+                *field = crc::to_wire(crc32c(body));
+            }
         }
-        self.arena.extend_from_slice(payload);
-        self.trailer(start, self.arena.len() - start);
         self.copied(start);
     }
 

@@ -94,6 +94,8 @@ struct Rare {
 /// A request that is more than its kind.
 struct Special {
     kind: OpKind,
+    /// Nobody waits for it: its slots are free when it has succeeded.
+    silent: bool,
     /// The slots that it has beside the first.
     others: SmallVec<[u32; 4]>,
 }

@@ -430,6 +430,12 @@ impl SendQueue {
         Some(header)
     }
 
+    /// Becomes the writer of Sends and Writes of one frame each, if [the queue allows it](Self::admits_direct).
+    /// [`direct_sent`](Self::direct_sent) follows for all of them.
+    pub(super) fn begin_copied(&mut self) {
+        self.writer = Writer::Direct;
+    }
+
     /// Completes a direct request whose whole frame the socket has taken. Returns false if other work is due
     /// first: [`queue_direct`](Self::queue_direct) follows then.
     pub(super) fn direct_sent(&mut self, sent: usize) -> bool {

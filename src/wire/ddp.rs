@@ -18,6 +18,7 @@ const RDMAP_VERSION_MASK: u8 = 0xc0;
 const OPCODE_MASK: u8 = 0x0f;
 
 /// Returns the two control bytes: T, L and DDP version; RDMAP version and opcode. Reserved bits are zero.
+#[inline]
 const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
     let t = if tagged { TAGGED } else { 0 };
     let l = if last { LAST } else { 0 };
@@ -25,6 +26,7 @@ const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
 }
 
 /// Returns the length field of a ULPDU. Header and payload fit into a ULPDU.
+#[inline]
 fn length_field(header: usize, payload_len: usize) -> [u8; 2] {
     debug_assert!(payload_len <= MAX_ULPDU - header);
     u16::try_from(payload_len.saturating_add(header)).unwrap_or(u16::MAX).to_be_bytes()
@@ -87,7 +89,20 @@ impl Untagged {
         Self { last: true, opcode, invalidate: 0, qn, msn, mo: 0 }
     }
 
+    /// Returns the length of the payload if this header is at the start of a segment, whatever its reserved field contains.
+    #[inline]
+    pub(crate) fn matches(&self, start: &[u8; LENGTH_SIZE + Self::LEN]) -> Option<usize> {
+        // Word by word: an array that was written by parts would be read slowly.
+        let [l0, l1, c0, c1, _, _, _, _, q0, q1, q2, q3, s0, s1, s2, s3, o0, o1, o2, o3] = *start;
+        let is_same = [c0, c1] == control(false, self.last, self.opcode)
+            && u32::from_be_bytes([q0, q1, q2, q3]) == self.qn
+            && u32::from_be_bytes([s0, s1, s2, s3]) == self.msn
+            && u32::from_be_bytes([o0, o1, o2, o3]) == self.mo;
+        usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Self::LEN).filter(|_| is_same)
+    }
+
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
+    #[inline]
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
         let mut out = [0; LENGTH_SIZE + Self::LEN];
         out[0..2].copy_from_slice(&length_field(Self::LEN, payload_len));

@@ -2,13 +2,17 @@
 
 use super::Lane;
 use super::slots::Slots;
-use crate::inflight::{Arrived, Completed, Outcome, Payload, Ticket, WakeList};
+use crate::inflight::{Arrived, Completed, Payload, Ticket, WakeList};
 use crate::memory::Owned;
+use crate::proto::rdmap::Outbound;
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{ConnectionShared, Extent, Transmitted};
 use crate::soft::framing::Batch;
+use crate::soft::send_queue::ReadOwner;
 use crate::status::Status;
 use crate::types::{OpKind, QueuePairId};
+use crate::wire::ddp::{Header, Tagged};
+use crate::wire::rdmap::Opcode;
 
 /// The operation of a plain request.
 #[derive(Clone, Copy)]
@@ -28,7 +32,21 @@ impl Message {
         }
     }
 
+    /// Returns the header of a Send or a Write of one frame. The next Send has the next number.
     #[inline]
+    fn header(self, outbound: &mut Outbound<ReadOwner>) -> Header {
+        match self {
+            Self::Write(RemoteAddress { key: stag, address: to }) => {
+                Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag, to })
+            }
+            Self::Send | Self::Read(_) => {
+                let header = outbound.next_send();
+                outbound.count_send();
+                Header::Untagged(header)
+            }
+        }
+    }
+
     fn operation(self) -> Operation {
         match self {
             Self::Send => Operation::Send { invalidate: None, immediate: None },
@@ -80,12 +98,11 @@ impl ConnectionShared {
         }
         let Some(socket) = sending.socket.clone() else { return Copied::Declined };
         let mut batch = Batch::new(self.crc);
-        for request in chain {
-            // Posting has checked that there is a header for each.
-            if let Some(header) = sending.queue.begin_direct(&request.message.operation(), Flags::empty()) {
-                batch.copied_segment(&header, request.bytes(slots));
-            }
-        }
+        let length = chain.iter().map(|request| request.length as usize).sum();
+        let queue = &mut sending.queue;
+        queue.begin_copied();
+        let frame = |request: &Chained| (request.message.header(&mut queue.outbound), request.bytes(slots));
+        batch.copied_segments((length, chain.len()), chain.iter().map(frame));
         drop(sending);
         let outcome = self.report_sent(socket.stream.try_write(&batch.arena));
         let mut sending = self.sending();
@@ -142,7 +159,7 @@ impl Lane {
                     Copied::Completed => {
                         // Earlier ones come first.
                         self.collect();
-                        let done = |request: &Chained| Arrived::new(id, request.slot, Outcome::Copied);
+                        let done = |request: &Chained| Arrived::copied(id, request.slot);
                         self.arrived.extend(chain.iter().map(done));
                     }
                     Copied::Posted => {}
@@ -171,8 +188,8 @@ impl Lane {
         }
         self.collect();
         for WorkRequest { ticket, payload, .. } in refused {
-            let failed = Box::new(Completed::failed(Status::CANCELED, payload));
-            self.arrived.push_back(Arrived::new(id, ticket.slot(), Outcome::Other(failed)));
+            let failed = Completed::failed(Status::CANCELED, payload);
+            self.arrived.push_back(Arrived::other(id, ticket.slot(), failed));
         }
     }
 

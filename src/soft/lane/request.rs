@@ -35,7 +35,7 @@ impl Lane {
             }
             LaneSource::Region(memory) => (loose(), memory.clone()),
             LaneSource::Slots([]) => (loose(), Payload::new()),
-            LaneSource::Slots(parts) => self.lend(kind, parts)?,
+            LaneSource::Slots(parts) => self.lend((kind, silent), parts)?,
         };
         let connection = self.member(id).and_then(|member| member.queue_pair.as_ref()?.connection().cloned());
         let work = WorkRequest { ticket, operation, payload, flags };
@@ -61,7 +61,7 @@ impl Lane {
     /// `NotHeld`, `TooLong`: none is lent.
     fn lend(
         &mut self,
-        kind: OpKind,
+        (kind, silent): (OpKind, bool),
         parts: &[(Slot, Range<usize>)],
     ) -> Result<(Ticket, Payload), PostErrorKind> {
         let maximum = self.slots.length();
@@ -87,7 +87,7 @@ impl Lane {
             payload.extend(memory.map(|memory| memory.share().whole().part(part.start, part.len())));
         }
         let first = first.unwrap_or(u32::MAX);
-        self.rare.special.insert(first, Special { kind, others });
+        self.rare.special.insert(first, Special { kind, silent, others });
         Ok((Ticket::of_slot(first), payload))
     }
 }

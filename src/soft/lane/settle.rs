@@ -1,7 +1,11 @@
 //! The completions of a lane.
 
+use std::iter;
+
+use smallvec::SmallVec;
+
 use super::{Lane, Special};
-use crate::inflight::{Arrived, Completed, Done, Note, Outcome, Payload, Ticket};
+use crate::inflight::{Arrived, Completed, Done, Note, Payload, Ticket};
 use crate::memory::Owned;
 use crate::provider::lane::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::soft::lane::slots::SlotState;
@@ -17,47 +21,45 @@ impl Lane {
     /// Gives the slots of a completed request to the program. Returns the completion; `None` if nobody waits for it.
     #[inline]
     pub(super) fn settle(&mut self, arrived: Arrived) -> Option<Done> {
-        let Arrived { id, outcome } = arrived;
+        let Arrived { id, length, memory, other } = arrived;
         let slot = id as u32;
-        let done = Done { id, status: 0, ..Done::EMPTY };
-        match outcome {
-            Outcome::Copied => {
-                let kind = if let Some(SlotState::Posted(kind)) = self.slots.state(slot) {
-                    kind
-                } else {
-                    OpKind::Send
-                };
-                self.slots.hold(slot);
-                self.count(id, kind);
-                Some(Done { opcode: Done::opcode_of(kind), ..done })
-            }
-            Outcome::Received { memory, length } => {
-                self.slots.restore_memory(slot, memory);
-                self.slots.hold(slot);
-                self.count(id, OpKind::Receive);
-                Some(Done { opcode: Done::RECEIVED, length, ..done })
-            }
-            Outcome::Other(completed) => self.settle_other(done, *completed),
+        let done = Done { id, status: 0, length, ..Done::EMPTY };
+        if let Some(completed) = other {
+            return self.settle_other(done, *completed);
         }
+        let kind = match (memory, self.slots.state(slot)) {
+            (Some(memory), _) => {
+                self.slots.restore_memory(slot, memory);
+                OpKind::Receive
+            }
+            (None, Some(SlotState::Posted(kind))) => kind,
+            (None, _) => return None,
+        };
+        self.slots.hold(slot);
+        self.count(id, kind);
+        Some(Done { opcode: Done::opcode_of(kind), ..done })
     }
 
     /// Settles a completion that has its memory with it, or has failed.
     fn settle_other(&mut self, done: Done, completed: Completed) -> Option<Done> {
         let (id, slot, queue_pair) = (done.id, done.slot().0, done.queue_pair());
         let Completed { mut status, bytes, payload, extra } = completed;
-        let hidden = extra.silent && status == Status::SUCCESS;
-        let kind = if slot >= LOOSE { loose_kind(slot) } else { self.reclaim(slot, payload, hidden)? };
+        let has_failed = status != Status::SUCCESS;
+        let (kind, silent) = if slot >= LOOSE {
+            (loose_kind(slot), is_silent(slot))
+        } else {
+            self.reclaim(slot, payload, !has_failed)?
+        };
         if kind == OpKind::Receive && self.rare.shared.is_some() && self.member(queue_pair).is_none() {
             // A late one, whose message nobody can answer.
             status = Status::CANCELED;
         }
-        let is_silent = extra.silent || slot >= LOOSE && is_silent(slot);
         self.count(id, kind);
-        if hidden {
+        if silent && !has_failed {
             return None;
         }
         // A silent request that has failed was not counted.
-        self.outstanding += u32::from(is_silent);
+        self.outstanding += u32::from(silent);
         if status != Status::SUCCESS {
             return Some(Done::failed_with(id, kind, status));
         }
@@ -70,23 +72,20 @@ impl Lane {
         Some(Done { opcode: Done::opcode_of(kind), length: bytes, flags, told, ..done })
     }
 
-    /// Gives the slots of a request, of which this is the first, to the program, or with `free` to nobody. Returns the kind of the
-    /// request; `None` if there is none.
-    pub(super) fn reclaim(&mut self, slot: u32, payload: Payload, free: bool) -> Option<OpKind> {
-        let (kind, others) = match self.slots.state(slot)? {
-            SlotState::Posted(kind) => (kind, None),
-            SlotState::Special => {
-                let Special { kind, others } = self.rare.special.remove(&slot)?;
-                (kind, Some(others))
-            }
+    /// Gives the slots of a request, of which this is the first, to the program, or if it is silent and has succeeded to nobody. Returns
+    /// the kind of the request, and whether it is silent; `None` if there is none.
+    pub(super) fn reclaim(&mut self, slot: u32, payload: Payload, succeeded: bool) -> Option<(OpKind, bool)> {
+        let Special { kind, silent, others } = match self.slots.state(slot)? {
+            SlotState::Posted(kind) => Special { kind, silent: false, others: SmallVec::new() },
+            SlotState::Special => self.rare.special.remove(&slot)?,
             SlotState::Free | SlotState::Held | SlotState::Part => return None,
         };
-        let slots = || std::iter::once(slot).chain(others.iter().flatten().copied());
+        let slots = || iter::once(slot).chain(others.iter().copied());
         self.restore(slots(), payload);
         for slot in slots() {
-            if free { self.slots.free(slot) } else { self.slots.hold(slot) }
+            if silent && succeeded { self.slots.free(slot) } else { self.slots.hold(slot) }
         }
-        Some(kind)
+        Some((kind, silent))
     }
 
     /// Puts the memory of a request back into its slots. A request whose bytes were copied has left it there.

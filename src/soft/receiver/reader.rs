@@ -275,6 +275,10 @@ impl Reader {
                 None => {}
             }
             polled.task_goes_on = !receiver.needs_socket() || receiver.holds_shared();
+            // Most likely nothing is left, and the next poll sees to it.
+            if reads && self.connection.receives.is_of_lane() {
+                break;
+            }
         }
         polled
     }

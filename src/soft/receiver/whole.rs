@@ -11,7 +11,7 @@ use super::buffer::{MANY, put_room, take_room};
 use super::placement::OnComplete;
 use super::turn::{Stop, Turn};
 use super::{Receiver, State};
-use crate::inflight::{Arrived, Completed, Outcome, STREAM_KEY, WakeList};
+use crate::inflight::{Arrived, Completed, STREAM_KEY, WakeList};
 use crate::proto::rdmap::Segment;
 use crate::soft::connection::{ConnectionShared, Socket};
 use crate::soft::memory::Intent;
@@ -130,7 +130,7 @@ impl Receiver {
     fn lane_frames(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
         let mut taken = 0;
         while self.cost <= turn.limit {
-            taken += self.lane_sends(&bytes[taken..], turn)?;
+            taken += self.lane_sends(&bytes[taken..], turn);
             match self.whole_frame(&bytes[taken..], turn)? {
                 0 => break,
                 frame => taken += frame,
@@ -139,43 +139,36 @@ impl Receiver {
         Ok(taken)
     }
 
-    /// Receives Sends of one frame each at the start of the bytes, for a queue pair of a lane: all under one lock. Returns the number of
-    /// their bytes. The first frame that is any other, or for which there is no receive, is not touched.
-    fn lane_sends(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
+    /// Receives plain Sends of one frame each at the start of the bytes, for a queue pair of a lane: all under one lock. Returns the number
+    /// of their bytes. The first frame that is any other, or for which there is no receive, is not touched.
+    fn lane_sends(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> usize {
         if self.receive.is_some() {
-            return Ok(0);
+            return 0;
         }
         let Self { connection, inbound, ahead, cost, .. } = self;
-        let ConnectionShared { id, receives, announces, .. } = &**connection;
-        let mut taken = 0;
-        let outcome = receives.with_lane(turn.wakes, |receives, arrived, queue_pair| {
-            while *cost <= turn.limit {
-                let rest = &bytes[taken..];
-                let Some(start) = rest.first_chunk::<START>() else { break };
-                let Ok((header, length, consumed)) = Header::decode(rest) else { break };
-                let Header::Untagged(Untagged { opcode, last: true, .. }) = &header else { break };
-                let is_plain = matches!(opcode, Opcode::Send | Opcode::SendSolicited);
-                let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
-                if !is_plain || rest.len() < frame || ddp::announced(start) > 0 && *announces {
-                    break;
-                }
-                if receives.front().is_none_or(|(_, memory)| memory.len() < length) {
-                    break;
-                }
-                inbound.segment(&header, length).map_err(|terminate| terminate.with_header(start))?;
-                let Some((slot, mut memory)) = receives.pop_front() else { break };
-                trace!(connection = %id, ?opcode, length, "frame received");
-                memory[..length].copy_from_slice(&rest[consumed..][..length]);
-                let outcome = Outcome::Received { memory, length: length as u32 };
-                arrived.push_back(Arrived::new(queue_pair, slot, outcome));
+        let ConnectionShared { id, receives, .. } = &**connection;
+        let taken = receives.with_lane(turn.wakes, |receives, arrived, queue_pair| {
+            let mut taken = 0;
+            while *cost <= turn.limit
+                && let Some(start) = bytes[taken..].first_chunk::<START>()
+                && let Some(length) = inbound.next_send().and_then(|header| header.matches(start))
+                && let Some(payload) = bytes[taken + START..].get(..length)
+                && let frame = mpa::fpdu_length(Untagged::LEN + length)
+                && frame <= bytes.len() - taken
+                && let Some(place) = receives.front_mut().and_then(|(_, memory)| memory.get_mut(..length))
+            {
+                trace!(connection = %id, opcode = ?Opcode::Send, length, "frame received");
+                place.copy_from_slice(payload);
+                let Some((slot, memory)) = receives.pop_front() else { break };
+                arrived.push_back(Arrived::received(queue_pair, slot, memory, length as u32));
+                inbound.count_send();
                 ahead.begin(frame, false);
                 *cost += 1;
                 taken += frame;
             }
-            Ok(())
+            taken
         });
-        outcome.unwrap_or(Ok::<(), Terminate>(()))?;
-        Ok(taken)
+        taken.unwrap_or(0)
     }
 
     /// Places the payload of an RDMA Write. Returns false, with nothing changed, if the frame is anything else.
