@@ -129,7 +129,31 @@ async fn silent_requests_free_their_slots() {
     }
 }
 
-// LN-11: immediate data arrives in the completion of a receive, and that of a Write with its length.
+// LANE-10: a silent request that fails has a completion, as any other.
+#[tokio::test]
+async fn silent_requests_report_failures() {
+    for (adapter, variant) in variants() {
+        let mut joined = join(&adapter, LaneConfig::new(4, 64), 0).await;
+        let (lane, id) = (&mut joined.lane, joined.id);
+        let region = adapter.register(64, Access::REMOTE_READ).await.expect("registered");
+        let (remote, silent) = (region.remote(), WorkOptions::default().silent());
+        region.deregister().await.expect("deregistered");
+        if adapter.info().read_sink_required {
+            continue;
+        }
+        let (slot, other) = (fill(lane, b"kept"), fill(lane, b"other"));
+        let parts = [(slot, 8..16), (other, 8..16)];
+        lane.read_with(id, Local::Slots(&parts), &remote, silent).expect("posted");
+        assert_eq!(lane.outstanding(), 0, "{variant}: nobody waits for it");
+        let done = next(lane).await;
+        assert_eq!((done.kind(), done.slot()), (OpKind::Read, slot), "{variant}");
+        assert_eq!(done.status(), Status::ACCESS_VIOLATION, "{variant}");
+        assert_eq!(lane.outstanding(), 0, "{variant}");
+        assert_eq!((&lane.bytes(slot)[..4], &lane.bytes(other)[..5]), (&b"kept"[..], &b"other"[..]));
+    }
+}
+
+// LANE-11: immediate data arrives in the completion of a receive, and that of a Write with its length.
 #[tokio::test]
 async fn immediate_data_arrives() {
     for (adapter, variant) in variants() {
