@@ -129,7 +129,7 @@ async fn silent_requests_free_their_slots() {
     }
 }
 
-// LANE-10: a silent request that fails has a completion, as any other.
+// LN-10: a silent request that fails has a completion, as any other.
 #[tokio::test]
 async fn silent_requests_report_failures() {
     for (adapter, variant) in variants() {
@@ -153,7 +153,7 @@ async fn silent_requests_report_failures() {
     }
 }
 
-// LANE-11: immediate data arrives in the completion of a receive, and that of a Write with its length.
+// LN-11: immediate data arrives in the completion of a receive, and that of a Write with its length.
 #[tokio::test]
 async fn immediate_data_arrives() {
     for (adapter, variant) in variants() {

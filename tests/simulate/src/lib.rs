@@ -1,7 +1,7 @@
 //! The mixed workload: the whole public API over the simulated network, with faults, from a seed.
 //!
 //! Each seed is a network of its own (`world`), in which several sessions go on at the same time: queue pairs
-//! (`verbs`, `shared`), byte streams (`streams`), with sessions that outlive their connections (`sessions`), and frames in them (`frames`). The seed draws what the users do and when, which
+//! (`verbs`, `shared`), lanes (`lanes`), byte streams (`streams`), with sessions that outlive their connections (`sessions`), and frames in them (`frames`). The seed draws what the users do and when, which
 //! futures they drop, the links, and the faults (`faults`). Whatever happens:
 //!
 //! * each call and each request ends, in time, once, with a status that its documentation lists;
@@ -14,6 +14,7 @@ mod connecting;
 mod end;
 mod faults;
 mod frames;
+mod lanes;
 mod memory;
 mod queue;
 mod runner;

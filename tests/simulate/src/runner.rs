@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rdma::sim::Network;
 
 use crate::world::World;
-use crate::{faults, frames, sessions, shared, streams, verbs};
+use crate::{faults, frames, lanes, sessions, shared, streams, verbs};
 
 /// The longest a seed runs, in virtual time.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
@@ -129,13 +129,14 @@ async fn live(seed: u64) -> Run {
     let sessions = (0..count).map(|number| {
         let (world, port) = (&world, 7000 + number as u16);
         async move {
-            match world.draw(0..=6) {
+            match world.draw(0..=7) {
                 0 if world.once_in(2) => {
                     world.within_a("stream with a session", sessions::session(world, port)).await
                 }
                 0 => world.within_a("stream", streams::session(world, port)).await,
                 1 => world.within_a("exchange of frames", frames::session(world, port)).await,
                 2 => world.within_a("queue of receives that peers share", shared::session(world, port)).await,
+                3 => world.within_a("connection of lanes", lanes::session(world, port)).await,
                 _ => world.within_a("connection of queue pairs", verbs::session(world, port)).await,
             }
         }

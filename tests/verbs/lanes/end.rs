@@ -48,7 +48,7 @@ impl Watched {
 /// The end of a connection.
 const ENDS: [&str; 3] = ["the lane closes it", "the peer leaves", "the peer breaks it"];
 
-// LANE-21: a device that keeps its receives for a while after the end of a connection may write to them until its queue pair is
+// LN-21: a device that keeps its receives for a while after the end of a connection may write to them until its queue pair is
 // destroyed, and until then none of their slots comes back.
 #[tokio::test]
 async fn slots_come_back_after_the_device_has_let_go() {
@@ -101,7 +101,7 @@ async fn slots_come_back_after_the_device_has_let_go() {
     nothing_is_left().await;
 }
 
-// LANE-22: the slots of a queue pair that the device cannot destroy never come back. The lane and its other queue pairs go on.
+// LN-22: the slots of a queue pair that the device cannot destroy never come back. The lane and its other queue pairs go on.
 #[tokio::test]
 async fn slots_of_an_undestroyable_queue_pair_are_withheld() {
     if !alone(module_path!(), "slots_of_an_undestroyable_queue_pair_are_withheld") {
@@ -138,7 +138,7 @@ async fn slots_of_an_undestroyable_queue_pair_are_withheld() {
     assert!(fake("scribble").expect("a number") >= 3 * 64, "the device writes on");
 }
 
-// LANE-22: what a request that reads into a region has is withheld like slots, also if the lane is dropped before it learns of that.
+// LN-22: what a request that reads into a region has is withheld like slots, also if the lane is dropped before it learns of that.
 #[tokio::test]
 async fn regions_of_an_undestroyable_queue_pair_are_withheld() {
     if !alone(module_path!(), "regions_of_an_undestroyable_queue_pair_are_withheld") {
@@ -184,7 +184,7 @@ async fn regions_of_an_undestroyable_queue_pair_are_withheld() {
     assert_eq!(count("mr"), before - 1, "the device may write to the others");
 }
 
-// LANE-23: dropping a lane frees its memory when the device no longer uses it, whoever keeps the handles of its connections.
+// LN-23: dropping a lane frees its memory when the device no longer uses it, whoever keeps the handles of its connections.
 #[tokio::test]
 async fn memory_of_a_dropped_lane_goes_with_its_queue_pairs() {
     if !alone(module_path!(), "memory_of_a_dropped_lane_goes_with_its_queue_pairs") {
@@ -213,7 +213,7 @@ async fn memory_of_a_dropped_lane_goes_with_its_queue_pairs() {
     nothing_is_left().await;
 }
 
-// LANE-23: as HW-04 has it for the receives of futures: the device may write to the receives of a shared queue that it has not destroyed.
+// LN-23: as HW-04 has it for the receives of futures: the device may write to the receives of a shared queue that it has not destroyed.
 #[tokio::test]
 async fn memory_of_an_undestroyable_shared_queue_is_kept() {
     if !alone(module_path!(), "memory_of_an_undestroyable_shared_queue_is_kept") {
@@ -232,7 +232,7 @@ async fn memory_of_an_undestroyable_shared_queue_is_kept() {
     assert_eq!(count("mr"), regions + 1);
 }
 
-// LANE-23: dropping the lane ends an attempt to connect, on either side.
+// LN-23: dropping the lane ends an attempt to connect, on either side.
 #[tokio::test]
 async fn dropping_a_lane_ends_an_attempt() {
     if !alone(module_path!(), "dropping_a_lane_ends_an_attempt") {
@@ -278,7 +278,7 @@ async fn dropping_a_lane_ends_an_attempt() {
     nothing_is_left().await;
 }
 
-// LANE-24: when the adapter is removed, a wait is woken, and each call says so. No slot of a request comes back; those that the program
+// LN-24: when the adapter is removed, a wait is woken, and each call says so. No slot of a request comes back; those that the program
 // holds are still its own.
 #[tokio::test]
 async fn removal_ends_a_lane() {
@@ -324,7 +324,7 @@ async fn removal_ends_a_lane() {
     }
 }
 
-// LANE-25: when the completion queue has lost a completion, a wait is woken, every connection ends, and no slot of a request comes back.
+// LN-25: when the completion queue has lost a completion, a wait is woken, every connection ends, and no slot of a request comes back.
 #[tokio::test]
 async fn a_lost_completion_ends_the_lane() {
     for line in ["overrun 2", "spoil 2"] {
@@ -382,7 +382,7 @@ async fn a_lost_completion_ends_the_lane() {
     }
 }
 
-// LANE-26: a place is used again when each request of the queue pair before has come out of a poll, each once.
+// LN-26: a place is used again when each request of the queue pair before has come out of a poll, each once.
 #[tokio::test]
 async fn places_wait_for_what_was_outstanding() {
     if !alone(module_path!(), "places_wait_for_what_was_outstanding") {
@@ -417,7 +417,7 @@ async fn places_wait_for_what_was_outstanding() {
     assert!(next != id && next.place() == id.place());
 }
 
-// LANE-23: a lane that is forgotten keeps what it has: its memory is never freed.
+// LN-23: a lane that is forgotten keeps what it has: its memory is never freed.
 #[tokio::test]
 async fn a_forgotten_lane_keeps_its_memory() {
     if !alone(module_path!(), "a_forgotten_lane_keeps_its_memory") {

@@ -20,7 +20,7 @@ fn is_given_up(reason: &DisconnectReason) {
     assert!(matches!(reason, Reason::PathTimeout | Reason::Completion(_)), "{reason:?}");
 }
 
-// LANE-27: an idle connection whose peer lives is asked for a sign of life, of which the program sees nothing, and goes on; one whose peer
+// LN-27: an idle connection whose peer lives is asked for a sign of life, of which the program sees nothing, and goes on; one whose peer
 // is dead is given up, and what was outstanding comes back.
 #[tokio::test]
 async fn a_dead_peer_is_noticed_and_no_other() {
@@ -58,7 +58,7 @@ async fn a_dead_peer_is_noticed_and_no_other() {
     nothing_is_left().await;
 }
 
-// LANE-27: a dead peer is noticed also if the last requests were silent, of which the device does not tell.
+// LN-27: a dead peer is noticed also if the last requests were silent, of which the device does not tell.
 #[tokio::test]
 async fn a_dead_peer_is_noticed_behind_silent_requests() {
     if !alone(module_path!(), "a_dead_peer_is_noticed_behind_silent_requests") {
@@ -98,7 +98,7 @@ async fn a_dead_peer_is_noticed_behind_silent_requests() {
     is_given_up(&noticed(PATH_TIMEOUT, ended).await);
 }
 
-// LANE-27: a part of the path timeout counts once for each queue pair, however many the lane has and however often it is polled.
+// LN-27: a part of the path timeout counts once for each queue pair, however many the lane has and however often it is polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_live_peers_are_left_alone() {
     const MANY: usize = 48;

@@ -14,7 +14,7 @@ use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Status, 
 
 use super::*;
 
-// LANE-28: the requests of a chain that the driver refuses come out of the next poll, each once and with a failure, those before have
+// LN-28: the requests of a chain that the driver refuses come out of the next poll, each once and with a failure, those before have
 // succeeded, and the connection ends. Nothing that is posted behind them arrives.
 #[tokio::test]
 async fn refused_sends_come_out_of_a_poll() {
@@ -61,7 +61,7 @@ async fn refused_sends_come_out_of_a_poll() {
     nothing_is_left().await;
 }
 
-// LANE-28: a request that does not fit into the chain any more has the doorbell rung. If that finds the end, nothing is posted.
+// LN-28: a request that does not fit into the chain any more has the doorbell rung. If that finds the end, nothing is posted.
 #[tokio::test]
 async fn nothing_is_posted_behind_a_refused_chain() {
     if !alone(module_path!(), "nothing_is_posted_behind_a_refused_chain") {
@@ -90,7 +90,7 @@ async fn nothing_is_posted_behind_a_refused_chain() {
     assert_eq!(std::iter::from_fn(|| lane.take()).count(), 80);
 }
 
-// LANE-28: a receive that the driver refuses comes out of the next poll, and the connection goes on.
+// LN-28: a receive that the driver refuses comes out of the next poll, and the connection goes on.
 #[tokio::test]
 async fn refused_receives_come_out_of_a_poll() {
     if !alone(module_path!(), "refused_receives_come_out_of_a_poll") {
@@ -117,7 +117,7 @@ async fn refused_receives_come_out_of_a_poll() {
     assert_eq!((lane.state(id), lane.outstanding()), (LaneState::Connected, 0));
 }
 
-// LANE-29: silent requests alone never fill the queue for good, with whatever memory.
+// LN-29: silent requests alone never fill the queue for good, with whatever memory.
 #[tokio::test]
 async fn silent_requests_of_each_kind_go_on() {
     if !alone(module_path!(), "silent_requests_of_each_kind_go_on") {
@@ -173,7 +173,7 @@ async fn eventually_regions(count: i64) {
     common::life::eventually("the region is gone", || super::count("mr") <= count).await;
 }
 
-// LANE-29: completions that the program does not see do not keep a wait from those behind them.
+// LN-29: completions that the program does not see do not keep a wait from those behind them.
 #[tokio::test]
 async fn a_wait_looks_behind_hidden_completions() {
     if !alone(module_path!(), "a_wait_looks_behind_hidden_completions") {
@@ -204,7 +204,7 @@ async fn a_wait_looks_behind_hidden_completions() {
     assert_eq!((done.slot(), done.status()), (slot, Status::SUCCESS));
 }
 
-// LANE-30: parts that are not parts of a slot are refused, however long they are.
+// LN-30: parts that are not parts of a slot are refused, however long they are.
 #[tokio::test]
 async fn impossible_parts_are_refused() {
     let Some(_) = fake("count qp") else { return };
@@ -230,7 +230,7 @@ async fn impossible_parts_are_refused() {
     assert_eq!((lane.outstanding(), lane.bytes(one)[0], lane.bytes(other)[0]), (0, 1, 2));
 }
 
-// LANE-31: a message that comes before the connection is established is received and answered, and a Read can be posted as well.
+// LN-31: a message that comes before the connection is established is received and answered, and a Read can be posted as well.
 #[tokio::test]
 async fn an_early_message_opens_the_send_queue() {
     if !alone(module_path!(), "an_early_message_opens_the_send_queue") {

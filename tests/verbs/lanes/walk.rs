@@ -1,5 +1,6 @@
 //! A random walk of two lanes that are each other's peers, with a model of each beside it: whose each slot is and what is in it, what
 //! was sent, and how many requests are outstanding.
+#![allow(clippy::print_stderr, reason = "a long walk says how far it came")]
 
 use std::collections::{HashMap, VecDeque};
 
@@ -551,7 +552,7 @@ fn refused(outcome: Result<(), PostErrorKind>) -> bool {
     }
 }
 
-// LANE-32: whatever is done with two lanes, in whatever order: each slot is free, or the program's, or a request's, and what the program
+// LN-32: whatever is done with two lanes, in whatever order: each slot is free, or the program's, or a request's, and what the program
 // holds nobody else changes; each request completes once, with what it was; messages arrive in order and as they were sent; all slots
 // come back.
 #[tokio::test]
@@ -569,7 +570,7 @@ async fn a_random_walk_agrees_with_the_model() {
             walk.step().await;
         }
         let [received, succeeded, failed] = walk.end().await;
-        println!(
+        eprintln!(
             "{steps} steps, {pace}: {received} messages received, {succeeded} completions, {failed} failures"
         );
         fake("pace none");
