@@ -372,7 +372,7 @@ mod tests {
         assert!(slots.pair(0, 0).is_none() && slots.pair(1, SLOTS).is_none());
     }
 
-    // Each slot is what the calls until then make it, whatever they are: nobody's, the program's, a request's, or a lost one. Its
+    // Each slot is what the calls until then make it, whatever they are: free, the program's, a request's, or a lost one. Its
     // bytes are reached only while the program holds it, and are those that were written last.
     #[test]
     fn every_sequence_of_calls_agrees_with_the_model() {

@@ -556,6 +556,7 @@ fn refused(outcome: Result<(), PostErrorKind>) -> bool {
 // holds nobody else changes; each request completes once, with what it was; messages arrive in order and as they were sent; all slots
 // come back.
 #[tokio::test]
+#[allow(clippy::print_stdout, reason = "a walk shows what it has met")]
 async fn a_random_walk_agrees_with_the_model() {
     if !alone(module_path!(), "a_random_walk_agrees_with_the_model") {
         return;
