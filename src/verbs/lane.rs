@@ -70,6 +70,8 @@ pub(crate) struct Lane {
     inline: u32,
     /// The number of requests that no poll has returned.
     outstanding: u32,
+    /// All bits if the completion of a request is no sign of life of the peer: a device of iWARP has only handed it to its TCP.
+    deaf: u32,
     rare: Box<Rare>,
 }
 
@@ -200,6 +202,7 @@ impl Lane {
             halted: false,
             inline: parts.inline,
             outstanding: 0,
+            deaf: if context.is_iwarp() { u32::MAX } else { 0 },
             rare: Box::new(rare),
         })
     }
@@ -471,11 +474,20 @@ impl Lane {
             return false;
         }
         match state {
-            SlotState::Receive => member.receive_room += 1,
-            SlotState::Send | SlotState::Write | SlotState::Read => member.send_room += 1,
+            SlotState::Receive => {
+                member.receive_room += 1;
+                member.quiet = 0;
+            }
+            SlotState::Send | SlotState::Write => {
+                member.send_room += 1;
+                member.quiet &= self.deaf;
+            }
+            SlotState::Read => {
+                member.send_room += 1;
+                member.quiet = 0;
+            }
             _ => return false,
         }
-        member.quiet = 0;
         // SAFETY: the device has completed the request that has the slot: its id names both, and the queue pair is in use.
         unsafe { self.slots.reclaim(slot, false) };
         true
@@ -511,6 +523,7 @@ impl Lane {
             if !mem::replace(&mut self.rare.armed, true) {
                 if let Err(error) = self.completions.arm() {
                     debug!(%error, "completion queue not armed");
+                    self.lose();
                 }
                 // Completions that have come before cause no event.
                 continue;

@@ -114,6 +114,7 @@ impl Lane {
     fn finish(&mut self, done: &mut Done, id: QueuePairId, (kind, silent): (OpKind, bool)) -> Option<bool> {
         let slot = done.slot().0;
         let (received, own) = (kind == OpKind::Receive, self.rare.shared.is_none());
+        let heard = if matches!(kind, OpKind::Send | OpKind::Write) { self.deaf } else { 0 };
         if !received {
             self.pass(id, done.id);
         }
@@ -134,7 +135,7 @@ impl Lane {
             done.vendor_error = Done::NO_DEVICE;
         }
         if done.is_success() {
-            member.quiet = 0;
+            member.quiet &= heard;
             self.understand(done);
             if early {
                 self.received_early(id);
