@@ -188,7 +188,7 @@ impl Slots {
         self.entries.get(slot as usize).filter(|entry| entry.state.is_posted()).map(|entry| entry.owner)
     }
 
-    /// Records that no queue pair has the request any more that has this slot.
+    /// Records that the request that has this slot is of no queue pair: no device has taken it.
     pub(crate) fn disown(&mut self, slot: u32) {
         if let Some(entry) = self.entries.get_mut(slot as usize) {
             entry.owner = u16::MAX;

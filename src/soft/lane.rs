@@ -2,14 +2,14 @@
 //!
 //! Plain requests wait in a list, which [`ring`](Lane::ring), a request for another queue pair, 64 of them or the next poll hand over:
 //! short Sends and Writes as one copy of all their frames, with one system call. A message that arrives is copied to the memory of a
-//! receive, which the queue pair has meanwhile ([`Slots`]). Completions wait in an [`Inbox`], with the memory of the requests; what
+//! receive, which the queue pair has until then ([`Slots`]). Completions wait in an [`Inbox`], with the memory of the requests; what
 //! is handed over and completes in the same call does not even go there.
 //!
 //! Polls read the sockets themselves if nothing has completed, so a program that polls in a loop needs no other thread. One that
 //! waits leaves the sockets to their wakers (`receiver/reader.rs`), which fill the inbox and wake the program.
 //!
-//! A queue pair of a lane is a [`QueuePair`], which the connection manager knows like any other. Of its states the lane hears by
-//! news in the inbox, in one order with the completions.
+//! A queue pair of a lane is a [`QueuePair`], which the connection manager knows like any other. Its states come as news in
+//! the inbox, in one order with the completions.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -94,7 +94,7 @@ struct Rare {
 /// A request that is more than its kind.
 struct Special {
     kind: OpKind,
-    /// Nobody waits for it: its slots are free when it has succeeded.
+    /// Its success is not shown, and its slots are free then.
     silent: bool,
     /// The slots that it has beside the first.
     others: SmallVec<[u32; 4]>,

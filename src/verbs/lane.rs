@@ -232,9 +232,11 @@ impl Lane {
         slot: Slot,
         length: usize,
     ) -> Result<(), PostErrorKind> {
+        if self.post(queue_pair, (slot, 0, length), SlotState::Send, SendChain::send) {
+            return Ok(());
+        }
         let operation = Operation::Send { invalidate: None, immediate: None };
-        let otherwise = |lane: &mut Self| lane.post_otherwise(queue_pair, slot, (0, length), operation);
-        self.post(queue_pair, (slot, 0..length), SlotState::Send, SendChain::send, otherwise)
+        self.post_otherwise(queue_pair, (slot, 0, length), operation)
     }
 
     /// Posts an RDMA Write of a part of a slot.
@@ -245,11 +247,13 @@ impl Lane {
         (slot, part): (Slot, Range<usize>),
         to: RemoteAddress,
     ) -> Result<(), PostErrorKind> {
-        let remote = RemoteMemory { address: to.address, key: to.key };
+        let (part, remote) =
+            ((slot, part.start, part.end), RemoteMemory { address: to.address, key: to.key });
         let add = |sends: &mut SendChain, piece, inline| sends.write(piece, remote, inline);
-        let (bounds, operation) = ((part.start, part.end), Operation::Write { to, immediate: None });
-        let otherwise = |lane: &mut Self| lane.post_otherwise(queue_pair, slot, bounds, operation);
-        self.post(queue_pair, (slot, part), SlotState::Write, add, otherwise)
+        if self.post(queue_pair, part, SlotState::Write, add) {
+            return Ok(());
+        }
+        self.post_otherwise(queue_pair, part, Operation::Write { to, immediate: None })
     }
 
     /// Posts an RDMA Read into a part of a slot.
@@ -261,55 +265,53 @@ impl Lane {
         from: RemoteAddress,
     ) -> Result<(), PostErrorKind> {
         self.admits_reads(queue_pair)?;
+        let part = (slot, part.start, part.end);
         let remote = RemoteMemory { address: from.address, key: from.key };
         let add = |sends: &mut SendChain, piece, _| sends.read(piece, remote);
-        let (bounds, operation) = ((part.start, part.end), Operation::Read { from });
-        let otherwise = |lane: &mut Self| lane.post_otherwise(queue_pair, slot, bounds, operation);
-        self.post(queue_pair, (slot, part), SlotState::Read, add, otherwise)
+        if self.post(queue_pair, part, SlotState::Read, add) {
+            return Ok(());
+        }
+        self.post_otherwise(queue_pair, part, Operation::Read { from })
     }
 
-    /// Lends a part of a slot to a request of this kind, and puts it in the chain with `add`, whose argument says whether the bytes are copied.
-    /// If the request is not plain, `otherwise` posts it.
-    ///
-    /// # Errors
-    /// The reason why nothing has changed.
+    /// Lends a part of a slot to a plain request, and puts that in the chain with `add`, whose argument says whether the bytes are
+    /// copied. Returns whether it did: if not, nothing has changed.
     #[inline(always)]
     fn post(
         &mut self,
         queue_pair: QueuePairId,
-        (slot, part): (Slot, Range<usize>),
+        (slot, start, end): (Slot, usize, usize),
         state: SlotState,
         mut add: impl FnMut(&mut SendChain, Piece, bool) -> bool,
-        otherwise: impl FnOnce(&mut Self) -> Result<(), PostErrorKind>,
-    ) -> Result<(), PostErrorKind> {
+    ) -> bool {
         let place = queue_pair.place();
         if self.sending != queue_pair.0 && !self.send_to(queue_pair) {
-            return otherwise(self);
+            return false;
         }
-        if part.end > self.slots.length() as usize || part.start >= part.end {
-            return otherwise(self);
+        if end > self.slots.length() as usize || start >= end {
+            return false;
         }
         let Some(member) = self.members.get_mut(place).filter(|member| member.send_room > 0) else {
-            return otherwise(self);
+            return false;
         };
         if !self.slots.lend(slot.0, state, place as u16) {
-            return Err(PostErrorKind::NotHeld { slot: slot.0 });
+            return false;
         }
         member.send_room -= 1;
         self.outstanding += 1;
-        let address = self.slots.device_address(slot.0) + part.start as u64;
-        let (id, length) = (Done::id_of(queue_pair, slot.0), (part.end - part.start) as u32);
+        let address = self.slots.device_address(slot.0) + start as u64;
+        let (id, length) = (Done::id_of(queue_pair, slot.0), (end - start) as u32);
         let (piece, inline) = (Piece { id, address, length }, length <= self.inline);
-        if !add(&mut self.sends, piece, inline) {
-            self.ring_full();
-            if self.sending != queue_pair.0 {
-                // The doorbell has found the end: nothing is posted behind what was refused.
-                self.take_back(place, slot);
-                return otherwise(self);
-            }
-            add(&mut self.sends, piece, inline);
+        if add(&mut self.sends, piece, inline) {
+            return true;
         }
-        Ok(())
+        self.ring_sends_apart();
+        if self.sending != queue_pair.0 {
+            // The doorbell has found the end: nothing is posted behind what was refused.
+            self.take_back(place, slot);
+            return false;
+        }
+        add(&mut self.sends, piece, inline)
     }
 
     /// Posts a receive into a slot.
@@ -346,7 +348,7 @@ impl Lane {
     /// Makes room in the chain, which is full.
     #[cold]
     #[inline(never)]
-    fn ring_full(&mut self) {
+    fn ring_sends_apart(&mut self) {
         self.ring_sends();
     }
 

@@ -37,7 +37,7 @@ impl Lane {
         let member = free.ok_or_else(|| {
             let full = format!("the lane has as many queue pairs as it may have, {limit}");
             let source = Arc::new(io::Error::new(io::ErrorKind::OutOfMemory, full));
-            OpenError::Os { call: "ibv_create_qp", source }
+            OpenError::Os { call: "Lane::queue_pair", source }
         })?;
         let sink = || CompletionSink::to_lane(self.inbox.clone(), member.id);
         let shared = self.rare.shared.clone();

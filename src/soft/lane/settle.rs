@@ -18,7 +18,7 @@ pub(super) fn whole(slot: u32, memory: Option<Owned>) -> (Ticket, Payload) {
 }
 
 impl Lane {
-    /// Gives the slots of a completed request to the program. Returns the completion; `None` if nobody waits for it.
+    /// Gives the slots of a completed request to the program. Returns the completion; `None` if it is not shown.
     #[inline]
     pub(super) fn settle(&mut self, arrived: Arrived) -> Option<Done> {
         let Arrived { id, length, memory, other } = arrived;
@@ -51,7 +51,7 @@ impl Lane {
             self.reclaim(slot, payload, !has_failed)?
         };
         if kind == OpKind::Receive && self.rare.shared.is_some() && self.member(queue_pair).is_none() {
-            // A late one, whose message nobody can answer.
+            // A late one, whose message cannot be answered.
             status = Status::CANCELED;
         }
         self.count(id, kind);
@@ -72,7 +72,7 @@ impl Lane {
         Some(Done { opcode: Done::opcode_of(kind), length: bytes, flags, told, ..done })
     }
 
-    /// Gives the slots of a request, of which this is the first, to the program, or if it is silent and has succeeded to nobody. Returns
+    /// Gives the slots of a request, of which this is the first, to the program; if it is silent and has succeeded, they are free. Returns
     /// the kind of the request, and whether it is silent; `None` if there is none.
     pub(super) fn reclaim(&mut self, slot: u32, payload: Payload, succeeded: bool) -> Option<(OpKind, bool)> {
         let Special { kind, silent, others } = match self.slots.state(slot)? {

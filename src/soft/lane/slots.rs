@@ -1,4 +1,4 @@
-//! The slots of a lane: pieces of memory of one length, each of which the program has, or a request, or nobody.
+//! The slots of a lane: pieces of memory of one length, each of which is free, or has the program or a request as its owner.
 //!
 //! The memory of each slot is exclusive. It leaves its slot for a receive, and for a request whose bytes stay in place until they
 //! are sent or have arrived; its completion brings it back. So bytes can only be reached while no request has them.
@@ -13,7 +13,7 @@ use crate::types::OpKind;
 /// The owner of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// Nobody.
+    /// There is none.
     Free,
     /// The program.
     Held,
@@ -35,7 +35,7 @@ struct Slot {
 pub(crate) struct Slots {
     length: usize,
     slots: Box<[Slot]>,
-    /// The slots that nobody has, the one that is taken next last.
+    /// The free slots, the one that is taken next last.
     free: Vec<u32>,
 }
 
@@ -153,7 +153,7 @@ impl Slots {
         }
     }
 
-    /// Gives a slot to nobody.
+    /// Makes a slot free.
     pub(super) fn free(&mut self, slot: u32) {
         if let Some(entry) = self.slots.get_mut(slot as usize) {
             entry.state = SlotState::Free;

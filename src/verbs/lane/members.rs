@@ -143,7 +143,7 @@ impl Lane {
         let free = self.members.iter_mut().find(|member| member.rare.is_none() && !member.left);
         let member = free.ok_or_else(|| {
             let full = format!("the lane has as many queue pairs as it may have, {limit}");
-            failed("ibv_create_qp")(io::Error::new(io::ErrorKind::OutOfMemory, full))
+            failed("Lane::queue_pair")(io::Error::new(io::ErrorKind::OutOfMemory, full))
         })?;
         let id = member.id;
         let sink = || CompletionSink::to_futures(Arc::<Table>::default());

@@ -72,7 +72,7 @@ impl Lane {
     }
 
     /// Posts a request with a part of a slot that is not plain: its queue pair has changed, or follows requests whose success the device
-    /// does not report; or the part is empty or wrong.
+    /// does not report; or the part is empty or wrong, or the slot is not held.
     ///
     /// # Errors
     /// The reason why it was not posted.
@@ -81,8 +81,7 @@ impl Lane {
     pub(super) fn post_otherwise(
         &mut self,
         queue_pair: QueuePairId,
-        slot: Slot,
-        (start, end): (usize, usize),
+        (slot, start, end): (Slot, usize, usize),
         operation: Operation,
     ) -> Result<(), PostErrorKind> {
         let source = LaneSource::Slots(&[(slot, start..end)]);
