@@ -395,8 +395,6 @@ impl Lane {
             member.renew();
         }
         for refused in rare.refused {
-            // No device has these.
-            self.slots.disown(refused.slot().0);
             self.fail_later(refused);
         }
         for (loose, payload) in rare.loose {

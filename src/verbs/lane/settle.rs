@@ -273,13 +273,12 @@ impl Lane {
     }
 
     /// Completes the requests that the device has refused, once those that it has taken before have completed.
-    fn pass_refused(&mut self, id: QueuePairId) {
+    pub(super) fn pass_refused(&mut self, id: QueuePairId) {
         let depth = self.rare.parameters.send_depth;
         let Some(member) = self.members.get_mut(id.place()).filter(|member| member.id == id) else { return };
         let Some(rare) = member.rare.as_mut().filter(|rare| !rare.refused.is_empty()) else { return };
         if depth.saturating_sub(member.send_room) as usize == rare.refused.len() {
-            self.rare.failed.append(&mut rare.refused);
-            self.halted = true;
+            std::mem::take(&mut rare.refused).into_iter().for_each(|done| self.fail_later(done));
         }
     }
 
@@ -315,6 +314,8 @@ impl Lane {
 
     /// Adds a completion that no device has reported, for the next poll.
     pub(super) fn fail_later(&mut self, done: Done) {
+        // The queue pair may be gone before that poll, which is not to complete the request again.
+        self.slots.disown(done.slot().0);
         self.rare.failed.push_back(done);
         self.halted = true;
     }

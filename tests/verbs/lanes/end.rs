@@ -417,6 +417,50 @@ async fn places_wait_for_what_was_outstanding() {
     assert!(next != id && next.place() == id.place());
 }
 
+// LN-28: what the device refuses when it has had its time after the end of a connection comes out of a poll once, although the queue
+// pair is destroyed before that.
+#[tokio::test]
+async fn what_is_refused_at_the_end_comes_out_once() {
+    if !alone(module_path!(), "what_is_refused_at_the_end_comes_out_once") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    for (kind, call) in [(OpKind::Receive, "ibv_post_recv"), (OpKind::Send, "ibv_post_send")] {
+        let adapter = open(None);
+        let mut joined = join(&adapter, LaneConfig::new(4, 64), 0).await;
+        let (lane, id) = (&mut joined.lane, joined.id);
+        let slots = [filled(lane, 1), filled(lane, 2)];
+        for slot in slots {
+            match kind {
+                OpKind::Receive => lane.receive(id, slot).expect("posted"),
+                _ => lane.send(id, slot, 1).expect("posted"),
+            }
+        }
+        within(joined.other.disconnect()).await.expect("disconnected");
+        within(joined.connection.disconnected()).await;
+        eventually("the lane sees it", || lane.state(id) == LaneState::Ended).await;
+        // The time that a device has for completing what is outstanding.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        fake(&format!("fail {call} 1 {}", libc::ENOMEM));
+        let before = count("qp");
+        let mut back = Vec::new();
+        let mut room = [Done::EMPTY; 8];
+        back.extend_from_slice(lane.poll(&mut room).expect("the lane lives"));
+        eventually("it is destroyed", || count("qp") < before).await;
+        for _ in 0..50 {
+            // Here the lane may learn of it, before the next poll.
+            assert_eq!(lane.state(id), LaneState::Ended, "not all have come out of a poll");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        back.extend(until_gone(lane, id, 8).await);
+        let found: Vec<_> = back.iter().map(|done| (done.kind(), done.slot(), done.is_success())).collect();
+        assert_eq!(found, slots.map(|slot| (kind, slot, false)));
+        assert_eq!(lane.outstanding(), 0);
+        fake("reset");
+    }
+    nothing_is_left().await;
+}
+
 // LN-23: a lane that is forgotten keeps what it has: its memory is never freed.
 #[tokio::test]
 async fn a_forgotten_lane_keeps_its_memory() {
