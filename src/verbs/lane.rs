@@ -308,7 +308,7 @@ impl Lane {
         self.ring_sends_apart();
         if self.sending != queue_pair.0 {
             // The doorbell has found the end: nothing is posted behind what was refused.
-            self.take_back(place, slot);
+            self.take_back(queue_pair, slot);
             return false;
         }
         add(&mut self.sends, piece, inline)
@@ -352,15 +352,17 @@ impl Lane {
         self.ring_sends();
     }
 
-    /// Takes back what was lent to a request of the queue pair in this place that is not posted.
+    /// Takes back what was lent to a request of the queue pair that is not posted.
     #[cold]
-    fn take_back(&mut self, place: usize, slot: Slot) {
-        if let Some(member) = self.members.get_mut(place) {
+    fn take_back(&mut self, queue_pair: QueuePairId, slot: Slot) {
+        if let Some(member) = self.members.get_mut(queue_pair.place()) {
             member.send_room += 1;
         }
         self.outstanding -= 1;
         // SAFETY: no device has the request.
         unsafe { self.slots.reclaim(slot.0, false) };
+        // Those before it may have waited for this one.
+        self.pass_refused(queue_pair);
     }
 
     /// Lets plain requests be posted to a queue pair, if it is open for them. Those that wait for another one are handed to the device.
