@@ -79,7 +79,7 @@ pub(crate) struct Lane {
 struct Rare {
     context: Arc<AdapterContext>,
     group: Arc<CompletionGroup>,
-    /// It keeps the queue in the group.
+    /// It keeps the queue in the group, and has the entries of shared receives.
     room: Room,
     source: AsyncFd<Arc<CompletionChannel>>,
     /// The queue raises an event when a completion comes.
@@ -157,7 +157,9 @@ impl Lane {
         let channel = CompletionChannel::new(&opened.context).map_err(failed("ibv_create_comp_channel"))?;
         let user = GroupUser::Lane { entries };
         let group = CompletionGroup::new(context, channel.clone(), vector % context.vectors, user);
-        let room = Room::new(&group, 0).map_err(failed("ibv_create_cq"))?;
+        // Receives that are not shared have theirs with their queue pair.
+        let shared_room = if parts.shared_receives { parts.receive_depth } else { 0 };
+        let room = Room::new(&group, shared_room).map_err(failed("ibv_create_cq"))?;
         let shared = match parts.shared_receives {
             true => {
                 let queue =
@@ -179,7 +181,7 @@ impl Lane {
             patience: Patience::default(),
             memory: LaneMemory::new(slots.memory().clone(), shared.clone()),
             shared,
-            shared_room: parts.receive_depth,
+            shared_room,
             numbers: HashMap::default(),
             failed: VecDeque::new(),
             loose: 0,

@@ -439,8 +439,10 @@ async fn what_is_refused_at_the_end_comes_out_once() {
         within(joined.other.disconnect()).await.expect("disconnected");
         within(joined.connection.disconnected()).await;
         eventually("the lane sees it", || lane.state(id) == LaneState::Ended).await;
-        // The time that a device has for completing what is outstanding.
-        tokio::time::sleep(Duration::from_millis(1100)).await;
+        // The time that a device has for completing what is outstanding, and that of the task that tells the lane of it.
+        for milliseconds in [1100, 100, 100] {
+            tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        }
         fake(&format!("fail {call} 1 {}", libc::ENOMEM));
         let before = count("qp");
         let mut back = Vec::new();
@@ -459,6 +461,30 @@ async fn what_is_refused_at_the_end_comes_out_once() {
         fake("reset");
     }
     nothing_is_left().await;
+}
+
+// LN-05: a queue of completions has an entry for each request that may be outstanding, also of a lane that is larger than the device
+// allows: it has as many queue pairs as there is room for.
+#[tokio::test]
+async fn a_lane_makes_no_more_queue_pairs_than_there_is_room_for() {
+    const DEPTH: usize = 16_000;
+    if !alone(module_path!(), "a_lane_makes_no_more_queue_pairs_than_there_is_room_for") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    for shared in [true, false] {
+        let adapter = adapter();
+        let before = count("cqe");
+        let config = LaneConfig::new(4, 64).queue_pairs(80).send_depth(DEPTH).receive_depth(DEPTH);
+        let mut lane = lane(&adapter, config.shared_receives(shared));
+        let entries = (count("cqe") - before) as usize;
+        let made: Vec<_> = std::iter::from_fn(|| lane.queue_pair().ok()).collect();
+        let receives = if shared { DEPTH } else { made.len() * DEPTH };
+        assert!(made.len() > 8 && made.len() < 80, "{}", made.len());
+        assert!(made.len() * DEPTH + receives <= entries, "{} of {entries}", made.len());
+        drop((made, lane, adapter));
+        nothing_is_left().await;
+    }
 }
 
 // LN-23: a lane that is forgotten keeps what it has: its memory is never freed.
