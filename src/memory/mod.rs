@@ -303,15 +303,6 @@ impl Shared {
         }
     }
 
-    /// Makes the memory exclusive again: the provider has dropped its handles before it completes a request.
-    pub(crate) fn reclaim(self) -> Owned {
-        self.try_own().unwrap_or_else(|still_shared| {
-            debug_assert!(false, "a provider completed a request whose memory it still uses");
-            // Sound all the same: what is handed out is a copy.
-            still_shared.copied()
-        })
-    }
-
     /// Returns an exclusive copy. It is empty if there is not enough memory.
     pub(crate) fn copied(self) -> Owned {
         let mut copy = Owned::zeroed(self.len()).unwrap_or_else(Owned::empty);

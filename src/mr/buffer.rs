@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::lend::{Lent, SgEntry};
 use crate::backend::Adapter;
 use crate::error::RegisterError;
-use crate::memory::{Frozen, Owned};
+use crate::memory::{Frozen, Owned, Shared};
 use crate::types::Access;
 
 /// Memory for sends, receives, and the local side of reads and writes.
@@ -115,6 +115,15 @@ impl Deref for BufferPart {
     }
 }
 
+/// Makes memory exclusive again: the provider has dropped its handles before it completes a request.
+fn reclaim(memory: Shared) -> Owned {
+    memory.try_own().unwrap_or_else(|still_shared| {
+        debug_assert!(false, "a provider completed a request whose memory it still uses");
+        // Sound all the same: what is handed out is a copy.
+        still_shared.copied()
+    })
+}
+
 impl SgEntry for Buffer {
     type State = u64;
 
@@ -132,7 +141,7 @@ impl SgEntry for Buffer {
     }
 
     fn reclaim(Lent(slice, domain): Lent<u64>) -> Self {
-        Self { memory: slice.into_shared().reclaim(), domain }
+        Self { memory: reclaim(slice.into_shared()), domain }
     }
 }
 

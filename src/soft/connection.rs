@@ -98,6 +98,11 @@ impl Socket {
         if self.is_eager() { self.stream.read_now(bytes) } else { self.stream.try_read(bytes) }
     }
 
+    /// Writes a batch of which all is copied once, without blocking, and returns how many bytes the socket took.
+    pub(super) fn write_copied(&self, batch: &Batch) -> io::Result<usize> {
+        self.stream.try_write(&batch.arena)
+    }
+
     /// Writes the batch once, without blocking, and returns how many bytes the socket took.
     fn write(&self, batch: &Batch, extent: Extent) -> io::Result<usize> {
         let held = match &batch.access {

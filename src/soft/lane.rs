@@ -2,14 +2,14 @@
 //!
 //! Plain requests wait in a list, which [`ring`](Lane::ring), a request for another queue pair, 64 of them or the next poll hand over:
 //! short Sends and Writes as one copy of all their frames, with one system call. A message that arrives is copied to the memory of a
-//! receive, which the queue pair has until then ([`Slots`]). Completions wait in an [`Inbox`], with the memory of the requests; what
+//! receive, which has left its slot until then ([`Slots`]). Completions wait in an [`Inbox`], with the memory of the requests; what
 //! is handed over and completes in the same call does not even go there.
 //!
 //! Polls read the sockets themselves if nothing has completed, so a program that polls in a loop needs no other thread. One that
 //! waits leaves the sockets to their wakers (`receiver/reader.rs`), which fill the inbox and wake the program.
 //!
-//! A queue pair of a lane is a [`QueuePair`], which the connection manager knows like any other. Its states come as news in
-//! the inbox, in one order with the completions.
+//! A queue pair of a lane is a [`QueuePair`], which connects like any other. The inbox has a note when its state changes, and
+//! keeps the order of such changes and completions.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -30,7 +30,7 @@ use crate::provider::lane::{LaneParts, LaneState};
 use crate::provider::registry::{self, Registered};
 use crate::provider::work::RemoteAddress;
 use crate::sync::hash::KeyHasher;
-use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
+use crate::types::{OpKind, QueuePairId, Slot};
 use chain::{Chained, Message};
 use slots::{SlotState, Slots};
 
@@ -94,7 +94,7 @@ struct Rare {
 /// A request that is more than its kind.
 struct Special {
     kind: OpKind,
-    /// Its success is not shown, and its slots are free then.
+    /// Its success has no completion, and frees its slots.
     silent: bool,
     /// The slots that it has beside the first.
     others: SmallVec<[u32; 4]>,
@@ -281,41 +281,6 @@ impl Lane {
         if let Some(member) = self.members.get_mut(place) {
             member.receive_room = member.receive_room.saturating_sub(1);
         }
-        self.outstanding += 1;
-        Ok(())
-    }
-
-    /// Posts a receive to the shared queue, or finds the reason why none can be posted.
-    ///
-    /// # Errors
-    /// That reason.
-    #[cold]
-    fn receive_otherwise(&mut self, id: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
-        self.collect();
-        if self.rare.ended.is_some() {
-            return Err(PostErrorKind::DeviceRemoved);
-        }
-        let depth = self.rare.parameters.receive_depth as usize;
-        let Some(shared) = &self.rare.shared else {
-            let member = self.member(id).ok_or(PostErrorKind::ConnectionInvalid)?;
-            let is_alive = matches!(member.state, LaneState::Unconnected | LaneState::Connected);
-            let full = PostErrorKind::QueueFull { queue: QueueKind::Receive, depth };
-            return Err(if is_alive { full } else { PostErrorKind::ConnectionInvalid });
-        };
-        if self.rare.shared_room == 0 {
-            return Err(PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth });
-        }
-        if !self.slots.lend(slot.0, SlotState::Posted(OpKind::Receive)) {
-            return Err(PostErrorKind::NotHeld { slot: slot.0 });
-        }
-        let memory = self.slots.take_memory(slot.0);
-        let (ticket, payload) = settle::whole(slot.0, memory);
-        if let Err(refused) = shared.post_receive(ticket, payload) {
-            self.restore([slot.0], refused.payload);
-            self.slots.hold(slot.0);
-            return Err(refused.kind);
-        }
-        self.rare.shared_room -= 1;
         self.outstanding += 1;
         Ok(())
     }

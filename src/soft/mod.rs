@@ -18,6 +18,7 @@
 // | `timers` | the time limits of a silent connection and of an unfinished message |
 // | `driver` | the task of a connection; it reports to an `Observer` |
 // | `queue_pair` | both queues of a connection, used by a `QueuePairUser` |
+// | `lane` | slots, queue pairs and completions with one owner; requests in batches past the send queue |
 // | `connector` | the state machine of a connector with its futures: observer and user |
 // | `connect`, `listener` | the active side of a connector; the listener, and the passive side |
 

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use super::adapter::Adapter;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{self, Arrived, Completed, CompletionSink, Payload, StreamInbox, Ticket, WakeList};
-use crate::memory::Owned;
+use crate::memory::{Owned, Slice};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
 use crate::status::Status;
@@ -201,7 +201,7 @@ impl ReceiveQueue {
                     return self.cancel(receive, Status::CANCELED, wakes);
                 }
                 let Receive { ticket, payload } = receive;
-                let memory = payload.into_iter().next().map(|slice| slice.into_shared().reclaim());
+                let memory = payload.into_iter().next().map(reclaim);
                 if let Some(memory) = memory {
                     state.queue.push_front((ticket.slot(), memory));
                 }
@@ -276,6 +276,14 @@ impl ReceiveQueue {
 pub(crate) struct Receive {
     pub(crate) ticket: Ticket,
     pub(crate) payload: Payload,
+}
+
+/// Makes the memory of a slot exclusive again. If a handle to it is left, which would be a mistake, it is a copy.
+pub(super) fn reclaim(slice: Slice) -> Owned {
+    slice.into_shared().try_own().unwrap_or_else(|still_shared| {
+        debug_assert!(false, "a request of a lane has completed whose memory is still in use");
+        still_shared.copied()
+    })
 }
 
 impl From<LaneReceive> for Receive {

@@ -18,7 +18,6 @@ const RDMAP_VERSION_MASK: u8 = 0xc0;
 const OPCODE_MASK: u8 = 0x0f;
 
 /// Returns the two control bytes: T, L and DDP version; RDMAP version and opcode. Reserved bits are zero.
-#[inline]
 const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
     let t = if tagged { TAGGED } else { 0 };
     let l = if last { LAST } else { 0 };
@@ -26,7 +25,6 @@ const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
 }
 
 /// Returns the length field of a ULPDU. Header and payload fit into a ULPDU.
-#[inline]
 fn length_field(header: usize, payload_len: usize) -> [u8; 2] {
     debug_assert!(payload_len <= MAX_ULPDU - header);
     u16::try_from(payload_len.saturating_add(header)).unwrap_or(u16::MAX).to_be_bytes()
@@ -102,7 +100,6 @@ impl Untagged {
     }
 
     /// Returns the length field and the header of a segment with `payload_len` bytes of payload.
-    #[inline]
     pub(crate) fn encode(&self, payload_len: usize) -> [u8; LENGTH_SIZE + Self::LEN] {
         let mut out = [0; LENGTH_SIZE + Self::LEN];
         out[0..2].copy_from_slice(&length_field(Self::LEN, payload_len));
@@ -168,6 +165,7 @@ impl Header {
     ///
     /// Reserved bits are ignored; [`announced`] reads them. Versions are checked when the whole header has arrived, so that the Terminate can
     /// contain it; the header is never longer than the announced ULPDU.
+    #[inline]
     pub(crate) fn decode(fpdu: &[u8]) -> Result<(Self, usize, usize), HeaderError> {
         let length = array(fpdu, 0).map(u16::from_be_bytes).ok_or(HeaderError::Truncated)?;
         let length = usize::from(length);

@@ -104,7 +104,7 @@ impl ConnectionShared {
         let frame = |request: &Chained| (request.message.header(&mut queue.outbound), request.bytes(slots));
         batch.copied_segments((length, chain.len()), chain.iter().map(frame));
         drop(sending);
-        let outcome = self.report_sent(socket.stream.try_write(&batch.arena));
+        let outcome = self.report_sent(socket.write_copied(&batch));
         let mut sending = self.sending();
         if let Ok(sent) = outcome
             && sent == batch.arena.len()

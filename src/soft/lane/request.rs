@@ -1,17 +1,17 @@
-//! The requests of a lane that have options, several slots, or none.
+//! The requests of a lane that have options, several slots, or none, and receives of a shared queue.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::slots::SlotState;
-use super::{Lane, Special};
+use super::{Lane, Special, settle};
 use crate::error::PostErrorKind;
 use crate::inflight::{Payload, Ticket};
 use crate::memory::Owned;
-use crate::provider::lane::{LaneRequest, LaneSource, loose};
+use crate::provider::lane::{LaneRequest, LaneSource, LaneState, loose};
 use crate::provider::work::{Flags, WorkRequest};
-use crate::types::{OpKind, Slot};
+use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
 
 impl Lane {
     /// Posts a request of the send queue with options, at once and behind those that wait.
@@ -89,5 +89,40 @@ impl Lane {
         let first = first.unwrap_or(u32::MAX);
         self.rare.special.insert(first, Special { kind, silent, others });
         Ok((Ticket::of_slot(first), payload))
+    }
+
+    /// Posts a receive to the shared queue, or finds the reason why none can be posted.
+    ///
+    /// # Errors
+    /// That reason.
+    #[cold]
+    pub(super) fn receive_otherwise(&mut self, id: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
+        self.collect();
+        if self.rare.ended.is_some() {
+            return Err(PostErrorKind::DeviceRemoved);
+        }
+        let depth = self.rare.parameters.receive_depth as usize;
+        let Some(shared) = &self.rare.shared else {
+            let member = self.member(id).ok_or(PostErrorKind::ConnectionInvalid)?;
+            let is_alive = matches!(member.state, LaneState::Unconnected | LaneState::Connected);
+            let full = PostErrorKind::QueueFull { queue: QueueKind::Receive, depth };
+            return Err(if is_alive { full } else { PostErrorKind::ConnectionInvalid });
+        };
+        if self.rare.shared_room == 0 {
+            return Err(PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth });
+        }
+        if !self.slots.lend(slot.0, SlotState::Posted(OpKind::Receive)) {
+            return Err(PostErrorKind::NotHeld { slot: slot.0 });
+        }
+        let memory = self.slots.take_memory(slot.0);
+        let (ticket, payload) = settle::whole(slot.0, memory);
+        if let Err(refused) = shared.post_receive(ticket, payload) {
+            self.restore([slot.0], refused.payload);
+            self.slots.hold(slot.0);
+            return Err(refused.kind);
+        }
+        self.rare.shared_room -= 1;
+        self.outstanding += 1;
+        Ok(())
     }
 }

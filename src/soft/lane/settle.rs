@@ -9,6 +9,7 @@ use crate::inflight::{Arrived, Completed, Done, Note, Payload, Ticket};
 use crate::memory::Owned;
 use crate::provider::lane::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::soft::lane::slots::SlotState;
+use crate::soft::receive_queue::reclaim;
 use crate::status::Status;
 use crate::types::{OpKind, QueuePairId};
 
@@ -18,7 +19,7 @@ pub(super) fn whole(slot: u32, memory: Option<Owned>) -> (Ticket, Payload) {
 }
 
 impl Lane {
-    /// Gives the slots of a completed request to the program. Returns the completion; `None` if it is not shown.
+    /// Gives the slots of a completed request to the program. Returns the completion; `None` if it is not to be reported.
     #[inline]
     pub(super) fn settle(&mut self, arrived: Arrived) -> Option<Done> {
         let Arrived { id, length, memory, other } = arrived;
@@ -51,7 +52,7 @@ impl Lane {
             self.reclaim(slot, payload, !has_failed)?
         };
         if kind == OpKind::Receive && self.rare.shared.is_some() && self.member(queue_pair).is_none() {
-            // A late one, whose message cannot be answered.
+            // It came by a queue pair that is gone, so the message cannot be answered.
             status = Status::CANCELED;
         }
         self.count(id, kind);
@@ -72,8 +73,8 @@ impl Lane {
         Some(Done { opcode: Done::opcode_of(kind), length: bytes, flags, told, ..done })
     }
 
-    /// Gives the slots of a request, of which this is the first, to the program; if it is silent and has succeeded, they are free. Returns
-    /// the kind of the request, and whether it is silent; `None` if there is none.
+    /// Gives the slots of a request, of which this is the first, to the program. Those of a silent one that has succeeded become free.
+    /// Returns the kind of the request, and whether it is silent; `None` if there is none.
     pub(super) fn reclaim(&mut self, slot: u32, payload: Payload, succeeded: bool) -> Option<(OpKind, bool)> {
         let Special { kind, silent, others } = match self.slots.state(slot)? {
             SlotState::Posted(kind) => Special { kind, silent: false, others: SmallVec::new() },
@@ -91,7 +92,7 @@ impl Lane {
     /// Puts the memory of a request back into its slots. A request whose bytes were copied has left it there.
     pub(super) fn restore(&mut self, slots: impl IntoIterator<Item = u32>, payload: Payload) {
         for (slot, part) in slots.into_iter().zip(payload) {
-            self.slots.restore_memory(slot, part.into_shared().reclaim());
+            self.slots.restore_memory(slot, reclaim(part));
         }
     }
 

@@ -1,4 +1,4 @@
-//! The slots of a lane: pieces of memory of one length, each of which is free, or has the program or a request as its owner.
+//! The slots of a lane: pieces of memory of one length, each of which is free, or the program or a request has it.
 //!
 //! The memory of each slot is exclusive. It leaves its slot for a receive, and for a request whose bytes stay in place until they
 //! are sent or have arrived; its completion brings it back. So bytes can only be reached while no request has them.
@@ -13,7 +13,7 @@ use crate::types::OpKind;
 /// The owner of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// There is none.
+    /// None: it can be taken.
     Free,
     /// The program.
     Held,

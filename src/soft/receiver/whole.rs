@@ -87,60 +87,41 @@ impl Receiver {
     /// Processes the frames at the start of the bytes, up to the first of which a part is missing or which
     /// has to wait, and as many as belong in the turn. Returns the number of their bytes.
     fn whole_frames(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
-        if self.connection.receives.is_of_lane() {
-            return self.lane_frames(bytes, turn);
-        }
+        let is_of_lane = self.connection.receives.is_of_lane();
         let mut taken = 0;
         while self.cost <= turn.limit {
-            match self.whole_frame(&bytes[taken..], turn)? {
-                0 => break,
-                frame => taken += frame,
+            if is_of_lane {
+                taken += self.lane_sends(&bytes[taken..], turn);
             }
-        }
-        Ok(taken)
-    }
-
-    /// Processes the frame at the start of the bytes. Returns its length; 0 if a part of it is missing, or it has to wait.
-    #[inline]
-    fn whole_frame(&mut self, rest: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
-        let Some(start) = rest.first_chunk::<START>() else { return Ok(0) };
-        // What is wrong with a header is reported in the general way.
-        let Ok((header, length, consumed)) = Header::decode(rest) else { return Ok(0) };
-        let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
-        if rest.len() < frame || ddp::announced(start) > 0 && self.connection.announces {
-            return Ok(0);
-        }
-        self.header = *start;
-        let payload = &rest[consumed..][..length];
-        let is_taken = match (&header, &self.stream) {
-            // Bytes for the reader of a stream go to its room, past the chunks.
-            (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
-            (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
-            (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
-        };
-        if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
-            return Ok(0);
-        }
-        self.ahead.begin(frame, false);
-        self.frame_done();
-        Ok(frame)
-    }
-
-    /// Processes frames as [`whole_frames`](Self::whole_frames) does, for a queue pair of a lane.
-    fn lane_frames(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, Stop> {
-        let mut taken = 0;
-        while self.cost <= turn.limit {
-            taken += self.lane_sends(&bytes[taken..], turn);
-            match self.whole_frame(&bytes[taken..], turn)? {
-                0 => break,
-                frame => taken += frame,
+            let rest = &bytes[taken..];
+            let Some(start) = rest.first_chunk::<START>() else { break };
+            // What is wrong with a header is reported in the general way.
+            let Ok((header, length, consumed)) = Header::decode(rest) else { break };
+            let frame = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
+            if rest.len() < frame || ddp::announced(start) > 0 && self.connection.announces {
+                break;
             }
+            self.header = *start;
+            let payload = &rest[consumed..][..length];
+            let is_taken = match (&header, &self.stream) {
+                // Bytes for the reader of a stream go to its room, past the chunks.
+                (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
+                (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
+                (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
+            };
+            if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
+                break;
+            }
+            self.ahead.begin(frame, false);
+            self.frame_done();
+            taken += frame;
         }
         Ok(taken)
     }
 
     /// Receives plain Sends of one frame each at the start of the bytes, for a queue pair of a lane: all under one lock. Returns the number
     /// of their bytes. The first frame that is any other, or for which there is no receive, is not touched.
+    #[inline(never)]
     fn lane_sends(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> usize {
         if self.receive.is_some() {
             return 0;
