@@ -1,6 +1,4 @@
 //! Lanes over a device that misbehaves: whose the memory of a slot is, at every end that there is.
-//!
-//! Runs on: fake, fake-iwarp
 
 mod end;
 mod idle;

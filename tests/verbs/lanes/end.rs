@@ -1,5 +1,7 @@
 //! The end of queue pairs, of lanes and of devices with requests outstanding: slots of requests come back when the device no longer
 //! uses them, and never before.
+//!
+//! Runs on: fake, fake-iwarp
 
 use std::time::Duration;
 

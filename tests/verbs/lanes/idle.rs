@@ -1,4 +1,6 @@
 //! Idle connections of lanes: a dead peer is noticed in time, and one that lives is left alone.
+//!
+//! Runs on: fake, fake-iwarp
 
 use std::time::Duration;
 

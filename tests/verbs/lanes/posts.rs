@@ -1,4 +1,6 @@
 //! Posts that a device refuses, chains, silent requests, and messages before a connection is established.
+//!
+//! Runs on: fake, fake-iwarp
 
 use std::thread;
 use std::time::Instant;

@@ -1,5 +1,7 @@
 //! A random walk of two lanes that are each other's peers, with a model of each beside it: whose each slot is and what is in it, what
 //! was sent, and how many requests are outstanding.
+//!
+//! Runs on: fake, fake-iwarp
 #![allow(clippy::print_stderr, reason = "a long walk says how far it came")]
 
 use std::collections::{HashMap, VecDeque};
