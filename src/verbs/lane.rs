@@ -541,7 +541,10 @@ impl Lane {
                     let outcome = ready.get_inner().next(1, &mut told);
                     ready.clear_ready();
                     self.rare.armed &= told.is_empty();
-                    if outcome.is_err() {
+                    if let Err(error) = outcome {
+                        // Such a channel is that of a device which was taken away, and this may be the first report of it.
+                        debug!(%error, "completion channel not read");
+                        self.rare.context.remove();
                         self.lose();
                     }
                 }

@@ -126,7 +126,7 @@ unsafe extern "C" fn ibv_get_cq_event(
 }
 
 fn wait(channel: *mut ibv_comp_channel) -> Answer<*mut ibv_cq> {
-    let descriptor = live(&mut world::lock().channels, channel).events().descriptor();
+    let descriptor = live(&mut world::enter("ibv_get_cq_event")?.channels, channel).events().descriptor();
     events::next(descriptor, |world| match take(&mut live(&mut world.channels, channel).events()) {
         None if world.devices.removed => Err(libc::EIO),
         next => Ok(next),

@@ -326,6 +326,34 @@ async fn removal_ends_a_lane() {
     }
 }
 
+// LN-24: a channel of events that cannot be read is that of a device which was taken away, as for futures.
+#[tokio::test]
+async fn an_unreadable_channel_removes_the_adapter() {
+    if !alone(module_path!(), "an_unreadable_channel_removes_the_adapter") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    // No task polls completions.
+    let adapter = open(None);
+    let (mut one, mut other) =
+        (lane(&adapter, LaneConfig::new(4, 64)), lane(&adapter, LaneConfig::new(4, 64)));
+    let ((from, end), (to, peer)) = (one.queue_pair().expect("a pair"), other.queue_pair().expect("a pair"));
+    let slot = one.take().expect("a slot");
+    one.receive(from, slot).expect("posted");
+    let connections = connect_lanes(&adapter, &end, &peer).await;
+    let mut room = [Done::EMPTY; 4];
+    assert!(poll_once(&mut Box::pin(one.ready(&mut room))).is_pending());
+    fake(&format!("fail ibv_get_cq_event 1 {}", libc::EIO));
+    let message = filled(&mut other, 1);
+    other.send_now(to, message, 1).expect("posted");
+    assert_eq!(completions(&mut one, 1).await[0].slot(), slot);
+    // Its event is still there.
+    assert_eq!(within(one.ready(&mut room)).await.map(<[Done]>::len), Err(NotifyError::DeviceRemoved));
+    for connection in connections {
+        assert_eq!(within(connection.disconnected()).await, DisconnectReason::DeviceRemoved);
+    }
+}
+
 // LN-25: when the completion queue has lost a completion, a wait is woken, every connection ends, and no slot of a request comes back.
 #[tokio::test]
 async fn a_lost_completion_ends_the_lane() {
