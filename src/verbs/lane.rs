@@ -307,7 +307,7 @@ impl Lane {
         if add(&mut self.sends, piece, inline) {
             return true;
         }
-        self.ring_sends_apart();
+        self.ring_apart();
         if self.sending != queue_pair.0 {
             // The doorbell has found the end: nothing is posted behind what was refused.
             self.take_back(queue_pair, slot);
@@ -350,8 +350,8 @@ impl Lane {
     /// Makes room in the chain, which is full.
     #[cold]
     #[inline(never)]
-    fn ring_sends_apart(&mut self) {
-        self.ring_sends();
+    fn ring_apart(&mut self) {
+        self.ring();
     }
 
     /// Takes back what was lent to a request of the queue pair that is not posted.
@@ -376,7 +376,7 @@ impl Lane {
         }
         let place = queue_pair.place();
         if self.sends_of != place {
-            self.ring_sends();
+            self.ring();
             self.sends_of = place;
         }
         let open = self.members.get(place).is_some_and(|member| member.open == queue_pair.0);
@@ -384,17 +384,12 @@ impl Lane {
         open
     }
 
-    /// Hands the requests that wait to the device.
+    /// Hands the requests that wait to the device, receives first: an answer must find the one that was posted for it.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        self.ring_sends();
         if self.receives.len() > 0 {
             self.ring_receives();
         }
-    }
-
-    #[inline]
-    fn ring_sends(&mut self) {
         if self.sends.len() == 0 {
             return;
         }

@@ -128,6 +128,51 @@ async fn bulk_posts_keep_their_order() {
     }
 }
 
+// LN-33: a receive that is posted before a request is there when that is handed over, whichever queue pair they are for and whatever
+// hands it over. Nothing is repeated: neither on devices, with a retry count of 0, nor on soft.
+#[tokio::test]
+async fn receives_are_there_before_what_follows() {
+    for (adapter, variant) in variants() {
+        let mut lane = lane(&adapter, LaneConfig::new(8, 64).queue_pairs(2));
+        let (here, own) = lane.queue_pair().expect("a queue pair");
+        let (there, end) = lane.queue_pair().expect("another");
+        let (listener, address) = listening(&adapter);
+        let connector = adapter.connector();
+        let (mut connect, mut accept) = (ConnectParams::default(), AcceptParams::default());
+        if !Device::under_test().is_soft() {
+            (connect, accept) = (connect.rnr_retry_count(0), accept.rnr_retry_count(0));
+        }
+        let connecting = connector.connect_and_complete(&own, address, connect);
+        let accepting = listener.accept_next(&end, accept);
+        let _connections = joined(connecting, accepting).await;
+        for way in ["poll", "ring", "now", "request for another queue pair"] {
+            let receive = lane.take().expect("a slot");
+            lane.receive(there, receive).expect("posted");
+            let slot = fill(&mut lane, b"there");
+            let mut expected = 2;
+            match way {
+                "now" => lane.send_now(here, slot, 5).expect("posted"),
+                _ => lane.send(here, slot, 5).expect("posted"),
+            }
+            match way {
+                "ring" => lane.ring(),
+                "request for another queue pair" => {
+                    let back = lane.take().expect("a slot");
+                    lane.receive(here, back).expect("posted");
+                    let slot = fill(&mut lane, b"back");
+                    lane.send(there, slot, 4).expect("posted");
+                    expected = 4;
+                }
+                _ => {}
+            }
+            for done in completions(&mut lane, expected).await {
+                done.ok().unwrap_or_else(|error| panic!("{variant}, {way}: {error}"));
+                lane.give(done.slot());
+            }
+        }
+    }
+}
+
 // LN-03: Writes and Reads move parts of slots to and from memory of the peer.
 #[tokio::test]
 async fn parts_of_slots_are_written_and_read() {
