@@ -35,6 +35,7 @@ mod guide {
         streams = "streams",
         testing = "testing",
         timeouts = "timeouts",
+        timeouts_and_memory = "timeouts-and-memory",
         tuning = "tuning",
     }
 }
