@@ -24,6 +24,7 @@ mod guide {
         porting_async_rdma = "porting-async-rdma",
         porting_librdmacm = "porting-librdmacm",
         porting_nd = "porting-nd",
+        porting_rust = "porting-rust",
         porting_tokio = "porting-tokio",
         porting_udapl = "porting-udapl",
         posting = "posting",
