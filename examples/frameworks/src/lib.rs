@@ -16,6 +16,7 @@ mod guide {
         design = "design",
         devices = "devices",
         errors = "errors",
+        faq = "faq",
         first_connection = "first-connection",
         memory = "memory",
         migration = "migration",
