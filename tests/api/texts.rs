@@ -24,6 +24,7 @@ use tokio_rdma::{
 };
 
 mod calls;
+mod page;
 
 fn at() -> SocketAddr {
     ([192, 0, 2, 1], 7000).into()
