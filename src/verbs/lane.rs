@@ -84,8 +84,10 @@ struct Rare {
     source: AsyncFd<Arc<CompletionChannel>>,
     /// The queue raises an event when a completion comes.
     armed: bool,
-    /// A queue pair of the device is to be destroyed once the queue has been found empty.
+    /// A queue pair of the device is to be destroyed once what is in the queue by now has been polled.
     releasing: bool,
+    /// The number of completions that were polled in the present round of [`release_behind`](Lane::release_behind).
+    polled: usize,
     patience: Patience,
     /// The receive queue that the queue pairs share.
     shared: Option<Arc<SharedReceiveQueue>>,
@@ -130,6 +132,8 @@ struct Member {
     quiet: u32,
     /// Something of the one that was here before may be in the completion queue, or wait for a poll.
     left: bool,
+    /// That has waited since before the present round of [`release_behind`](Lane::release_behind), or the end of the queue pair has.
+    waited: bool,
     id: QueuePairId,
     /// The queue pair of the device, until it is destroyed.
     device: Option<Arc<DeviceQp>>,
@@ -178,6 +182,7 @@ impl Lane {
             source,
             armed: false,
             releasing: false,
+            polled: 0,
             patience: Patience::default(),
             memory: LaneMemory::new(slots.memory().clone(), shared.clone()),
             shared,

@@ -83,6 +83,7 @@ impl Member {
             receive_room: 0,
             quiet: 0,
             left: false,
+            waited: false,
             id,
             device: None,
             rare: None,
@@ -351,23 +352,53 @@ impl Lane {
         }
     }
 
-    /// Has the queue pairs of the device destroyed that have had the time to complete everything.
+    /// Has the queue pairs of the device destroyed that have had the time to complete everything, after a poll that has found the queue
+    /// empty.
     #[cold]
     pub(super) fn release_late(&mut self) {
-        if !std::mem::take(&mut self.rare.releasing) {
+        if std::mem::take(&mut self.rare.releasing) {
+            (self.halted, self.rare.polled) = (self.rare.ended.is_some() || !self.rare.failed.is_empty(), 0);
+            for place in 0..self.members.len() {
+                self.release_waiting(place, true);
+            }
+        }
+    }
+
+    /// Does the same after a poll that has filled its room, with so many completions: a lane that is busy may never find the queue
+    /// empty. In each round polls take as many completions as the queue has room for, so they have taken what was in it before.
+    #[cold]
+    pub(super) fn release_behind(&mut self, polled: usize) {
+        self.rare.polled = self.rare.polled.saturating_add(polled);
+        if !self.rare.releasing || self.rare.polled < self.completions.entries() as usize {
             return;
         }
-        self.halted = self.rare.ended.is_some() || !self.rare.failed.is_empty();
+        (self.rare.polled, self.rare.releasing) = (0, false);
         for place in 0..self.members.len() {
-            let Some(member) = self.members.get_mut(place) else { return };
-            if std::mem::take(&mut member.left) {
-                member.renew();
-            }
-            let rare = member.rare.as_ref();
-            if rare.and_then(|rare| rare.until).is_some_and(|until| Instant::now() >= until) {
-                self.release(place);
-            }
+            self.rare.releasing |= self.release_waiting(place, false);
         }
+        self.halted = self.rare.releasing || self.rare.ended.is_some() || !self.rare.failed.is_empty();
+    }
+
+    /// Ends the wait of a place, if there is one that has begun before this round, or that `ends` in any case. Returns whether the place
+    /// waits on.
+    fn release_waiting(&mut self, place: usize, ends: bool) -> bool {
+        let Some(member) = self.members.get_mut(place) else { return false };
+        let until = member.rare.as_ref().and_then(|rare| rare.until).filter(|_| member.device.is_some());
+        let late = until.is_some_and(|until| Instant::now() >= until);
+        if !late && !member.left {
+            return false;
+        }
+        if !ends && !std::mem::replace(&mut member.waited, true) {
+            return true;
+        }
+        member.waited = false;
+        if std::mem::take(&mut member.left) {
+            member.renew();
+        }
+        if late {
+            self.release(place);
+        }
+        false
     }
 
     fn release(&mut self, place: usize) {

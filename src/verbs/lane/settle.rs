@@ -334,7 +334,9 @@ impl Lane {
         }
         if self.rare.failed.is_empty() {
             self.halted = self.rare.releasing;
-            return self.poll_device(into, Self::release_late);
+            let count = self.poll_device(into, Self::release_late);
+            self.release_behind(into.len());
+            return count;
         }
         self.ring();
         self.poll_failed(into)

@@ -447,6 +447,50 @@ async fn places_wait_for_what_was_outstanding() {
     assert!(next != id && next.place() == id.place());
 }
 
+// LN-26: a queue pair that has ended leaves its place also if the others keep the lane busy: each poll fills the room that it has, and
+// never finds the queue empty.
+#[tokio::test]
+async fn a_busy_lane_lets_queue_pairs_go() {
+    if !alone(module_path!(), "a_busy_lane_lets_queue_pairs_go") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    for shared in [false, true] {
+        let adapter = open(None);
+        let config = LaneConfig::new(8, 64).queue_pairs(2).send_depth(4).receive_depth(4);
+        let mut joined = join(&adapter, config.shared_receives(shared), 2).await;
+        let (lane, id) = (&mut joined.lane, joined.id);
+        let (busy, end) = lane.queue_pair().expect("a queue pair");
+        let (_connection, _peer, _other) = connect(&adapter, &end).await;
+        let region = adapter.register(64, Access::REMOTE_WRITE).await.expect("registered");
+        fake("keep requests");
+        lane.close(id);
+        for byte in 0..4 {
+            let slot = filled(lane, byte);
+            lane.write(busy, slot, 0..8, &region.remote()).expect("posted");
+        }
+        let (mut room, mut back) = ([Done::EMPTY; 1], 0);
+        within(async {
+            while lane.state(id) != LaneState::Gone {
+                let done = lane.poll(&mut room).expect("the lane lives")[0];
+                if done.queue_pair() == busy {
+                    assert!(done.is_success() && done.kind() == OpKind::Write);
+                    lane.write(busy, done.slot(), 0..8, &region.remote()).expect("posted");
+                } else {
+                    assert_eq!((done.queue_pair(), done.status()), (id, Status::CANCELED));
+                    back += 1;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        // The shared queue has those receives still.
+        assert_eq!(back, if shared { 0 } else { 2 });
+        lane.queue_pair().expect("its place is free");
+        fake("keep nothing");
+    }
+}
+
 // LN-28: what the device refuses when it has had its time after the end of a connection comes out of a poll once, although the queue
 // pair is destroyed before that.
 #[tokio::test]
