@@ -110,7 +110,7 @@ pub(crate) struct Membership {
     pub(crate) memory: Weak<LaneMemory>,
     /// The key of the receive queue that the queue pairs of the lane share, if they do.
     pub(crate) receives: Option<u64>,
-    /// A part of the path timeout has passed since the lane has looked.
+    /// A part of the path timeout has passed since the lane has looked before a poll.
     pub(crate) ticked: AtomicBool,
 }
 
@@ -120,7 +120,7 @@ impl Membership {
         EndNotice { news: self.news.clone(), id: self.id, memory, free: false }
     }
 
-    /// Notes that a part of the path timeout has passed. However many pass before the lane looks, they count once: a program that has
+    /// Notes that a part of the path timeout has passed. However many pass before the lane polls, they count once: a program that has
     /// not polled for long has not seen the signs of life either.
     pub(crate) fn tick(&self) {
         self.ticked.store(true, Ordering::Relaxed);

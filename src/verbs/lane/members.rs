@@ -172,7 +172,7 @@ impl Lane {
         };
         let queue_pair = QueuePair::with(self.rare.context.clone(), settings, queues, Some(membership));
         let made = queue_pair.and_then(|queue_pair| {
-            let device = queue_pair.look().device.ok_or(OpenError::DeviceRemoved)?;
+            let device = queue_pair.look(false).device.ok_or(OpenError::DeviceRemoved)?;
             Ok((queue_pair, device))
         });
         // The news of one that has ended already must not be those of the next.
@@ -286,13 +286,20 @@ impl Lane {
     /// Looks at what has happened to the queue pairs.
     #[cold]
     pub(super) fn look(&mut self) {
+        self.look_for(false);
+    }
+
+    /// Looks at what has happened to the queue pairs, for a poll if `polls`. Only those count the silence of peers, whose signs of life
+    /// wait in the queue until a poll.
+    #[cold]
+    pub(super) fn look_for(&mut self, polls: bool) {
         self.sending = NONE;
         let destroyed = self.news.take();
         for (id, free) in destroyed {
             self.remove(id, free);
         }
         for place in 0..self.members.len() {
-            self.look_at(place);
+            self.look_at(place, polls);
         }
         if self.rare.context.is_removed() {
             self.end(NotifyError::DeviceRemoved);
@@ -301,10 +308,10 @@ impl Lane {
         }
     }
 
-    fn look_at(&mut self, place: usize) {
+    fn look_at(&mut self, place: usize, polls: bool) {
         let Some(member) = self.members.get_mut(place) else { return };
         let (Some(rare), true) = (&mut member.rare, member.device.is_some()) else { return };
-        let Look { phase, device, reads, ticked } = rare.queue_pair.look();
+        let Look { phase, device, reads, ticked } = rare.queue_pair.look(polls);
         match (rare.state, phase, device) {
             (LaneState::Unconnected, QueuePairState::Connected, Some(_)) => rare.state = LaneState::Connected,
             (LaneState::Unconnected | LaneState::Connected, _, None) => {
@@ -324,8 +331,11 @@ impl Lane {
         rare.reads = rare.state == LaneState::Connected && reads > 0;
         member.refresh();
         self.release_ended(place);
-        if ticked && self.rare.ended.is_none() {
-            self.count_silence(place);
+        match ticked && self.rare.ended.is_none() {
+            true if polls => self.count_silence(place),
+            // The next poll does it.
+            true => self.news.mark(),
+            false => {}
         }
     }
 

@@ -326,7 +326,7 @@ impl Lane {
     #[inline(never)]
     pub(super) fn poll_rare(&mut self, into: &mut [Done]) -> usize {
         if self.news.is_pending() {
-            self.look();
+            self.look_for(true);
         }
         self.sending = NONE;
         if self.rare.ended.is_some() {

@@ -16,7 +16,7 @@ pub(crate) struct Look {
     pub(crate) device: Option<Arc<DeviceQp>>,
     /// The number of reads and atomics that may be outstanding at once.
     pub(crate) reads: u32,
-    /// A part of the path timeout has passed since the last look.
+    /// A part of the path timeout has passed since the last look of a poll.
     pub(crate) ticked: bool,
 }
 
@@ -31,9 +31,10 @@ impl QueuePair {
         }
     }
 
-    /// Returns the state, for the lane.
-    pub(crate) fn look(&self) -> Look {
-        let ticked = self.lane.as_ref().is_some_and(|lane| lane.ticked.swap(false, Ordering::Relaxed));
+    /// Returns the state, for the lane. `polls` says that the lane polls next, and counts the part of the path timeout.
+    pub(crate) fn look(&self, polls: bool) -> Look {
+        let ticked = self.lane.as_ref().map(|lane| &lane.ticked);
+        let ticked = ticked.is_some_and(|ticked| ticked.fetch_and(!polls, Ordering::Relaxed));
         let state = self.lock();
         let current = state.device.current();
         let (device, reads) = (current.map(|current| current.qp.clone()), current.map_or(0, |c| c.reads));

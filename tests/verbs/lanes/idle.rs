@@ -7,6 +7,7 @@ use std::time::Duration;
 use common::life::eventually;
 use common::path::noticed;
 use common::process::alone;
+use common::raw::bytes;
 use common::verbs::{fake, fake_reset, nothing_is_left};
 use tokio_rdma::error::Reason;
 use tokio_rdma::qp::{Done, LaneConfig, LaneState, Local};
@@ -101,6 +102,40 @@ async fn a_dead_peer_is_noticed_behind_silent_requests() {
         }
     };
     is_given_up(&noticed(PATH_TIMEOUT, ended).await);
+}
+
+// LN-27: a peer that lives is kept also by a program that asks for the state of the queue pair all the time and does not poll: it has
+// not seen the signs of life.
+#[tokio::test]
+async fn a_live_peer_is_kept_without_polls() {
+    if !alone(module_path!(), "a_live_peer_is_kept_without_polls") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = open(Some(PATH_TIMEOUT));
+    let mut joined = join(&adapter, LaneConfig::new(4, 64), 1).await;
+    let (lane, id) = (&mut joined.lane, joined.id);
+    // One poll posts the request for a sign of life, whose answer waits in the queue.
+    let asked = || fake("calls ibv_post_send").expect("a number");
+    let before = asked();
+    let mut room = [Done::EMPTY; 4];
+    while asked() < before + 2 {
+        assert!(lane.poll(&mut room).expect("the lane lives").is_empty());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut connection = Box::pin(joined.connection.disconnected());
+    let waited = async {
+        for _ in 0..300 {
+            assert_eq!(lane.state(id), LaneState::Connected);
+            tokio::time::sleep(PATH_TIMEOUT / 100).await;
+        }
+    };
+    tokio::select! {
+        reason = &mut connection => panic!("{reason:?}"),
+        () = waited => {}
+    }
+    within(joined.peer.send(bytes(&adapter, b"hello")).expect("posted")).await.0.expect("sent");
+    assert_eq!(completions(lane, 1).await[0].bytes(), 5);
 }
 
 // LN-27: a part of the path timeout counts once for each queue pair, however many the lane has and however often it is polled.
