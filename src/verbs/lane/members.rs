@@ -63,11 +63,10 @@ pub(super) struct Probe {
 }
 
 impl RareMember {
-    /// Takes the request without a slot that has this id off the list.
-    pub(super) fn take_loose(&mut self, id: u64) {
-        if let Some(place) = self.loose.iter().position(|(loose, _)| *loose == id) {
-            self.loose.remove(place);
-        }
+    /// Takes the request without a slot that has this id off the list. Returns whether it was there.
+    pub(super) fn take_loose(&mut self, id: u64) -> bool {
+        let place = self.loose.iter().position(|(loose, _)| *loose == id);
+        place.and_then(|place| self.loose.remove(place)).is_some()
     }
 }
 

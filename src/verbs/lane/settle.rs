@@ -90,7 +90,7 @@ impl Lane {
             return Some(false);
         };
         if slot == PROBE {
-            member.rare.as_mut()?.probe = None;
+            member.rare.as_mut()?.probe.take()?;
             self.pass(id, done.id);
             if done.is_success() {
                 self.member(id)?.quiet = 0;
@@ -101,7 +101,8 @@ impl Lane {
             return Some(false);
         }
         let (kind, silent) = if slot >= LOOSE {
-            (loose_kind(slot), is_silent(slot))
+            let is_outstanding = member.rare.as_mut()?.take_loose(done.id);
+            is_outstanding.then(|| (loose_kind(slot), is_silent(slot)))?
         } else {
             let state =
                 self.slots.state(slot).filter(|state| state.is_posted() && *state != SlotState::Part)?;
@@ -124,9 +125,6 @@ impl Lane {
             (false, _) => member.send_room += 1,
             (true, true) => member.receive_room += 1,
             (true, false) => {}
-        }
-        if slot >= LOOSE {
-            rare.take_loose(done.id);
         }
         let early = received && rare.state == LaneState::Unconnected;
         if done.is_success() && rare.broken && !received {

@@ -93,7 +93,7 @@ impl Completion {
 impl World {
     /// Adds a completion to a queue.
     pub(super) fn complete(&mut self, at: usize, completion: Completion, solicited: bool) {
-        let (full, spoiled) = (self.script.overruns(), self.script.spoils());
+        let (full, spoiled, twice) = (self.script.overruns(), self.script.spoils(), self.script.repeats());
         let Some(queue) = self.queues.get_mut(&at) else { return };
         if let Some(ring) = &queue.ring {
             let news = instant::push(ring, completion, solicited);
@@ -111,6 +111,9 @@ impl World {
             queue.spoiled = Some(queue.entries.len());
         }
         queue.entries.push_back(completion);
+        if twice {
+            queue.entries.push_back(Completion { shared: None, ..completion });
+        }
         if queue.armed.is_some_and(|arm| arm.tells(completion, solicited)) {
             queue.armed = None;
             self.announce(at, News::Event);

@@ -47,6 +47,8 @@ pub(super) struct Script {
     pub(super) until_overrun: Option<usize>,
     /// The number of completions until the one that no poll can read.
     until_spoiled: Option<usize>,
+    /// The number of completions until the one that comes twice.
+    until_repeated: Option<usize>,
     /// A poll of a completion queue ends where the queue was resized.
     pub(super) cuts_off: bool,
     /// No queue pair tells of its errors.
@@ -101,6 +103,7 @@ impl Default for Script {
             silent: false,
             until_overrun: None,
             until_spoiled: None,
+            until_repeated: None,
             cuts_off: false,
             hides_errors: false,
             solicited: 0,
@@ -202,6 +205,13 @@ impl Script {
         left == Some(0)
     }
 
+    /// Counts a completion. Returns whether it comes twice.
+    pub(super) fn repeats(&mut self) -> bool {
+        let left = self.until_repeated.take().map(|left| left.saturating_sub(1));
+        self.until_repeated = left.filter(|left| *left > 0);
+        left == Some(0)
+    }
+
     /// A line that concerns calls.
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -244,6 +254,7 @@ impl Script {
             ["expiring"] => return Ok(self.expiring.iter().sum::<usize>() as i64),
             ["overrun", nth] => self.until_overrun = Some(parse(nth)?),
             ["spoil", nth] => self.until_spoiled = Some(parse(nth)?),
+            ["repeat", nth] => self.until_repeated = Some(parse(nth)?),
             ["solicited"] => return Ok(self.solicited as i64),
             ["answer", call, kind, status] => {
                 self.answers.push((call.to_owned(), parse(kind)?, parse(status)?));

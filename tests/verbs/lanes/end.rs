@@ -412,6 +412,37 @@ async fn a_lost_completion_ends_the_lane() {
     }
 }
 
+// LN-25: a completion of no request ends the lane: here that of a request which has completed already.
+#[tokio::test]
+async fn a_repeated_completion_ends_the_lane() {
+    if !alone(module_path!(), "a_repeated_completion_ends_the_lane") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    for kind in ["a slot", "parts", "bytes", "a region"] {
+        let adapter = open(None);
+        let mut joined = join(&adapter, LaneConfig::new(4, 64), 0).await;
+        let (lane, id) = (&mut joined.lane, joined.id);
+        let region = adapter.register(64, Access::REMOTE_WRITE).await.expect("registered");
+        let here = adapter.register(64, Access::LOCAL_WRITE).await.expect("registered");
+        let (slot, part) = (filled(lane, 1), here.slice(0..8).expect("in bounds"));
+        fake("repeat 1");
+        let (there, options) = (region.remote(), WorkOptions::default());
+        match kind {
+            "a slot" => lane.write(id, slot, 0..8, &there),
+            "parts" => lane.write_with(id, Local::Slots(&[(slot, 0..8)]), &there, options),
+            "bytes" => lane.write_with(id, Local::Bytes(&[1; 8]), &there, options),
+            _ => lane.write_with(id, Local::Region(&part), &there, options),
+        }
+        .expect("posted");
+        completions(lane, 1).await[0].ok().expect(kind);
+        let mut room = [Done::EMPTY; 4];
+        assert_eq!(within(lane.ready(&mut room)).await.map(<[Done]>::len), Err(NotifyError::Lost), "{kind}");
+        assert_eq!(lane.outstanding(), 0, "{kind}");
+        within(joined.connection.disconnected()).await;
+    }
+}
+
 // LN-26: a place is used again when each request of the queue pair before has come out of a poll, each once.
 #[tokio::test]
 async fn places_wait_for_what_was_outstanding() {
