@@ -434,9 +434,8 @@ impl Lane {
         } else {
             member.renew();
         }
-        for refused in rare.refused {
-            self.fail_later(refused);
-        }
+        // No queue pair has these. They come behind those that it had.
+        rare.refused.iter().for_each(|refused| self.slots.disown(refused.slot().0));
         for (loose, payload) in rare.loose {
             if !free {
                 std::mem::forget(payload);
@@ -470,6 +469,7 @@ impl Lane {
                 (false, _) => self.outstanding -= u32::from(!silent),
             }
         }
+        rare.refused.into_iter().for_each(|refused| self.fail_later(refused));
         if withheld > 0 {
             warn!(withheld, "slots of a lane are lost: a queue pair of the device could not be destroyed");
         }

@@ -63,6 +63,27 @@ async fn refused_sends_come_out_of_a_poll() {
     nothing_is_left().await;
 }
 
+// LN-28: what the driver refuses comes out behind what was taken before, also if the device completes nothing of that until its queue
+// pair is destroyed.
+#[tokio::test]
+async fn refused_sends_come_behind_those_that_were_taken() {
+    if !alone(module_path!(), "refused_sends_come_behind_those_that_were_taken") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let mut joined = join(&adapter, LaneConfig::new(4, 64), 0).await;
+    let (lane, id) = (&mut joined.lane, joined.id);
+    let slots: Vec<Slot> = (0..4).map(|byte| filled(lane, byte)).collect();
+    fake("port 1 down");
+    fake("keep requests");
+    fake(&format!("fail ibv_post_send 3 {}", libc::ENOMEM));
+    assert_eq!(lane.send_all(id, slots.iter().map(|slot| (*slot, 1))).expect("posted"), 4);
+    let done = completions(lane, 4).await;
+    let found: Vec<_> = done.iter().map(|done| (done.slot(), done.is_success())).collect();
+    assert_eq!(found, slots.iter().map(|slot| (*slot, false)).collect::<Vec<_>>());
+}
+
 // LN-28: a request that does not fit into the chain any more has the doorbell rung. If that finds the end, nothing is posted.
 #[tokio::test]
 async fn nothing_is_posted_behind_a_refused_chain() {
