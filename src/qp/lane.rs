@@ -113,7 +113,8 @@ impl Lane {
     /// Makes a queue pair: its id in the calls of the lane, and the handle that connects it.
     ///
     /// # Errors
-    /// `Os` if the lane has as many as [`LaneConfig::queue_pairs`], or the device has no more; `DeviceRemoved`.
+    /// `Os` if the lane has as many as [`LaneConfig::queue_pairs`], or the device has no more; `DeviceRemoved` if the adapter has been
+    /// removed, or the lane has [ended](Self::poll) for another reason.
     pub fn queue_pair(&mut self) -> Result<(QueuePairId, LaneQueuePair), OpenError> {
         let (id, provider) = self.provider.queue_pair()?;
         Ok((id, LaneQueuePair::new(provider)))
@@ -476,8 +477,8 @@ impl Lane {
     /// Takes completions, as many as there are and fit into `into`. Returns those. An empty slice if there are none.
     ///
     /// # Errors
-    /// `Lost` if the device has lost a completion, or has reported one of no request; `DeviceRemoved`. Each further call fails then, and
-    /// the slots that requests have do not come back.
+    /// `Lost` if the device has lost a completion or the queue of shared receives, or has reported a completion of no request;
+    /// `DeviceRemoved`. Each further call fails then, and the slots that requests have do not come back.
     #[inline(always)]
     pub fn poll<'d>(&mut self, into: &'d mut [Done]) -> Result<&'d [Done], NotifyError> {
         let count = self.provider.poll(into)?;

@@ -18,6 +18,8 @@ use crate::types::QueuePairId;
 pub(crate) struct News {
     /// There are some. Written last.
     pending: AtomicBool,
+    /// The device has lost the receive queue that the queue pairs share.
+    lost: AtomicBool,
     /// The queue pairs whose queue pair of the device is gone, and whether no memory is in use any longer.
     destroyed: Mutex<Vec<(QueuePairId, bool)>>,
     /// The task that waits for completions.
@@ -48,6 +50,16 @@ impl News {
     /// Notes that a queue pair has changed. The caller [wakes](Self::wake) without its locks.
     pub(crate) fn mark(&self) {
         self.pending.store(true, Ordering::Release);
+    }
+
+    /// Notes that the device has lost the receive queue that the queue pairs share. The caller [marks](Self::mark) that next.
+    pub(crate) fn note_loss(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the device has lost the receive queue that the queue pairs share.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Wakes the task that waits for completions.

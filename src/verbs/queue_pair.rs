@@ -513,8 +513,13 @@ impl CompletionHandler for QueuePair {
         connector.broken(if refused { Status::CANCELED } else { Status::INTERNAL_ERROR }, reason);
     }
 
-    /// Releases the shared queue. Its receives come back when the last queue pair that uses it has ended.
+    /// Releases the shared queue. Its receives come back when the last queue pair that uses it has ended; those of a lane stay with it,
+    /// and end it.
     fn shared_lost(&self) {
+        if let Some(lane) = &self.lane {
+            lane.news.note_loss();
+            self.tell_lane();
+        }
         if let Some(shared) = &self.queues.shared {
             shared.released();
         }

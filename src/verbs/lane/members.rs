@@ -302,7 +302,7 @@ impl Lane {
         }
         if self.rare.context.is_removed() {
             self.end(NotifyError::DeviceRemoved);
-        } else if !self.rare.room.is_served() {
+        } else if !self.rare.room.is_served() || self.news.is_lost() {
             self.end(NotifyError::Lost);
         }
     }

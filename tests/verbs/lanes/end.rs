@@ -412,6 +412,29 @@ async fn a_lost_completion_ends_the_lane() {
     }
 }
 
+// LN-25: as a completion queue that has lost one, a shared receive queue that the device has lost ends the lane: a wait is woken, and no
+// queue pair is made that would never receive.
+#[tokio::test]
+async fn a_lost_shared_queue_ends_the_lane() {
+    if !alone(module_path!(), "a_lost_shared_queue_ends_the_lane") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = open(None);
+    let config = LaneConfig::new(4, 64).queue_pairs(2).shared_receives(true);
+    let mut joined = join(&adapter, config, 2).await;
+    let (lane, mut room) = (&mut joined.lane, [Done::EMPTY; 4]);
+    let watched = Watched::all(lane);
+    fake("lose shared_queues");
+    assert_eq!(within(lane.ready(&mut room)).await.map(<[Done]>::len), Err(NotifyError::Lost));
+    within(joined.connection.disconnected()).await;
+    assert!(lane.queue_pair().is_err());
+    assert_eq!(lane.receive(joined.id, watched.0[0]), Err(PostErrorKind::ConnectionInvalid));
+    watched.check(lane);
+    drop((joined, adapter));
+    nothing_is_left().await;
+}
+
 // LN-25: a completion of no request ends the lane: here that of a request which has completed already.
 #[tokio::test]
 async fn a_repeated_completion_ends_the_lane() {
