@@ -56,7 +56,8 @@ pub enum LaneState {
     /// Its connection has ended, or its attempt to connect has failed: nothing can be posted, and what was outstanding comes out of the
     /// next polls.
     Ended,
-    /// It is gone: each of its requests has come out of a poll.
+    /// It is gone: each of its requests has come out of a poll. Polls lead here, so a program that waits for this goes on to poll, also
+    /// if nothing is outstanding.
     Gone,
 }
 
