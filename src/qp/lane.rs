@@ -40,8 +40,9 @@ const ATOMIC: usize = 8;
 /// # Posting
 /// The plain calls ([`send`](Self::send), [`write`](Self::write), [`read`](Self::read), [`receive`](Self::receive)) check a request
 /// and put it in a chain. The chain is handed to the device, with one doorbell, by [`ring`](Self::ring), by the next
-/// [`poll`](Self::poll), by a request for another queue pair, and when it has 64 requests. Receives are handed over before requests, so
-/// that an answer finds the receive that was posted for it. What a device refuses then comes out of a poll, like any other failure.
+/// [`poll`](Self::poll), by a request for another queue pair, and by the next request when it has 64. Receives are handed over before
+/// the other requests, so that an answer finds the receive that was posted for it. What a device refuses then comes out of a poll, like
+/// any other failure.
 ///
 /// # Polling
 /// [`poll`](Self::poll) stores completions in an array of the program, which does not stay borrowed together with the lane, so that

@@ -246,7 +246,7 @@ impl Lane {
             return Err(PostErrorKind::NotHeld { slot: slot.0 });
         }
         if (self.sends_of != place || self.sends.len() == CHAIN) && !self.sends.is_empty() {
-            self.ring_sends();
+            self.ring();
         }
         self.sends_of = place;
         self.has_long |= part.len() > COPY_BELOW || kind == OpKind::Read;

@@ -99,6 +99,36 @@ async fn messages_go_both_ways() {
     }
 }
 
+// LN-33: a receive that was posted before a Send is there for the answer, also if the doorbell rings because of another queue pair.
+#[tokio::test]
+async fn an_answer_finds_its_receive() {
+    for (adapter, variant) in variants() {
+        let mut joined = join(&adapter, LaneConfig::new(8, 64).queue_pairs(2), 0).await;
+        let (lane, id) = (&mut joined.lane, joined.id);
+        let (next, end) = lane.queue_pair().expect("a queue pair");
+        let (_connection, peer, _other) = connect(&adapter, &end).await;
+        assert_eq!(lane.state(next), LaneState::Connected);
+        let received =
+            |peer: &QueuePair| peer.receive(adapter.buffer(64).expect("a buffer")).expect("posted");
+        let (question, _kept) = (received(&joined.peer), received(&peer));
+        let slot = lane.take().expect("a slot");
+        lane.receive(id, slot).expect("posted");
+        for id in [id, next] {
+            let slot = fill(lane, b"question");
+            lane.send(id, slot, 8).expect("posted");
+        }
+        within(question).await.0.expect("received");
+        within(joined.peer.send(bytes(&adapter, b"answer")).expect("posted")).await.0.expect("sent");
+        // What is read comes behind the answer, so that has arrived, and no poll has posted anything.
+        let there = adapter.register(64, Access::REMOTE_READ).await.expect("registered");
+        let here = adapter.register(64, Access::LOCAL_WRITE | Access::READ_SINK).await.expect("registered");
+        let read = joined.peer.read(here.slice(0..8).expect("in bounds"), &there.remote()).expect("posted");
+        within(read).await.0.expect(variant);
+        let done = completions(lane, 3).await;
+        assert!(done.iter().all(Done::is_success), "{variant}: {done:?}");
+    }
+}
+
 // LN-02: requests of one queue pair complete in the order of the calls, however many there are for one doorbell.
 #[tokio::test]
 async fn bulk_posts_keep_their_order() {
@@ -132,8 +162,9 @@ async fn bulk_posts_keep_their_order() {
 // hands it over. Nothing is repeated: neither on devices, with a retry count of 0, nor on soft.
 #[tokio::test]
 async fn receives_are_there_before_what_follows() {
+    const CHAIN: usize = 64;
     for (adapter, variant) in variants() {
-        let mut lane = lane(&adapter, LaneConfig::new(8, 64).queue_pairs(2));
+        let mut lane = lane(&adapter, LaneConfig::new(2 * (CHAIN + 1), 64).queue_pairs(2));
         let (here, own) = lane.queue_pair().expect("a queue pair");
         let (there, end) = lane.queue_pair().expect("another");
         let (listener, address) = listening(&adapter);
@@ -145,10 +176,13 @@ async fn receives_are_there_before_what_follows() {
         let connecting = connector.connect_and_complete(&own, address, connect);
         let accepting = listener.accept_next(&end, accept);
         let _connections = joined(connecting, accepting).await;
-        for way in ["poll", "ring", "now", "request for another queue pair"] {
-            let receive = lane.take().expect("a slot");
-            lane.receive(there, receive).expect("posted");
-            let slot = fill(&mut lane, b"there");
+        for way in ["poll", "ring", "now", "request for another queue pair", "full chain"] {
+            let pair = |lane: &mut Lane| {
+                let receive = lane.take().expect("a slot");
+                lane.receive(there, receive).expect("posted");
+                fill(lane, b"there")
+            };
+            let slot = pair(&mut lane);
             let mut expected = 2;
             match way {
                 "now" => lane.send_now(here, slot, 5).expect("posted"),
@@ -162,6 +196,16 @@ async fn receives_are_there_before_what_follows() {
                     let slot = fill(&mut lane, b"back");
                     lane.send(there, slot, 4).expect("posted");
                     expected = 4;
+                }
+                "full chain" => {
+                    for _ in 1..CHAIN {
+                        let slot = pair(&mut lane);
+                        lane.send(here, slot, 5).expect("posted");
+                    }
+                    // The doorbell rings for the next one.
+                    let slot = pair(&mut lane);
+                    lane.send(here, slot, 5).expect("posted");
+                    expected = 2 * (CHAIN + 1);
                 }
                 _ => {}
             }
