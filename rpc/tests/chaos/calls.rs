@@ -179,14 +179,21 @@ pub(crate) async fn make_calls(channel: Channel, mut dice: Dice, end: Option<Ins
     }
 }
 
-/// Makes a call until it succeeds: the channel may wait before it connects again.
-pub(crate) async fn last_call(channel: &Channel) {
-    let succeeds = async {
-        while call(channel.clone(), Kind::Short, 0, 1).await.is_err() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(BOUND, succeeds).await.expect("a channel works again");
+/// Makes calls on each channel until one succeeds: it may wait before it connects again. They are long, so that the buffers that
+/// processes keep for long frames are as long as they can be.
+pub(crate) async fn last_calls(channels: &[Channel]) {
+    let place = KINDS.iter().position(|kind| *kind == Kind::Large).expect("a kind");
+    for channel in channels {
+        let channel = channel.clone();
+        let succeeds = async move {
+            while call(channel.clone(), Kind::Large, place, 1).await.is_err() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        // By a thread that is renewed: each keeps buffers.
+        let succeeds = tokio::spawn(timeout(BOUND, succeeds));
+        succeeds.await.expect("no panic").expect("a channel works again");
+    }
 }
 
 /// Makes a call, and checks its answer. It fails with a status of gRPC.

@@ -2,18 +2,22 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use common::dice::Dice;
+use common::life::eventually;
 use common::process::one_test;
 use common::{resources, within};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, block_in_place};
 use tokio_rdma::RdmaListener;
 use tokio_rdma_rpc::{Channel, Config, Server};
 
@@ -25,9 +29,37 @@ const MARK: &str = "process says: ";
 /// The tasks of the client that call.
 const CALLERS: usize = 8;
 
+/// The worker threads of a process.
+const WORKERS: usize = 2;
+
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let workers = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    workers.expect("a runtime").block_on(future)
+    let mut workers = tokio::runtime::Builder::new_multi_thread();
+    // Threads that have handed their work over end at once.
+    workers.worker_threads(WORKERS).thread_keep_alive(Duration::ZERO).enable_all();
+    workers.build().expect("a runtime").block_on(future)
+}
+
+/// Has new threads take the place of all worker threads, which end with the buffers that they keep for streams.
+async fn renew_workers() {
+    let (all_old, all) = (Arc::new(Barrier::new(WORKERS)), Arc::new(Barrier::new(2 * WORKERS)));
+    let mut old = JoinSet::new();
+    for _ in 0..WORKERS {
+        let (all_old, all) = (all_old.clone(), all.clone());
+        old.spawn(async move {
+            // Each task blocks a thread of its own, up to here without handing its work over.
+            all_old.wait();
+            block_in_place(|| {
+                let new = all.clone();
+                tokio::spawn(async move { new.wait() });
+                all.wait();
+            });
+            gettid()
+        });
+    }
+    for thread in old.join_all().await {
+        let task = format!("/proc/self/task/{thread}");
+        eventually("the thread ends", || !Path::new(&task).exists()).await;
+    }
 }
 
 /// The resources of a process.
@@ -41,8 +73,9 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Returns the resources of this process.
-    pub(crate) fn own(calls: usize) -> Self {
+    /// Returns the resources of this process, without what its threads keep.
+    pub(crate) async fn own(calls: usize) -> Self {
+        renew_workers().await;
         Self {
             memory: super::MEMORY.allocated(),
             descriptors: resources::held()["descriptors"],
@@ -167,7 +200,7 @@ fn role() {
                 line = lines.next_line() => match line.expect("its input") {
                     None => return,
                     Some(_) => {
-                        let Held { memory, descriptors, tasks, calls } = Held::own(ANSWERING.load(Ordering::SeqCst));
+                        let Held { memory, descriptors, tasks, calls } = Held::own(ANSWERING.load(Ordering::SeqCst)).await;
                         say(format_args!("{memory} {descriptors} {tasks} {calls}"));
                     }
                 },
