@@ -352,6 +352,23 @@ mod tests {
         assert_eq!(bytes.len(), 10, "readable, before any message");
     }
 
+    // A thread that has had many unread bytes at once keeps a part of their chunks.
+    #[test]
+    fn thread_keeps_a_limited_number_of_chunks() {
+        let kept = || FREE.with_borrow(|free| [0, 1].map(|class| free[class].len()));
+        for (class, size) in SIZES.into_iter().enumerate() {
+            let length = 2 * SPARES[class] * size;
+            let mut bytes = StreamBytes::new(length as u64);
+            for piece in (0..length).step_by(size) {
+                bytes.write(RING + piece as u64, &vec![7; size]).expect("free");
+            }
+            assert_eq!(kept()[class], 0, "all are in use");
+            read(&mut bytes, length);
+            assert_eq!(kept()[class], SPARES[class], "chunks of {size} bytes");
+        }
+        assert_eq!(kept(), SPARES);
+    }
+
     // A peer that leaves a gap behind each byte is not given memory for ever.
     #[test]
     fn gaps_are_limited() {

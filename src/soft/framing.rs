@@ -528,6 +528,15 @@ mod tests {
     }
 
     #[test]
+    fn thread_keeps_one_arena_of_limited_size() {
+        restore_arena(Vec::with_capacity(LARGEST_ARENA));
+        assert_eq!(take_arena().capacity(), LARGEST_ARENA);
+        assert_eq!(take_arena().capacity(), 0, "there was one");
+        restore_arena(Vec::with_capacity(LARGEST_ARENA + 1));
+        assert_eq!(take_arena().capacity(), 0, "it was too large");
+    }
+
+    #[test]
     fn announced_segments_are_full_behind_the_first() {
         for (length, expected) in [
             (0, &[(0, 0)][..]),
