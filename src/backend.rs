@@ -256,6 +256,11 @@ impl WeakAdapter {
 }
 
 impl Adapter {
+    /// Returns whether it is of this machine, and not of a simulated one.
+    pub(crate) fn is_of_machine(&self) -> bool {
+        by_provider!(self, Self::Soft(adapter) => adapter.host.is_this_machine(), Self::Verbs(_) => true)
+    }
+
     forward! {
         /// Returns the protection domain: unique in the process, one per open.
         #[inline]

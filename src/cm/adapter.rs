@@ -99,6 +99,11 @@ impl Adapter {
         self.provider.info()
     }
 
+    /// Returns whether it is of this machine, and not of a simulated one.
+    pub(crate) fn is_of_machine(&self) -> bool {
+        self.provider.is_of_machine()
+    }
+
     /// Returns whether the adapter has been removed.
     ///
     /// The soft provider removes an adapter when its interface is deleted, or has had no address for

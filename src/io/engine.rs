@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::runtime::Handle;
-use tokio::task::coop;
+use tokio::task::{coop, yield_now};
 
 use super::config::StreamConfig;
 use super::resources::{Incoming, Memory, Queues, StreamResources};
@@ -30,7 +30,7 @@ use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
-use crate::sync::{Mutex, MutexGuard, Spin};
+use crate::sync::{AdaptiveSpin, Mutex, MutexGuard};
 use crate::types::{DisconnectReason, OpKind};
 use session::Standing;
 use wakers::{Cause, Wakers};
@@ -40,6 +40,9 @@ const RESULTS: usize = 64;
 
 /// The number of times that one poll of the stream polls the queues before it yields to other tasks.
 const TURNS: usize = 16;
+
+/// The number of looks of a task that spins before others have their turn: some microseconds.
+const LOOKS: usize = 4;
 
 /// The kinds of requests of the send queue: the low bits of their contexts in the completion queue. The other bits are the
 /// number of transfers that the completion covers.
@@ -144,8 +147,17 @@ struct State {
     /// The pending notifications of the completion queues.
     receives: Option<Notify>,
     completions: Option<Notify>,
-    /// The spin times of both sides: each side polls before it sleeps.
-    spins: [Spin; 2],
+    /// A read polls before it sleeps, as long as that pays.
+    spin: AdaptiveSpin,
+}
+
+impl State {
+    /// Records that a wait of this side has ended because something has come.
+    fn found(&mut self, side: Side) {
+        if side == Side::Reader {
+            self.spin.found();
+        }
+    }
 }
 
 /// The empty read behind the last message, which the peer's device answers when it has received that message.
@@ -226,7 +238,7 @@ impl StreamEngine {
             reads: 0,
             receives: None,
             completions: None,
-            spins: [Spin::new(config.spin); 2],
+            spin: AdaptiveSpin::new(config.spin_on(adapter)),
         };
         let wakers = Arc::<Wakers>::default();
         let outbound = connection.read_limits().outbound as usize;
@@ -308,7 +320,7 @@ impl StreamEngine {
                 done = state.if_here(|state| attempt(state, false));
             }
             if let Some(done) = done {
-                state.spins[side as usize].stop();
+                state.found(side);
                 budget.made_progress();
                 return Poll::Ready(done);
             }
@@ -327,36 +339,57 @@ impl StreamEngine {
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
-        self.queues.incoming.progress();
-        let mut state = self.lock();
-        if self.frames && state.spins[side as usize].is_spinning() {
-            // While this task spins, the runtime may not see for a while that bytes have come.
-            self.queue_pair.provider().read_stream(None, &self.reading, true, &mut state.wakes);
-        }
-        for _ in 0..TURNS {
-            let more = self.collect(&mut state, side);
-            if let Some(done) = attempt(&mut state, !more) {
-                state.spins[side as usize].stop();
+        for look in 1.. {
+            self.queues.incoming.progress();
+            let mut state = self.lock();
+            let was_spinning = side == Side::Reader && state.spin.is_spinning();
+            if self.frames && was_spinning {
+                // While this task spins, the runtime may not see for a while that bytes have come.
+                self.queue_pair.provider().read_stream(None, &self.reading, true, &mut state.wakes);
+            }
+            let Some(done) = self.attempt_or_arm(&mut state, side, &mut attempt) else {
+                // The peer sends without a pause: other tasks have their turn first.
+                drop(state);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            };
+            if let Some(done) = done {
+                state.found(side);
                 return Poll::Ready(done);
             }
+            let spins = side == Side::Reader && state.spin.polls_again();
+            drop(state);
+            if spins && was_spinning && look < LOOKS {
+                continue;
+            }
+            if spins {
+                // Who spins comes behind all tasks that are ready, and behind the sockets of others.
+                let _ = pin!(yield_now()).poll(cx);
+            }
+            break;
+        }
+        Poll::Pending
+    }
+
+    /// Attempts with all completions collected, and has the tasks of this side woken if that fails. `None` if more and more completions
+    /// come.
+    fn attempt_or_arm<T>(
+        &self,
+        state: &mut State,
+        side: Side,
+        attempt: &mut impl FnMut(&mut State, bool) -> Option<T>,
+    ) -> Option<Option<T>> {
+        for _ in 0..TURNS {
+            let more = self.collect(state, side);
+            if let Some(done) = attempt(state, !more) {
+                return Some(Some(done));
+            }
             // The tasks of a stream that waits for its next engine are woken when it has that.
-            if !more && (state.is_left() || !self.arm(&mut state, side)) {
-                let spin = &mut state.spins[side as usize];
-                if !spin.is_started() {
-                    spin.start();
-                }
-                let spinning = spin.is_spinning();
-                drop(state);
-                if spinning {
-                    cx.waker().wake_by_ref();
-                }
-                return Poll::Pending;
+            if !more && (state.is_left() || !self.arm(state, side)) {
+                return Some(None);
             }
         }
-        // The peer sends without a pause: other tasks have their turn first.
-        drop(state);
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        None
     }
 
     /// Waits like [`poll_for`](Self::poll_for), for any number of tasks.

@@ -66,9 +66,8 @@
 //!   tasks of the provider, but the tasks of the test run on, and so do their timers, among them the timeout of a connect. The
 //!   test stops those that it has started.
 //! * A program that draws other random numbers, iterates over a `HashMap`, uses `tokio::select!` without `biased`, other
-//!   threads, or another clock than tokio's, is not repeated by its seed. A task that spins, for example with
-//!   [`spin`](crate::StreamConfig::spin), keeps virtual time from moving; [`SoftConfig::spin`](crate::soft::SoftConfig::spin)
-//!   is ignored.
+//!   threads, or another clock than tokio's, is not repeated by its seed. A task that spins keeps virtual time from moving; so
+//!   [`StreamConfig::spin`](crate::StreamConfig::spin) and [`SoftConfig::spin`](crate::soft::SoftConfig::spin) are ignored.
 //! * The network has no congestion control, no TIME_WAIT of ports, and no packet loss other than by faults.
 
 mod check;

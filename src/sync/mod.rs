@@ -1,11 +1,12 @@
 //! Locks that stay usable after a thread has panicked while it held one: a panic ends the task that it happens in, and not
 //! every other that shares an adapter or a queue with it.
 //!
-//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], those that spin instead, [`Spin`], the deadlines of a
-//! task, [`deadline`], its budget, [`poll_budgeted`], and how often it logs, [`Throttle`].
+//! And lists of tasks that wait for what such a lock guards, [`WaitSet`], those that spin instead, [`Spin`], or do so as long as it
+//! pays, [`AdaptiveSpin`], the deadlines of a task, [`deadline`], its budget, [`poll_budgeted`], and how often it logs, [`Throttle`].
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
+mod adaptive;
 pub(crate) mod hash;
 mod time;
 mod wait_set;
@@ -19,6 +20,7 @@ use loom::sync as inner;
 #[cfg(not(all(test, tokio_rdma_model)))]
 use std::sync as inner;
 
+pub(crate) use adaptive::AdaptiveSpin;
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
 pub(crate) use time::{LONGEST, Spin, Throttle, deadline, poll_budgeted};
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};

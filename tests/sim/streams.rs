@@ -431,3 +431,26 @@ fn listener_end_ends_every_pending_accept() {
         assert!(network.elapsed() - begun < SECOND, "one of them has waited");
     });
 }
+
+// IO-17: a reader does not poll: time would not go on meanwhile.
+#[test]
+fn waits_take_virtual_time_only() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let config = StreamConfig::default().spin(3600 * SECOND);
+        let (mut theirs, mut ours) = streams_with(&server, &client, &config).await;
+        for number in 0..100 {
+            let answer = async {
+                let question = theirs.read_u8().await.expect("read");
+                sleep(SECOND).await;
+                theirs.write_u8(question).await.expect("written");
+            };
+            let ask = async {
+                ours.write_u8(number).await.expect("written");
+                ours.read_u8().await.expect("read")
+            };
+            assert_eq!(tokio::join!(answer, ask).1, number);
+        }
+        assert!(network.elapsed() >= 100 * SECOND);
+    });
+}

@@ -443,22 +443,51 @@ async fn panicking_waker_ends_its_stream_alone() {
     assert_eq!(within(other_right.read_u8()).await.expect("read"), b'y');
 }
 
-// A reader that spins keeps the only thread of the runtime, and reads its socket itself. A row of short messages, then a long one.
+/// The reads that wait and sleep before the first ones that poll.
+const SLEEPS: usize = 31;
+
+fn polling() -> StreamConfig {
+    StreamConfig::default().spin(Duration::from_secs(3600))
+}
+
+// IO-17: a reader that polls reads its socket itself.
 #[tokio::test]
-async fn a_spinning_reader_needs_no_other_task() {
-    let spins = StreamConfig::default().spin(Duration::from_secs(3600));
-    let (left, mut right) = streams_with(&adapter(), &StreamConfig::default(), &spins).await;
-    for (place, length) in [(0, 64), (64, 64), (128, 50_000), (50_128, 50_000)] {
+async fn a_polling_reader_needs_no_other_task() {
+    for length in [1, 64, 1000] {
+        let (left, mut right) = streams_with(&adapter(), &StreamConfig::default(), &polling()).await;
         let mut bytes = vec![0; length];
         let mut read = Box::pin(right.read_exact(&mut bytes));
-        assert!(poll_once(&mut read).is_pending(), "nothing has been written");
-        assert_eq!(left.try_write(&pattern(place, length)).expect("there is room"), length);
+        assert!((0..=SLEEPS).all(|_| poll_once(&mut read).is_pending()), "nothing has been written");
+        assert_eq!(left.try_write(&pattern(0, length)).expect("there is room"), length);
         let start = Instant::now();
         // No other task has a turn in between.
         while poll_once(&mut read).is_pending() {
             assert!(start.elapsed() < patience(), "{length} bytes are there");
         }
         drop(read);
-        assert!(bytes == pattern(place, length));
+        assert!(bytes == pattern(0, length));
     }
+}
+
+// IO-17: a reader that polls comes behind the tasks of its runtime, sockets and timers.
+#[tokio::test]
+async fn a_polling_reader_keeps_no_other_waiting() {
+    let adapter = adapter();
+    let (mut left, mut right) = streams_with(&adapter, &StreamConfig::default(), &polling()).await;
+    let reader = tokio::spawn(async move {
+        let mut byte = [0];
+        let mut read = Box::pin(right.read(&mut byte));
+        assert!((0..SLEEPS).all(|_| poll_once(&mut read).is_pending()));
+        read.await.expect("read");
+        byte
+    });
+    let (mut here, mut there) = streams(&adapter).await;
+    for number in 0..100 {
+        within(here.write_u8(number)).await.expect("written");
+        assert_eq!(within(there.read_u8()).await.expect("read"), number);
+    }
+    within(tokio::time::sleep(Duration::from_millis(1))).await;
+    assert!(!reader.is_finished(), "nothing has been written");
+    within(left.write_all(b"x")).await.expect("written");
+    assert_eq!(within(reader).await.expect("no panic"), *b"x");
 }

@@ -132,6 +132,9 @@ const UCX_SPIN: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 /// Its transfers stand still for long when it sleeps in between, so it polls, as is its default.
 const UCX_BULK: Contender = Contender::new("UCX tcp, polling", Make::Ucx(true));
 const STREAM: Contender = Contender::new("byte stream over soft", Make::Own(&["stream"]));
+/// Its reads sleep, as those of TCP do.
+const SLEEPING: Contender =
+    Contender::new("byte stream over soft, sleeping", Make::Own(&["stream", "--spin", "0"]));
 const GRPC: Contender = Contender::new("tonic over soft", Make::Own(&["grpc"]));
 const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-tcp"]));
 const MESSAGES: Contender = Contender::new("tonic in messages over soft", Make::Own(&["grpc-messages"]));
@@ -272,7 +275,15 @@ pub(crate) const LINES: &[Line] = &[
         order: PING,
         unit: Unit::Micros,
         cores: APART,
-        contenders: &[RAW, STREAM.goal(Goal::AtMost(1.05)), SOFT],
+        contenders: &[RAW, STREAM.goal(Goal::AtMost(0.4)), SLEEPING.goal(Goal::AtMost(1.04)), SOFT],
+    },
+    Line {
+        id: "stream-echo-one-core",
+        title: "64 B echo by a byte stream, both ends on one core",
+        order: PING,
+        unit: Unit::Micros,
+        cores: TOGETHER,
+        contenders: &[RAW, STREAM.goal(Goal::AtMost(1.06)), SLEEPING],
     },
     Line {
         id: "stream-bulk",

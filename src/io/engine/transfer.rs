@@ -114,7 +114,7 @@ impl StreamEngine {
         }
         let most = usize::try_from(length).unwrap_or(usize::MAX);
         let mut room = StreamRoom::new(into, most, RemoteAddress { key, address });
-        let spins = state.spins[Side::Reader as usize].is_spinning();
+        let spins = state.spin.is_spinning();
         self.queue_pair.provider().read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
         let filled = room.filled();
         self.count_read(state, filled);
@@ -148,6 +148,7 @@ impl StreamEngine {
     #[inline(always)]
     fn count_read(&self, state: &mut State, length: usize) {
         state.standing.read(length);
+        state.spin.count(length);
         if let Err(error) = state.machine.read(length) {
             self.end_violated(state, error);
         }

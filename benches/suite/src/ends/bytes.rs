@@ -60,7 +60,10 @@ struct Rdma {
 
 impl Rdma {
     fn new(end: &End) -> Self {
-        let mut config = StreamConfig::default().spin(Duration::from_micros(end.spin));
+        let mut config = StreamConfig::default();
+        if let Some(micros) = end.spin {
+            config = config.spin(Duration::from_micros(micros));
+        }
         if let Some(kibibytes) = end.send_buffer {
             config = config.send_buffer(kibibytes << 10);
         }

@@ -71,9 +71,9 @@ pub(crate) struct End {
     /// The same of the one that it receives into.
     #[arg(long)]
     receive_buffer: Option<usize>,
-    /// How long to look for completions before going to sleep, in microseconds.
-    #[arg(long, default_value_t = 0)]
-    spin: u64,
+    /// How long to look for completions or bytes before going to sleep, in microseconds, if not as long as by default.
+    #[arg(long)]
+    spin: Option<u64>,
 }
 
 /// Orders as they come in, and where the answers go.

@@ -57,7 +57,7 @@ pub(super) async fn run(end: End, mut orders: Orders) -> io::Result<()> {
 
 /// An adapter with the settings of the command line.
 fn open(address: IpAddr, end: &End) -> io::Result<Adapter> {
-    let config = SoftConfig::default().crc(end.crc).spin(Duration::from_micros(end.spin));
+    let config = SoftConfig::default().crc(end.crc).spin(Duration::from_micros(end.spin.unwrap_or(0)));
     let provider = Provider::soft_with(config);
     Ok(provider.open(provider.resolve(address)?)?)
 }
