@@ -65,7 +65,7 @@ fn settings_are_kept_together() {
     let config = config.spin(7 * second).send_depth(11).receive_depth(13).inline(17);
     let config = config.send_buffer(19).receive_buffer(23);
     let shown = format!("{config:?}");
-    for part in ["Some(3s)", ": 5s", ": 7s", ": 11", "Some(13)", ": 17", "Some(19)", "Some(23)"] {
+    for part in ["Some(3s)", ": 5s", "Some(7s)", ": 11", "Some(13)", ": 17", "Some(19)", "Some(23)"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     #[cfg(feature = "hyper")]
