@@ -16,7 +16,9 @@ use crate::types::{QueuePairId, Slot};
 use crate::verbs;
 
 by_provider_enums! {
-    /// A lane: slots of memory, queue pairs, and their completions, with one owner.
+    /// A lane: slots of memory, queue pairs, and their completions, with one owner. Each call asks which variant it is, and a number of
+    /// its own says so at once.
+    #[repr(u8)]
     pub(crate) enum Lane { Soft(soft::lane::Lane), Verbs(verbs::lane::Lane) }
 }
 
@@ -76,7 +78,7 @@ impl Lane {
         dispatch!(self, lane => lane.slots_mut().pair(read.0, write.0))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &mut self,
         queue_pair: QueuePairId,
@@ -106,9 +108,27 @@ impl Lane {
         dispatch!(self, lane => lane.read(queue_pair, into, from))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive(&mut self, queue_pair: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
         dispatch!(self, lane => lane.receive(queue_pair, slot))
+    }
+
+    #[inline(always)]
+    pub(crate) fn send_all(
+        &mut self,
+        queue_pair: QueuePairId,
+        of: impl IntoIterator<Item = (Slot, usize)>,
+    ) -> Result<usize, PostErrorKind> {
+        dispatch!(self, lane => lane.send_all(queue_pair, of))
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive_all(
+        &mut self,
+        queue_pair: QueuePairId,
+        of: impl IntoIterator<Item = Slot>,
+    ) -> Result<usize, PostErrorKind> {
+        dispatch!(self, lane => lane.receive_all(queue_pair, of))
     }
 
     pub(crate) fn request(&mut self, request: LaneRequest<'_>) -> Result<(), PostErrorKind> {
@@ -121,13 +141,16 @@ impl Lane {
     }
 
     #[inline(always)]
-    pub(crate) fn poll(&mut self, into: &mut [Done]) -> Result<usize, NotifyError> {
+    pub(crate) fn poll<'d>(&mut self, into: &'d mut [Done]) -> Result<&'d [Done], NotifyError> {
         by_provider!(
             self,
-            Self::Soft(lane) => lane.poll(into),
+            Self::Soft(lane) => {
+                let count = lane.poll(into)?;
+                Ok(into.get(..count).unwrap_or_default())
+            },
             Self::Verbs(lane) => {
                 let count = lane.poll(into);
-                if count <= into.len() { Ok(count) } else { Err(lane.ended()) }
+                into.get(..count).ok_or_else(|| lane.ended())
             },
         )
     }

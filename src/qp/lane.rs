@@ -234,16 +234,7 @@ impl Lane {
         queue_pair: QueuePairId,
         of: impl IntoIterator<Item = (Slot, usize)>,
     ) -> Result<usize, PostErrorKind> {
-        let mut posted = 0;
-        for (slot, length) in of {
-            match self.provider.send(queue_pair, slot, length) {
-                Ok(()) => posted += 1,
-                Err(PostErrorKind::QueueFull { .. }) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        self.provider.ring();
-        Ok(posted)
+        self.provider.send_all(queue_pair, of)
     }
 
     /// Posts an RDMA Write of a part of a slot to the start of `remote` (`IND2QueuePair::Write`, `IBV_WR_RDMA_WRITE`).
@@ -306,16 +297,7 @@ impl Lane {
         queue_pair: QueuePairId,
         of: impl IntoIterator<Item = Slot>,
     ) -> Result<usize, PostErrorKind> {
-        let mut posted = 0;
-        for slot in of {
-            match self.provider.receive(queue_pair, slot) {
-                Ok(()) => posted += 1,
-                Err(PostErrorKind::QueueFull { .. }) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        self.provider.ring();
-        Ok(posted)
+        self.provider.receive_all(queue_pair, of)
     }
 
     /// Posts a Send with options, at once. Accepts all options of [`QueuePair::send_with`](crate::QueuePair::send_with); a context has no
@@ -482,8 +464,7 @@ impl Lane {
     /// `DeviceRemoved`. Each further call fails then, and the slots that requests have do not come back.
     #[inline(always)]
     pub fn poll<'d>(&mut self, into: &'d mut [Done]) -> Result<&'d [Done], NotifyError> {
-        let count = self.provider.poll(into)?;
-        Ok(into.get(..count).unwrap_or_default())
+        self.provider.poll(into)
     }
 
     /// Returns the number of requests whose completions no poll has returned. Silent requests do not count.

@@ -297,6 +297,34 @@ impl Lane {
         }
     }
 
+    /// Posts Sends of the first bytes of several slots, and hands them over, until the queue is full. Returns their number.
+    ///
+    /// # Errors
+    /// That of a Send, unless the queue is full. Those before are posted.
+    pub(crate) fn send_all(
+        &mut self,
+        id: QueuePairId,
+        of: impl IntoIterator<Item = (Slot, usize)>,
+    ) -> Result<usize, PostErrorKind> {
+        let posted = post_all(of, |(slot, length)| self.send(id, slot, length))?;
+        self.ring();
+        Ok(posted)
+    }
+
+    /// Posts receives into several slots, as [`send_all`](Self::send_all) does.
+    ///
+    /// # Errors
+    /// That of a receive, unless the queue is full. Those before are posted.
+    pub(crate) fn receive_all(
+        &mut self,
+        id: QueuePairId,
+        of: impl IntoIterator<Item = Slot>,
+    ) -> Result<usize, PostErrorKind> {
+        let posted = post_all(of, |slot| self.receive(id, slot))?;
+        self.ring();
+        Ok(posted)
+    }
+
     /// Takes completions, as many as there are and fit. Returns their number.
     ///
     /// # Errors
@@ -396,4 +424,23 @@ impl Drop for Lane {
             shared.released();
         }
     }
+}
+
+/// Posts requests, until the queue is full. Returns their number.
+///
+/// # Errors
+/// That of a request, unless the queue is full. Those before are posted.
+fn post_all<T>(
+    of: impl IntoIterator<Item = T>,
+    mut post: impl FnMut(T) -> Result<(), PostErrorKind>,
+) -> Result<usize, PostErrorKind> {
+    let mut posted = 0;
+    for request in of {
+        match post(request) {
+            Ok(()) => posted += 1,
+            Err(PostErrorKind::QueueFull { .. }) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(posted)
 }

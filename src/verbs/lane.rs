@@ -4,7 +4,7 @@
 //! The state of its slots says whose the memory is, see [`Slots`]. A request that is posted waits in a chain, which is handed to the
 //! device by [`ring`](Lane::ring), by a request for another queue pair, when it is full, or by the next poll. So what is plain is done
 //! in this file; the rest is in its folder, out of the way: completions of failures, of shared receives and of requests with options
-//! (`settle`), what happens to queue pairs (`members`), and requests with options (`request`).
+//! (`settle`), what happens to queue pairs (`members`), and requests with options (`request`). Plain requests are in `post`.
 //!
 //! A queue pair of a lane is a [`QueuePair`], which the connection manager knows like any other. Only its queue pair of the device is
 //! used by the lane itself, which holds it: it is destroyed once the lane has seen each of its requests, or has waited long enough.
@@ -14,7 +14,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::mem;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -27,41 +26,49 @@ use super::context::{AdapterContext, failed};
 use super::news::{LaneMemory, News};
 use super::patience::Patience;
 use super::queue_pair::{DeviceQp, QueuePair};
-use crate::error::{NotifyError, OpenError, PostErrorKind, RegisterError};
+use crate::error::{NotifyError, OpenError, RegisterError};
 use crate::inflight::Done;
 use crate::memory::{Mapping, Owned, Pages, SlotState, Slots};
 use crate::net::kernel::readable;
 use crate::provider::lane::LaneParts;
-use crate::provider::work::{Operation, RemoteAddress};
 use crate::sync::hash::KeyHasher;
-use crate::sys::{
-    CompletionChannel, CompletionQueue, Keys, Piece, ReceiveChain, RefusedFrom, RemoteMemory, SendChain,
-    SharedReceiveQueue,
-};
-use crate::types::{OpKind, QueuePairId, Slot};
+use crate::sys::{CompletionChannel, Keys, Polled, ReceiveChain, RefusedFrom, SendChain, SharedReceiveQueue};
+use crate::types::{OpKind, QueuePairId};
 
 mod members;
+mod post;
 mod request;
 mod settle;
 
 /// The id of no queue pair: a lane has fewer places than this one names.
 const NONE: u32 = u32::MAX;
+/// What no id of a request of a queue pair begins with.
+const CLOSED: u64 = Done::id_of(QueuePairId(NONE), 0);
 /// The most queue pairs of a lane.
 const MOST_MEMBERS: u16 = u16::MAX - 1;
 
 /// A lane of a device.
 pub(crate) struct Lane {
     sends: SendChain,
-    /// The queue pair that the requests in the chain are for, as long as plain requests can be posted to it; otherwise [`NONE`]. What
-    /// may change that sets it so.
-    sending: u32,
+    /// The queue pair that the requests in the chain are for, as their ids begin with it, as long as plain requests can be posted to it,
+    /// and its completions are those of plain requests; otherwise [`CLOSED`]. What may change that [closes](Self::close_ways) it.
+    sending: u64,
+    /// The room that it has, beside that of its member, which it is added to when this is closed.
+    sends_left: u32,
+    /// Not 0 if it has completions that are not yet counted as signs of life of the peer.
+    completed: u32,
     /// Its place.
     sends_of: usize,
     receives: ReceiveChain,
+    /// The queue pair that the receives in the chain are for, in the same way, as long as receives can be posted to it; otherwise
+    /// [`CLOSED`].
+    receiving: u64,
+    /// As for sends.
+    receives_left: u32,
     receives_of: usize,
     slots: Slots,
     members: Box<[Member]>,
-    completions: Arc<CompletionQueue>,
+    completions: Polled,
     news: Arc<News>,
     /// A poll has more to do than to poll: there are completions that no device has reported, a queue pair of the device is to be
     /// destroyed, or the lane has ended.
@@ -176,7 +183,12 @@ impl Lane {
             let _guard = context.runtime.enter();
             readable(channel).map_err(failed("epoll_ctl"))?
         };
-        let completions = room.completions().clone();
+        let completions = Polled::new(room.completions().clone());
+        let mut receives = ReceiveChain::new(slots.key(), parts.slot_length);
+        if let Some(shared) = &shared {
+            // SAFETY: `rare` keeps the queue as long as the lane.
+            unsafe { receives.aim_shared(shared) };
+        }
         let rare = Rare {
             context: context.clone(),
             source,
@@ -198,9 +210,13 @@ impl Lane {
         };
         Ok(Self {
             sends: SendChain::new(slots.key()),
-            sending: NONE,
+            sending: CLOSED,
+            sends_left: 0,
+            completed: 0,
             sends_of: 0,
-            receives: ReceiveChain::new(slots.key(), parts.slot_length),
+            receives,
+            receiving: CLOSED,
+            receives_left: 0,
             receives_of: 0,
             members: (0..members).map(|place| Member::empty(place as u16)).collect(),
             completions,
@@ -231,200 +247,38 @@ impl Lane {
         self.outstanding
     }
 
-    /// Posts a Send of the first bytes of a slot.
-    #[inline]
-    pub(crate) fn send(
-        &mut self,
-        queue_pair: QueuePairId,
-        slot: Slot,
-        length: usize,
-    ) -> Result<(), PostErrorKind> {
-        if self.post(queue_pair, (slot, 0, length), SlotState::Send, SendChain::send) {
-            return Ok(());
-        }
-        let operation = Operation::Send { invalidate: None, immediate: None };
-        self.post_otherwise(queue_pair, (slot, 0, length), operation)
-    }
-
-    /// Posts an RDMA Write of a part of a slot.
-    #[inline]
-    pub(crate) fn write(
-        &mut self,
-        queue_pair: QueuePairId,
-        (slot, part): (Slot, Range<usize>),
-        to: RemoteAddress,
-    ) -> Result<(), PostErrorKind> {
-        let (part, remote) =
-            ((slot, part.start, part.end), RemoteMemory { address: to.address, key: to.key });
-        let add = |sends: &mut SendChain, piece, inline| sends.write(piece, remote, inline);
-        if self.post(queue_pair, part, SlotState::Write, add) {
-            return Ok(());
-        }
-        self.post_otherwise(queue_pair, part, Operation::Write { to, immediate: None })
-    }
-
-    /// Posts an RDMA Read into a part of a slot.
-    #[inline]
-    pub(crate) fn read(
-        &mut self,
-        queue_pair: QueuePairId,
-        (slot, part): (Slot, Range<usize>),
-        from: RemoteAddress,
-    ) -> Result<(), PostErrorKind> {
-        self.admits_reads(queue_pair)?;
-        let part = (slot, part.start, part.end);
-        let remote = RemoteMemory { address: from.address, key: from.key };
-        let add = |sends: &mut SendChain, piece, _| sends.read(piece, remote);
-        if self.post(queue_pair, part, SlotState::Read, add) {
-            return Ok(());
-        }
-        self.post_otherwise(queue_pair, part, Operation::Read { from })
-    }
-
-    /// Lends a part of a slot to a plain request, and puts that in the chain with `add`, whose argument says whether the bytes are
-    /// copied. Returns whether it did: if not, nothing has changed.
-    #[inline(always)]
-    fn post(
-        &mut self,
-        queue_pair: QueuePairId,
-        (slot, start, end): (Slot, usize, usize),
-        state: SlotState,
-        mut add: impl FnMut(&mut SendChain, Piece, bool) -> bool,
-    ) -> bool {
-        let place = queue_pair.place();
-        if self.sending != queue_pair.0 && !self.send_to(queue_pair) {
-            return false;
-        }
-        if end > self.slots.length() as usize || start >= end {
-            return false;
-        }
-        let Some(member) = self.members.get_mut(place).filter(|member| member.send_room > 0) else {
-            return false;
-        };
-        if !self.slots.lend(slot.0, state, place as u16) {
-            return false;
-        }
-        member.send_room -= 1;
-        self.outstanding += 1;
-        let address = self.slots.device_address(slot.0) + start as u64;
-        let (id, length) = (Done::id_of(queue_pair, slot.0), (end - start) as u32);
-        let (piece, inline) = (Piece { id, address, length }, length <= self.inline);
-        if add(&mut self.sends, piece, inline) {
-            return true;
-        }
-        self.ring_apart();
-        if self.sending != queue_pair.0 {
-            // The doorbell has found the end: nothing is posted behind what was refused.
-            self.take_back(queue_pair, slot);
-            return false;
-        }
-        add(&mut self.sends, piece, inline)
-    }
-
-    /// Posts a receive into a slot.
-    #[inline]
-    pub(crate) fn receive(&mut self, queue_pair: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
-        let place = queue_pair.place();
-        let Some(member) = self.members.get_mut(place) else { return Err(PostErrorKind::ConnectionInvalid) };
-        if member.receiving != queue_pair.0 || member.receive_room == 0 {
-            return self.receive_otherwise(queue_pair, slot);
-        }
-        if !self.slots.lend(slot.0, SlotState::Receive, place as u16) {
-            return Err(PostErrorKind::NotHeld { slot: slot.0 });
-        }
-        member.receive_room -= 1;
-        self.outstanding += 1;
-        if self.receives_of != place {
-            self.ring_receives();
-            self.receives_of = place;
-        }
-        self.chain_receive(Done::id_of(queue_pair, slot.0), slot);
-        Ok(())
-    }
-
-    /// Adds a receive to the chain.
-    #[inline]
-    fn chain_receive(&mut self, id: u64, slot: Slot) {
-        let address = self.slots.device_address(slot.0);
-        if !self.receives.receive(id, address) {
-            self.ring_receives();
-            self.receives.receive(id, address);
-        }
-    }
-
-    /// Makes room in the chain, which is full.
-    #[cold]
-    #[inline(never)]
-    fn ring_apart(&mut self) {
-        self.ring();
-    }
-
-    /// Takes back what was lent to a request of the queue pair that is not posted.
-    #[cold]
-    fn take_back(&mut self, queue_pair: QueuePairId, slot: Slot) {
-        if let Some(member) = self.members.get_mut(queue_pair.place()) {
-            member.send_room += 1;
-        }
-        self.outstanding -= 1;
-        // SAFETY: no device has the request.
-        unsafe { self.slots.reclaim(slot.0, false) };
-        // Those before it may have waited for this one.
-        self.pass_refused(queue_pair);
-    }
-
-    /// Lets plain requests be posted to a queue pair, if it is open for them. Those that wait for another one are handed to the device.
-    #[cold]
-    #[inline(never)]
-    fn send_to(&mut self, queue_pair: QueuePairId) -> bool {
-        if self.news.is_pending() {
-            self.look();
-        }
-        let place = queue_pair.place();
-        if self.sends_of != place {
-            self.ring();
-            self.sends_of = place;
-        }
-        let open = self.members.get(place).is_some_and(|member| member.open == queue_pair.0);
-        self.sending = if open { queue_pair.0 } else { NONE };
-        open
-    }
-
     /// Hands the requests that wait to the device, receives first: an answer must find the one that was posted for it.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        if self.receives.len() > 0 {
+        if !self.receives.is_empty() {
             self.ring_receives();
         }
-        if self.sends.len() == 0 {
-            return;
+        if !self.sends.is_empty() {
+            self.ring_sends();
         }
-        let device = self.members.get(self.sends_of).and_then(|member| member.device.as_ref());
-        let posted = match device {
-            // SAFETY: the entries are parts of slots that are lent to the requests, of memory that is registered, and that the queue
-            // pair of the device keeps. They stay lent until the requests have completed or that is destroyed: `reclaim` says so.
-            Some(device) => unsafe { self.sends.post(&device.queue_pair) },
-            None => Err(RefusedFrom(0)),
-        };
-        if let Err(RefusedFrom(place)) = posted {
+    }
+
+    #[inline(never)]
+    fn ring_sends(&mut self) {
+        self.post_sends();
+    }
+
+    /// Hands the requests of the chain to the device, of which there are some.
+    #[inline(always)]
+    fn post_sends(&mut self) {
+        // SAFETY: the entries are parts of slots that are lent to the requests, of memory that is registered, and that the queue pair of the
+        // device keeps. They stay lent until the requests have completed or that is destroyed: `reclaim` says so.
+        if let Err(RefusedFrom(place)) = unsafe { self.sends.post() } {
             self.sends_refused(place);
         }
         self.sends.clear();
     }
 
+    /// Hands the receives of the chain to the device, of which there are some.
     #[inline(never)]
     fn ring_receives(&mut self) {
-        if self.receives.len() == 0 {
-            return;
-        }
-        let device = self.members.get(self.receives_of).and_then(|member| member.device.as_ref());
-        let posted = match (&self.rare.shared, device) {
-            // SAFETY: as for sends. The memory is that of this process. The queue pairs of the device keep the queue.
-            (Some(shared), _) => unsafe { self.receives.post_shared(shared) },
-            // SAFETY: as above; the queue pair has a receive queue of its own.
-            (None, Some(device)) => unsafe { self.receives.post(&device.queue_pair) },
-            (None, None) => Err(RefusedFrom(0)),
-        };
-        if let Err(RefusedFrom(place)) = posted {
+        // SAFETY: as for sends. The memory is that of this process. The queue pairs of the device keep a shared queue.
+        if let Err(RefusedFrom(place)) = unsafe { self.receives.post() } {
             self.receives_refused(place);
         }
         self.receives.clear();
@@ -436,16 +290,55 @@ impl Lane {
         if self.halted || self.news.is_pending() {
             return self.poll_rare(into);
         }
-        self.poll_device(into, |_| {})
+        // As `ring` does.
+        if !self.receives.is_empty() {
+            self.ring_receives();
+        }
+        if !self.sends.is_empty() {
+            self.post_sends();
+        }
+        let count = self.completions.poll_into(into);
+        let Some(polled) = into.get(..count) else { return self.lose() };
+        if count == 0 {
+            return 0;
+        }
+        let (first, mut rest) = (self.sending, polled.iter());
+        if first == CLOSED {
+            return self.settle_rest(into, 0, count).0;
+        }
+        while let Some(done) = rest.next() {
+            if !settle_sent(&mut self.slots, first, done) {
+                let at = count - rest.len() - 1;
+                return self.settle_from(into, at, count);
+            }
+        }
+        self.count_sent(count);
+        self.outstanding -= count as u32;
+        count
     }
 
-    /// Polls the queue of the device. Calls `found_empty` if that has been found empty.
+    /// Counts requests of the queue pair that is [sending](Self::sending) that have completed.
     #[inline(always)]
-    fn poll_device(&mut self, into: &mut [Done], found_empty: impl FnOnce(&mut Self)) -> usize {
-        self.ring();
-        let (shown, empty) = loop {
-            let Ok(count) = self.completions.poll_into(into) else { return self.lose() };
-            let mut at = 0;
+    fn count_sent(&mut self, sent: usize) {
+        self.sends_left += sent as u32;
+        self.completed |= sent as u32;
+    }
+
+    /// Settles polled completions from the one at `from` on, as [`settle_rest`](Self::settle_rest) does; those before are of the queue pair
+    /// that is [sending](Self::sending).
+    #[inline(never)]
+    fn settle_from(&mut self, into: &mut [Done], from: usize, count: usize) -> usize {
+        self.count_sent(from);
+        self.settle_rest(into, from, count).0
+    }
+
+    /// Settles polled completions from the one at `from` on; those before are, and the room for them is counted. If nothing is to be seen
+    /// of all that there was room for, polls again. Returns the number of completions in the memory, as [`poll`](Self::poll) does, and
+    /// whether the queue has been found empty.
+    #[inline(never)]
+    fn settle_rest(&mut self, into: &mut [Done], from: usize, count: usize) -> (usize, bool) {
+        let (mut at, mut count) = (from, count);
+        loop {
             while let Some(done) = into.get(at).filter(|_| at < count) {
                 if !self.settle_plain(done) {
                     break;
@@ -455,18 +348,18 @@ impl Lane {
             let empty = count < into.len();
             if at == count {
                 self.outstanding -= count as u32;
-                break (count, empty);
+                return (count, empty);
             }
             let shown = self.settle_others(into, at, count);
-            // If nothing is to be seen of all that there was room for, more may have come, for which there is no event.
+            // More may have come, for which there is no event.
             if shown > 0 || empty {
-                break (shown, empty);
+                return (shown, empty);
             }
-        };
-        if empty {
-            found_empty(self);
+            (at, count) = (0, self.completions.poll_into(into));
+            if count > into.len() {
+                return (self.lose(), false);
+            }
         }
-        shown
     }
 
     /// Gives the slot of a plain request that has succeeded back to the program. Returns whether it is one.
@@ -557,6 +450,21 @@ impl Lane {
 
 /// The number of times that a wait polls before it decides whether to sleep.
 const LOOKS: u32 = 4;
+
+/// Gives the slot of a Send or Write back to the program, if it is one of the queue pair whose ids begin with this one, and has succeeded.
+/// Returns whether it is.
+#[inline(always)]
+fn settle_sent(slots: &mut Slots, first: u64, done: &Done) -> bool {
+    // One number says both that it has succeeded, and its kind.
+    let kind = (u64::from(done.opcode) << 32 | u64::from(done.status)).rotate_left(32);
+    if kind > u64::from(Done::opcode_of(OpKind::Write)) {
+        return false;
+    }
+    // Greater than the number of any slot, if the queue pair is another one.
+    let slot = done.id.wrapping_sub(first);
+    // SAFETY: the device has completed the request that has the slot: its id names both, and the queue pair is in use.
+    unsafe { slots.reclaim_from(slot, SlotState::Send as u8 + kind as u8) }
+}
 
 /// Allocates memory that requests can use, and no peer.
 fn allocate(context: &AdapterContext, length: usize, pages: Pages) -> Result<Owned, RegisterError> {

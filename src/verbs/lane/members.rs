@@ -236,6 +236,7 @@ impl Lane {
     /// The reason why it cannot.
     #[cold]
     pub(super) fn admit(&mut self, id: QueuePairId, kind: OpKind) -> Result<(), PostErrorKind> {
+        self.close_ways();
         if self.news.is_pending() {
             self.look();
         }
@@ -267,7 +268,8 @@ impl Lane {
     /// Ends the lane, for this reason unless it has ended before: nothing more can be posted.
     pub(super) fn end(&mut self, reason: NotifyError) {
         self.members.iter_mut().for_each(Member::close);
-        (self.sending, self.halted) = (NONE, true);
+        self.close_ways();
+        self.halted = true;
         self.rare.ended.get_or_insert(reason);
     }
 
@@ -292,7 +294,7 @@ impl Lane {
     /// wait in the queue until a poll.
     #[cold]
     pub(super) fn look_for(&mut self, polls: bool) {
-        self.sending = NONE;
+        self.close_ways();
         let destroyed = self.news.take();
         for (id, free) in destroyed {
             self.remove(id, free);
@@ -411,9 +413,22 @@ impl Lane {
     }
 
     fn release(&mut self, place: usize) {
+        self.aim_away(place);
         if let Some(device) = self.members.get_mut(place).and_then(|member| member.device.take()) {
             // Others may hold it, too. The news come when it is gone.
             self.rare.context.teardown.run(Box::new(move || drop(device)));
+        }
+    }
+
+    /// Has the requests refused that wait for the queue pair in this place, whose queue pair of the device the lane lets go.
+    fn aim_away(&mut self, place: usize) {
+        if self.sends_of == place {
+            self.close_sends();
+            self.sends.aim_nowhere();
+        }
+        if self.receives_of == place && self.rare.shared.is_none() {
+            self.close_receives();
+            self.receives.aim_nowhere();
         }
     }
 
@@ -421,6 +436,9 @@ impl Lane {
     /// is withheld.
     fn remove(&mut self, id: QueuePairId, free: bool) {
         let (place, depths) = (id.place(), self.depths());
+        if self.member(id).is_some() {
+            self.aim_away(place);
+        }
         let Some(member) = self.members.get_mut(place).filter(|member| member.id == id) else { return };
         let Some(rare) = member.rare.take() else { return };
         // A later one may have the number by now.

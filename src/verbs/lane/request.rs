@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::post::add_receive;
 use super::{Lane, NONE, Special};
 use crate::error::PostErrorKind;
 use crate::inflight::{Done, Payload};
@@ -175,19 +176,15 @@ impl Lane {
             }
             member.refresh();
         }
-        self.sending = NONE;
+        self.close_ways();
         self.outstanding += u32::from(!silent);
     }
 
-    /// Posts a receive that is not plain: to the shared queue, or to a queue pair that has changed.
+    /// Posts a receive to the shared queue, or finds out why one to a queue pair cannot be posted.
     ///
     /// # Errors
     /// The reason why it was not posted.
-    pub(super) fn receive_otherwise(
-        &mut self,
-        queue_pair: QueuePairId,
-        slot: Slot,
-    ) -> Result<(), PostErrorKind> {
+    pub(super) fn receive_apart(&mut self, queue_pair: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
         if self.news.is_pending() {
             self.look();
         }
@@ -202,12 +199,12 @@ impl Lane {
         if self.rare.shared_room == 0 {
             return Err(PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth });
         }
-        if !self.slots.lend(slot.0, SlotState::Receive, 0) {
-            return Err(PostErrorKind::NotHeld { slot: slot.0 });
+        if self.receives.is_full() {
+            self.ring_receives();
         }
-        self.rare.shared_room -= 1;
-        self.chain_receive(Done::id_of(QueuePairId(NONE), slot.0), slot);
-        self.outstanding += 1;
-        Ok(())
+        let Self { receives, outstanding, slots, rare, .. } = self;
+        let mut run = receives.run(&mut rare.shared_room, outstanding);
+        let added = add_receive(&mut run, slots, Done::id_of(QueuePairId(NONE), 0), slot);
+        if added { Ok(()) } else { Err(PostErrorKind::NotHeld { slot: slot.0 }) }
     }
 }

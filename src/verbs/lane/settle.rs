@@ -51,7 +51,7 @@ impl Lane {
     /// settled. Returns their number; [`FAILED`] if there is none and one was of no request.
     #[cold]
     pub(super) fn settle_others(&mut self, into: &mut [Done], from: usize, count: usize) -> usize {
-        self.sending = NONE;
+        self.close_ways();
         let (mut shown, mut wrong) = (from, false);
         for at in from..count {
             let Some(mut done) = into.get(at).copied() else { break };
@@ -281,7 +281,7 @@ impl Lane {
     }
 
     fn refuse(&mut self, refused: Vec<u64>, received: bool) {
-        self.sending = NONE;
+        self.close_ways();
         for id in refused {
             let state = self.slots.state(id as u32);
             let (kind, _) = state.map_or((OpKind::Send, false), |state| self.kind_of(id as u32, state));
@@ -326,15 +326,24 @@ impl Lane {
         if self.news.is_pending() {
             self.look_for(true);
         }
-        self.sending = NONE;
+        self.close_ways();
         if self.rare.ended.is_some() {
             return FAILED;
         }
         if self.rare.failed.is_empty() {
             self.halted = self.rare.releasing;
-            let count = self.poll_device(into, Self::release_late);
-            self.release_behind(into.len());
-            return count;
+            self.ring();
+            let count = self.completions.poll_into(into);
+            if count > into.len() {
+                return self.lose();
+            }
+            let (shown, empty) = self.settle_rest(into, 0, count);
+            if empty {
+                self.release_late();
+            } else {
+                self.release_behind(into.len());
+            }
+            return shown;
         }
         self.ring();
         self.poll_failed(into)

@@ -1,0 +1,352 @@
+//! The plain requests of a lane: they need no look at their queue pair, as long as nothing happens to it.
+//!
+//! The lane remembers the queue pair that it posts to last, and takes all the room that it has. So a plain request asks only whether
+//! it is for that one, whether there is room, and whether the program holds the slot. Before anything may change that, the lane
+//! [closes](Lane::close_ways) this way, which gives the room back.
+
+use std::mem;
+use std::ops::Range;
+
+use super::{CLOSED, Lane};
+use crate::error::PostErrorKind;
+use crate::inflight::Done;
+use crate::memory::{SlotState, Slots};
+use crate::provider::work::{Operation, RemoteAddress};
+use crate::sys::{Piece, ReceiveRun, RemoteMemory, SendPlace, SendRun};
+use crate::types::{QueuePairId, Slot};
+
+impl Lane {
+    /// Posts a Send of the first bytes of a slot.
+    #[inline(always)]
+    pub(crate) fn send(
+        &mut self,
+        queue_pair: QueuePairId,
+        slot: Slot,
+        length: usize,
+    ) -> Result<(), PostErrorKind> {
+        let add = |place: SendPlace<'_>, piece, inline| place.send(piece, inline);
+        if self.post(queue_pair, slot, 0, length, SlotState::Send, add) {
+            return Ok(());
+        }
+        self.send_otherwise(queue_pair, slot, length)
+    }
+
+    /// Posts a Send that could not be posted at once.
+    #[inline(never)]
+    fn send_otherwise(
+        &mut self,
+        queue_pair: QueuePairId,
+        slot: Slot,
+        length: usize,
+    ) -> Result<(), PostErrorKind> {
+        let add = |place: SendPlace<'_>, piece, inline| place.send(piece, inline);
+        if self.send_to(queue_pair) && self.post(queue_pair, slot, 0, length, SlotState::Send, add) {
+            return Ok(());
+        }
+        let operation = Operation::Send { invalidate: None, immediate: None };
+        self.post_otherwise(queue_pair, (slot, 0, length), operation)
+    }
+
+    /// Posts an RDMA Write of a part of a slot.
+    #[inline(always)]
+    pub(crate) fn write(
+        &mut self,
+        queue_pair: QueuePairId,
+        (slot, part): (Slot, Range<usize>),
+        to: RemoteAddress,
+    ) -> Result<(), PostErrorKind> {
+        let remote = RemoteMemory { address: to.address, key: to.key };
+        let add = |place: SendPlace<'_>, piece, inline| place.write(piece, remote, inline);
+        if self.post(queue_pair, slot, part.start, part.end, SlotState::Write, add) {
+            return Ok(());
+        }
+        self.write_otherwise(queue_pair, (slot, part), to)
+    }
+
+    /// Posts an RDMA Write that could not be posted at once.
+    #[inline(never)]
+    fn write_otherwise(
+        &mut self,
+        queue_pair: QueuePairId,
+        (slot, part): (Slot, Range<usize>),
+        to: RemoteAddress,
+    ) -> Result<(), PostErrorKind> {
+        let remote = RemoteMemory { address: to.address, key: to.key };
+        let add = |place: SendPlace<'_>, piece, inline| place.write(piece, remote, inline);
+        if self.send_to(queue_pair)
+            && self.post(queue_pair, slot, part.start, part.end, SlotState::Write, add)
+        {
+            return Ok(());
+        }
+        let part = (slot, part.start, part.end);
+        self.post_otherwise(queue_pair, part, Operation::Write { to, immediate: None })
+    }
+
+    /// Posts an RDMA Read into a part of a slot.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        queue_pair: QueuePairId,
+        (slot, part): (Slot, Range<usize>),
+        from: RemoteAddress,
+    ) -> Result<(), PostErrorKind> {
+        self.admits_reads(queue_pair)?;
+        let remote = RemoteMemory { address: from.address, key: from.key };
+        let add = |place: SendPlace<'_>, piece, _| place.read(piece, remote);
+        let Range { start, end } = part;
+        if self.post(queue_pair, slot, start, end, SlotState::Read, add)
+            || self.send_to(queue_pair) && self.post(queue_pair, slot, start, end, SlotState::Read, add)
+        {
+            return Ok(());
+        }
+        self.post_otherwise(queue_pair, (slot, start, end), Operation::Read { from })
+    }
+
+    /// Lends a part of a slot to a plain request, and puts that in the chain with `add`, whose argument says whether the bytes are
+    /// copied. Returns whether it did: if not, nothing has changed.
+    #[inline(always)]
+    fn post(
+        &mut self,
+        queue_pair: QueuePairId,
+        slot: Slot,
+        start: usize,
+        end: usize,
+        state: SlotState,
+        add: impl FnOnce(SendPlace<'_>, Piece, bool),
+    ) -> bool {
+        let first = Done::id_of(queue_pair, 0);
+        if self.sending != first {
+            return false;
+        }
+        let Self { sends, sends_left, outstanding, slots, inline, .. } = self;
+        let mut run = sends.run(sends_left, outstanding);
+        add_to(&mut run, slots, (first, state, *inline), (slot, start, end), add)
+    }
+
+    /// Posts Sends of the first bytes of several slots, and hands them to the device, until the queue is full. Returns their number.
+    ///
+    /// # Errors
+    /// That of a Send, unless the queue is full. Those before are posted.
+    #[inline(always)]
+    pub(crate) fn send_all(
+        &mut self,
+        queue_pair: QueuePairId,
+        of: impl IntoIterator<Item = (Slot, usize)>,
+    ) -> Result<usize, PostErrorKind> {
+        let first = Done::id_of(queue_pair, 0);
+        let mut of = of.into_iter();
+        let add = |place: SendPlace<'_>, piece, inline| place.send(piece, inline);
+        let mut posted = 0;
+        loop {
+            let mut next = of.next();
+            if self.sending == first {
+                let Self { sends, sends_left, outstanding, slots, inline, .. } = self;
+                let (mut run, how) = (sends.run(sends_left, outstanding), (first, SlotState::Send, *inline));
+                while let Some((slot, length)) = next
+                    && add_to(&mut run, slots, how, (slot, 0, length), add)
+                {
+                    posted += 1;
+                    next = of.next();
+                }
+            }
+            let Some((slot, length)) = next else { break };
+            match self.send_otherwise(queue_pair, slot, length) {
+                Ok(()) => posted += 1,
+                Err(PostErrorKind::QueueFull { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.ring();
+        Ok(posted)
+    }
+
+    /// Posts a receive into a slot.
+    #[inline(always)]
+    pub(crate) fn receive(&mut self, queue_pair: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
+        if self.post_receive(queue_pair, slot) { Ok(()) } else { self.receive_otherwise(queue_pair, slot) }
+    }
+
+    /// Lends a slot to a receive, and puts that in the chain. Returns whether it did: if not, nothing has changed.
+    #[inline(always)]
+    fn post_receive(&mut self, queue_pair: QueuePairId, slot: Slot) -> bool {
+        let first = Done::id_of(queue_pair, 0);
+        if self.receiving != first {
+            return false;
+        }
+        let Self { receives, receives_left, outstanding, slots, .. } = self;
+        add_receive(&mut receives.run(receives_left, outstanding), slots, first, slot)
+    }
+
+    /// Posts receives into several slots, as [`send_all`](Self::send_all) does.
+    ///
+    /// # Errors
+    /// That of a receive, unless the queue is full. Those before are posted.
+    #[inline(always)]
+    pub(crate) fn receive_all(
+        &mut self,
+        queue_pair: QueuePairId,
+        of: impl IntoIterator<Item = Slot>,
+    ) -> Result<usize, PostErrorKind> {
+        let first = Done::id_of(queue_pair, 0);
+        let mut of = of.into_iter();
+        let mut posted = 0;
+        loop {
+            let mut next = of.next();
+            if self.receiving == first {
+                let Self { receives, receives_left, outstanding, slots, .. } = self;
+                let mut run = receives.run(receives_left, outstanding);
+                while let Some(slot) = next
+                    && add_receive(&mut run, slots, first, slot)
+                {
+                    posted += 1;
+                    next = of.next();
+                }
+            }
+            let Some(slot) = next else { break };
+            match self.receive_otherwise(queue_pair, slot) {
+                Ok(()) => posted += 1,
+                Err(PostErrorKind::QueueFull { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.ring();
+        Ok(posted)
+    }
+
+    /// Posts a receive that could not be posted at once.
+    ///
+    /// # Errors
+    /// The reason why it was not posted.
+    #[inline(never)]
+    fn receive_otherwise(&mut self, queue_pair: QueuePairId, slot: Slot) -> Result<(), PostErrorKind> {
+        if !self.receive_to(queue_pair) {
+            return self.receive_apart(queue_pair, slot);
+        }
+        if self.post_receive(queue_pair, slot) {
+            Ok(())
+        } else {
+            Err(PostErrorKind::NotHeld { slot: slot.0 })
+        }
+    }
+
+    /// Lets receives be posted to a queue pair with a receive queue of its own, if it is open for them and has room. Those that wait for
+    /// another one are handed to the device.
+    fn receive_to(&mut self, queue_pair: QueuePairId) -> bool {
+        if self.rare.shared.is_some() {
+            return false;
+        }
+        let (first, place) = (Done::id_of(queue_pair, 0), queue_pair.place());
+        if !self.receives.is_empty() && (self.receives_of != place || self.receives.is_full()) {
+            self.ring_receives();
+        }
+        if self.receiving != first {
+            self.close_receives();
+        }
+        let member = self.members.get_mut(place).filter(|member| member.receiving == queue_pair.0);
+        let Some((member, device)) =
+            member.and_then(|member| Some((&mut member.receive_room, member.device.as_ref()?)))
+        else {
+            return false;
+        };
+        if self.receiving != first {
+            (self.receiving, self.receives_of) = (first, place);
+            // SAFETY: `aim_nowhere` comes before the lane lets the queue pair go.
+            unsafe { self.receives.aim(&device.queue_pair) };
+        }
+        self.receives_left += mem::take(member);
+        self.receives_left > 0
+    }
+
+    /// Lets plain requests be posted to a queue pair, if it is open for them and has room. Those that wait for another one are handed to
+    /// the device.
+    #[inline(never)]
+    fn send_to(&mut self, queue_pair: QueuePairId) -> bool {
+        if self.news.is_pending() {
+            self.look();
+        }
+        let (first, place) = (Done::id_of(queue_pair, 0), queue_pair.place());
+        if !self.sends.is_empty() && (self.sends_of != place || self.sends.is_full()) {
+            // The doorbell may find the end: nothing is posted behind what was refused.
+            self.ring();
+        }
+        if self.sending != first {
+            self.close_sends();
+        }
+        let member = self.members.get_mut(place).filter(|member| member.open == queue_pair.0);
+        let Some((room, device)) =
+            member.and_then(|member| Some((&mut member.send_room, member.device.as_ref()?)))
+        else {
+            return false;
+        };
+        if self.sending != first {
+            (self.sending, self.sends_of) = (first, place);
+            // SAFETY: `aim_nowhere` comes before the lane lets the queue pair go.
+            unsafe { self.sends.aim(&device.queue_pair) };
+        }
+        self.sends_left += mem::take(room);
+        self.sends_left > 0
+    }
+
+    /// Closes the plain ways, before something may change: what they have of the members is theirs again.
+    pub(super) fn close_ways(&mut self) {
+        self.close_sends();
+        self.close_receives();
+    }
+
+    pub(super) fn close_sends(&mut self) {
+        self.sending = CLOSED;
+        let (left, completed) = (mem::take(&mut self.sends_left), mem::take(&mut self.completed));
+        if let Some(member) = self.members.get_mut(self.sends_of) {
+            member.send_room += left;
+            member.quiet &= if completed > 0 { self.deaf } else { u32::MAX };
+        }
+    }
+
+    pub(super) fn close_receives(&mut self) {
+        self.receiving = CLOSED;
+        let left = mem::take(&mut self.receives_left);
+        if let Some(member) = self.members.get_mut(self.receives_of) {
+            member.receive_room += left;
+        }
+    }
+}
+
+/// Lends a part of a slot to a plain request, which is added with `add`, as [`Lane::post`] does. Whose ids begin with `first`; bytes up to
+/// the number `inline` are copied.
+#[inline(always)]
+fn add_to(
+    run: &mut SendRun<'_>,
+    slots: &mut Slots,
+    (first, state, inline): (u64, SlotState, u32),
+    (slot, start, end): (Slot, usize, usize),
+    add: impl FnOnce(SendPlace<'_>, Piece, bool),
+) -> bool {
+    let Some(place) = run.vacant() else { return false };
+    if end > slots.length() as usize || start >= end {
+        return false;
+    }
+    if !slots.lend(slot.0, state, queue_pair_of(first).place() as u16) {
+        return false;
+    }
+    let address = slots.device_address(slot.0) + start as u64;
+    let (id, length) = (first | u64::from(slot.0), (end - start) as u32);
+    add(place, Piece { id, address, length }, length <= inline);
+    true
+}
+
+/// Lends a slot to a receive, which is added, like [`add_to`].
+#[inline(always)]
+pub(super) fn add_receive(run: &mut ReceiveRun<'_>, slots: &mut Slots, first: u64, slot: Slot) -> bool {
+    let Some(place) = run.vacant() else { return false };
+    if !slots.lend(slot.0, SlotState::Receive, queue_pair_of(first).place() as u16) {
+        return false;
+    }
+    place.receive(first | u64::from(slot.0), slots.device_address(slot.0));
+    true
+}
+
+/// Returns the queue pair with which an id begins.
+#[inline]
+fn queue_pair_of(id: u64) -> QueuePairId {
+    QueuePairId((id >> 32) as u32)
+}
