@@ -158,8 +158,9 @@ impl Lane {
         Some(!hidden)
     }
 
-    /// Settles a completion of a receive of the shared queue.
+    /// Settles a completion of a receive of the shared queue. `None` if the lane has none.
     fn settle_shared(&mut self, done: &mut Done) -> Option<bool> {
+        self.rare.shared.as_ref()?;
         let slot = done.slot().0;
         if self.slots.state(slot) != Some(SlotState::Receive) {
             return None;

@@ -35,6 +35,7 @@
 //! | `overrun N` | the N-th completion from now on finds its queue full: it is lost, and so are all that follow in that queue |
 //! | `spoil N` | the N-th completion from now on cannot be read: a poll that comes to it fails, and has taken those in front of it, as with mlx5; its id is in the array nevertheless, as with cxgb4 |
 //! | `repeat N` | the N-th completion from now on comes twice |
+//! | `misname N` | the first four bytes of the id of the N-th completion from now on, as a number, are all ones |
 //! | `cut off` | a poll of a completion queue that was resized ends at the place where that happened, as with bnxt_re |
 //! | `solicited` | the number of messages with a solicited event that have arrived since the last `reset` |
 //! | `lose shared_queues` | all shared receive queues are in the error state, as their owners are told |

@@ -92,7 +92,10 @@ impl Completion {
 
 impl World {
     /// Adds a completion to a queue.
-    pub(super) fn complete(&mut self, at: usize, completion: Completion, solicited: bool) {
+    pub(super) fn complete(&mut self, at: usize, mut completion: Completion, solicited: bool) {
+        if self.script.misnames() {
+            completion.id |= !u64::from(u32::MAX);
+        }
         let (full, spoiled, twice) = (self.script.overruns(), self.script.spoils(), self.script.repeats());
         let Some(queue) = self.queues.get_mut(&at) else { return };
         if let Some(ring) = &queue.ring {

@@ -49,6 +49,8 @@ pub(super) struct Script {
     until_spoiled: Option<usize>,
     /// The number of completions until the one that comes twice.
     until_repeated: Option<usize>,
+    /// The number of completions until the one whose id is another one.
+    until_misnamed: Option<usize>,
     /// A poll of a completion queue ends where the queue was resized.
     pub(super) cuts_off: bool,
     /// No queue pair tells of its errors.
@@ -104,6 +106,7 @@ impl Default for Script {
             until_overrun: None,
             until_spoiled: None,
             until_repeated: None,
+            until_misnamed: None,
             cuts_off: false,
             hides_errors: false,
             solicited: 0,
@@ -212,6 +215,13 @@ impl Script {
         left == Some(0)
     }
 
+    /// Counts a completion. Returns whether the first half of its id is all ones.
+    pub(super) fn misnames(&mut self) -> bool {
+        let left = self.until_misnamed.take().map(|left| left.saturating_sub(1));
+        self.until_misnamed = left.filter(|left| *left > 0);
+        left == Some(0)
+    }
+
     /// A line that concerns calls.
     fn line(&mut self, line: &str) -> Answer<i64> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -255,6 +265,7 @@ impl Script {
             ["overrun", nth] => self.until_overrun = Some(parse(nth)?),
             ["spoil", nth] => self.until_spoiled = Some(parse(nth)?),
             ["repeat", nth] => self.until_repeated = Some(parse(nth)?),
+            ["misname", nth] => self.until_misnamed = Some(parse(nth)?),
             ["solicited"] => return Ok(self.solicited as i64),
             ["answer", call, kind, status] => {
                 self.answers.push((call.to_owned(), parse(kind)?, parse(status)?));

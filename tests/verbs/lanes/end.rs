@@ -466,6 +466,26 @@ async fn a_repeated_completion_ends_the_lane() {
     }
 }
 
+// LN-25: a completion with the id of a receive of a shared queue, which the lane does not have, is one of no request.
+#[tokio::test]
+async fn a_completion_of_no_shared_receive_ends_the_lane() {
+    if !alone(module_path!(), "a_completion_of_no_shared_receive_ends_the_lane") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = open(None);
+    let mut joined = join(&adapter, LaneConfig::new(4, 64), 2).await;
+    let (lane, mut room) = (&mut joined.lane, [Done::EMPTY; 1]);
+    let watched = Watched::all(lane);
+    // That of the first receive.
+    fake("misname 1");
+    lane.close(joined.id);
+    assert_eq!(within(lane.ready(&mut room)).await.map(<[Done]>::len), Err(NotifyError::Lost));
+    assert!(lane.take().is_none());
+    watched.check(lane);
+    within(joined.connection.disconnected()).await;
+}
+
 // LN-26: a place is used again when each request of the queue pair before has come out of a poll, each once.
 #[tokio::test]
 async fn places_wait_for_what_was_outstanding() {
