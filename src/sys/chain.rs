@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::mem::offset_of;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ pub(crate) struct SendChain(Linked<ffi::ibv_send_wr>);
 /// The requests for a receive queue that wait for the doorbell.
 pub(crate) struct ReceiveChain(Linked<ffi::ibv_recv_wr>);
 
-/// The call has left the requests from the one at this place on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RefusedFrom(pub(crate) usize);
+/// The call has left the requests in these places, the last ones of those that were in the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedPart(pub(crate) Range<usize>);
 
 /// A function of a driver that posts requests to an object.
 type Post<O, T> = unsafe extern "C" fn(*mut O, *mut T, *mut *mut T) -> c_int;
@@ -87,9 +87,9 @@ impl SendChain {
         self.0.is_full()
     }
 
-    /// Returns the ids of the requests.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
-        self.0.requests().map(|request| request.wr_id)
+    /// Returns the ids of requests that were not taken, before others are added.
+    pub(crate) fn ids(&self, refused: RefusedPart) -> impl Iterator<Item = u64> {
+        self.0.requests(refused).map(|request| request.wr_id)
     }
 
     /// Adds requests, as many as there is room for in the queue and in the chain. When they are added, it takes them from the room, and adds
@@ -99,24 +99,17 @@ impl SendChain {
         SendRun(self.0.run(room, outstanding))
     }
 
-    /// Posts the requests, in order and with one doorbell. The chain keeps them for [`ids`](Self::ids); the caller
-    /// [clears](Self::clear) it next.
+    /// Posts the requests, in order and with one doorbell. The chain is empty then.
     ///
     /// # Errors
-    /// The place of the first request that was not taken.
+    /// The places of the requests that were not taken, for [`ids`](Self::ids).
     ///
     /// # Safety
     /// As for [`QueuePair::post_send`]. The chain is not empty.
     #[inline(always)]
-    pub(crate) unsafe fn post(&mut self) -> Result<(), RefusedFrom> {
+    pub(crate) unsafe fn post(&mut self) -> Result<(), RefusedPart> {
         // SAFETY: the caller's.
         unsafe { self.0.post() }
-    }
-
-    /// Empties the chain.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
     }
 }
 
@@ -171,9 +164,9 @@ impl ReceiveChain {
         self.0.is_full()
     }
 
-    /// Returns the ids of the receives.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
-        self.0.requests().map(|request| request.wr_id)
+    /// Returns the ids of receives that were not taken, before others are added.
+    pub(crate) fn ids(&self, refused: RefusedPart) -> impl Iterator<Item = u64> {
+        self.0.requests(refused).map(|request| request.wr_id)
     }
 
     /// Adds receives, as [`SendChain::run`] does.
@@ -185,20 +178,14 @@ impl ReceiveChain {
     /// Posts the receives, as [`SendChain::post`] does.
     ///
     /// # Errors
-    /// The place of the first receive that was not taken.
+    /// The places of the receives that were not taken, for [`ids`](Self::ids).
     ///
     /// # Safety
     /// As for [`QueuePair::post_receive`] or [`SharedReceiveQueue::post`]. The chain is not empty.
     #[inline(always)]
-    pub(crate) unsafe fn post(&mut self) -> Result<(), RefusedFrom> {
+    pub(crate) unsafe fn post(&mut self) -> Result<(), RefusedPart> {
         // SAFETY: the caller's.
         unsafe { self.0.post() }
-    }
-
-    /// Empties the chain.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
     }
 }
 
@@ -422,44 +409,42 @@ impl<T: Request> Linked<T> {
         self.next == self.end
     }
 
-    #[inline]
-    fn clear(&mut self) {
-        self.next = self.first;
-    }
-
     #[inline(always)]
     fn run<'a>(&'a mut self, room: &'a mut u32, outstanding: &'a mut u32) -> Run<'a, T> {
         Run { next: self.next, left: *room, links: self, room, outstanding }
     }
 
-    /// Returns the requests that are used.
-    fn requests(&self) -> impl Iterator<Item = &T> {
-        // SAFETY: these are this value's, which is borrowed, from the first up to the next one.
-        let links = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length()) };
-        links.iter().map(|link| &link.request)
+    /// Returns the requests in these places.
+    fn requests(&self, RefusedPart(places): RefusedPart) -> impl Iterator<Item = &T> {
+        // SAFETY: these are this value's, which is borrowed.
+        let links = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), CHAIN) };
+        links.get(places).into_iter().flatten().map(|link| &link.request)
     }
 
-    fn length(&self) -> usize {
-        (self.next.addr().get() - self.first.addr().get()) / size_of::<Link<T>>()
+    /// Returns the number of the requests before this place or the end.
+    fn before(&self, place: usize) -> usize {
+        place.wrapping_sub(self.first.addr().get()) / size_of::<Link<T>>()
     }
 
-    /// Posts the requests that are used.
+    /// Posts the requests that are used. None is used when the outcome is looked at, so that a panic in that has none posted twice.
     ///
     /// # Errors
-    /// The place of the first one that was not taken.
+    /// The places of those that were not taken.
     ///
     /// # Safety
     /// There is at least one. The memory of their entries is the caller's.
     #[inline(always)]
-    unsafe fn post(&mut self) -> Result<(), RefusedFrom> {
+    unsafe fn post(&mut self) -> Result<(), RefusedPart> {
         debug_assert!(!self.is_empty());
         let (first, mut bad) = (self.first.as_ptr().cast::<T>(), ptr::null_mut());
         self.set_last(ptr::null_mut());
         // SAFETY: the object is live by `aim`, and so are the requests and their entries until the call returns.
         let returned = unsafe { (self.post)(self.target, first, &mut bad) };
-        self.set_last(self.next.as_ptr().cast());
+        let end = self.next;
+        self.set_last(end.as_ptr().cast());
+        self.next = self.first;
         // Both at once, which is what most often is.
-        if returned as usize | bad.addr() == 0 { Ok(()) } else { self.refused(returned, bad) }
+        if returned as usize | bad.addr() == 0 { Ok(()) } else { self.refused(end, returned, bad) }
     }
 
     /// Sets the link behind the last request that is used, of which there is at least one.
@@ -469,18 +454,18 @@ impl<T: Request> Linked<T> {
         unsafe { (*self.next.as_ptr().wrapping_sub(1)).request.set_next(next) };
     }
 
-    /// Returns the outcome of a call that has not simply succeeded. One that names no request has taken all of them, and failed to
+    /// Returns the outcome of a call, with the requests before `end`, that has not simply succeeded. One that names no request has taken all of them, and failed to
     /// notify the device, as it does when the connection is ending or the device is gone: they finish when the queue pair does.
     #[cold]
     #[inline(never)]
-    fn refused(&self, returned: c_int, bad: *mut T) -> Result<(), RefusedFrom> {
+    fn refused(&self, end: NonNull<Link<T>>, returned: c_int, bad: *mut T) -> Result<(), RefusedPart> {
         if bad.is_null() {
             tracing::debug!(error = ?call::result(returned), "requests queued, but the device was not notified");
             return Ok(());
         }
-        let place = bad.addr().wrapping_sub(self.first.addr().get()) / size_of::<Link<T>>();
+        let (place, end) = (self.before(bad.addr()), self.before(end.addr().get()));
         // A place that is not in the chain is a fault of the driver: nothing is known to be taken back.
-        if place < self.length() { Err(RefusedFrom(place)) } else { Ok(()) }
+        if place < end { Err(RefusedPart(place..end)) } else { Ok(()) }
     }
 }
 

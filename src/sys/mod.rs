@@ -40,7 +40,7 @@ pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use chain::{Piece, Polled, ReceiveChain, ReceiveRun, RefusedFrom, SendChain, SendPlace, SendRun};
+pub(crate) use chain::{Piece, Polled, ReceiveChain, ReceiveRun, RefusedPart, SendChain, SendPlace, SendRun};
 pub(crate) use channel::{CmEvent, EventChannel};
 pub(crate) use completion::{
     BATCH, Batch, CompletionChannel, CompletionQueue, Completions, Keys, Told, WcResult,

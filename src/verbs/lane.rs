@@ -32,7 +32,7 @@ use crate::memory::{Mapping, Owned, Pages, SlotState, Slots};
 use crate::net::kernel::readable;
 use crate::provider::lane::LaneParts;
 use crate::sync::hash::KeyHasher;
-use crate::sys::{CompletionChannel, Keys, Polled, ReceiveChain, RefusedFrom, SendChain, SharedReceiveQueue};
+use crate::sys::{CompletionChannel, Keys, Polled, ReceiveChain, SendChain, SharedReceiveQueue};
 use crate::types::{OpKind, QueuePairId};
 
 mod members;
@@ -268,20 +268,18 @@ impl Lane {
     fn post_sends(&mut self) {
         // SAFETY: the entries are parts of slots that are lent to the requests, of memory that is registered, and that the queue pair of the
         // device keeps. They stay lent until the requests have completed or that is destroyed: `reclaim` says so.
-        if let Err(RefusedFrom(place)) = unsafe { self.sends.post() } {
-            self.sends_refused(place);
+        if let Err(refused) = unsafe { self.sends.post() } {
+            self.sends_refused(refused);
         }
-        self.sends.clear();
     }
 
     /// Hands the receives of the chain to the device, of which there are some.
     #[inline(never)]
     fn ring_receives(&mut self) {
         // SAFETY: as for sends. The memory is that of this process. The queue pairs of the device keep a shared queue.
-        if let Err(RefusedFrom(place)) = unsafe { self.receives.post() } {
-            self.receives_refused(place);
+        if let Err(refused) = unsafe { self.receives.post() } {
+            self.receives_refused(refused);
         }
-        self.receives.clear();
     }
 
     /// Takes completions, as many as there are and fit. Returns their number; more than fit if the lane has [ended](Self::ended).

@@ -191,7 +191,7 @@ async fn connect_is_canceled_during_queue_pair_renewal() {
 }
 
 /// A subscriber that panics at each event.
-struct PanickingLayer;
+pub(crate) struct PanickingLayer;
 
 impl<S: tracing::Subscriber> Layer<S> for PanickingLayer {
     fn on_event(&self, _event: &tracing::Event<'_>, _context: layer::Context<'_, S>) {

@@ -9,6 +9,7 @@ use crate::inflight::Done;
 use crate::memory::SlotState;
 use crate::provider::lane::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::status::WcStatus;
+use crate::sys::RefusedPart;
 use crate::types::{OpKind, QueuePairId};
 
 /// The slot of the empty request that asks for a sign of life.
@@ -253,21 +254,27 @@ impl Lane {
         self.release_ended(id.place());
     }
 
-    /// Completes the requests of the chain from this place on, which the device has refused.
+    /// Completes the requests of the chain in these places, which the device has refused, and ends their connection.
     #[cold]
-    pub(super) fn sends_refused(&mut self, from: usize) {
-        let refused: Vec<u64> = self.sends.ids().skip(from).collect();
+    pub(super) fn sends_refused(&mut self, refused: RefusedPart) {
+        let refused: Vec<u64> = self.sends.ids(refused).collect();
         let id = refused.first().map(|id| Done { id: *id, ..Done::EMPTY }.queue_pair());
-        self.refuse(refused, false);
-        if let Some(id) = id {
-            self.pass_refused(id);
+        let ends = self.refuse(refused, false);
+        let Some(id) = id else { return };
+        self.pass_refused(id);
+        // Last, because it has the subscriber of events called, which may panic.
+        let Some(member) = self.member(id).filter(|_| ends) else { return };
+        let key = member.device.as_ref().map(|device| device.key());
+        if let (Some(rare), Some(key)) = (&member.rare, key) {
+            let queue_pair = rare.queue_pair.clone();
+            queue_pair.refused_by_device(key);
         }
     }
 
-    /// Completes the receives of the chain from this place on, which the device has refused.
+    /// Completes the receives of the chain in these places, which the device has refused.
     #[cold]
-    pub(super) fn receives_refused(&mut self, from: usize) {
-        let refused: Vec<u64> = self.receives.ids().skip(from).collect();
+    pub(super) fn receives_refused(&mut self, refused: RefusedPart) {
+        let refused: Vec<u64> = self.receives.ids(refused).collect();
         self.refuse(refused, true);
     }
 
@@ -281,8 +288,10 @@ impl Lane {
         }
     }
 
-    fn refuse(&mut self, refused: Vec<u64>, received: bool) {
+    /// Completes requests of a chain that the device has refused. Returns whether they end their connection, which goes on until then.
+    fn refuse(&mut self, refused: Vec<u64>, received: bool) -> bool {
         self.close_ways();
+        let mut ends = false;
         for id in refused {
             let state = self.slots.state(id as u32);
             let (kind, _) = state.map_or((OpKind::Send, false), |state| self.kind_of(id as u32, state));
@@ -290,17 +299,12 @@ impl Lane {
                 let rare = member.rare.as_mut()?;
                 let ended = rare.failed || rare.state == LaneState::Ended;
                 if !ended && !received {
-                    rare.failed = true;
-                    member
-                        .device
-                        .as_ref()
-                        .map(|device| device.key())
-                        .inspect(|key| rare.queue_pair.refused_by_device(*key));
+                    (rare.failed, ends) = (true, true);
                     member.refresh();
                 }
                 Some(ended)
             });
-            // The queue pair of the device is in the error state, as the lane will see.
+            // The queue pair of the device comes into the error state, as the lane will see.
             let status = if ended == Some(false) { WcStatus::LOC_QP_OP_ERR } else { WcStatus::WR_FLUSH_ERR };
             let done = Done::failed(id, kind, status);
             let member = self.member(done.queue_pair()).filter(|_| !received);
@@ -309,6 +313,7 @@ impl Lane {
                 None => self.fail_later(done),
             }
         }
+        ends
     }
 
     /// Adds a completion that no device has reported, for the next poll.

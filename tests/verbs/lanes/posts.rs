@@ -2,6 +2,7 @@
 //!
 //! Runs on: fake, fake-iwarp
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Instant;
 
@@ -13,8 +14,10 @@ use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::qp::{Done, LaneConfig, LaneState, Local, Slot};
 use tokio_rdma::types::OpKind;
 use tokio_rdma::{AcceptParams, Access, ConnectParams, DisconnectReason, Status, WorkOptions};
+use tracing_subscriber::layer::SubscriberExt;
 
 use super::*;
+use crate::held::PanickingLayer;
 
 // LN-28: the requests of a chain that the driver refuses come out of the next poll, each once and with a failure, those before have
 // succeeded, and the connection ends. Nothing that is posted behind them arrives.
@@ -82,6 +85,35 @@ async fn refused_sends_come_behind_those_that_were_taken() {
     let done = completions(lane, 4).await;
     let found: Vec<_> = done.iter().map(|done| (done.slot(), done.is_success())).collect();
     assert_eq!(found, slots.iter().map(|slot| (*slot, false)).collect::<Vec<_>>());
+}
+
+// LN-28, OBS-01: a subscriber that panics when the device refuses requests neither has any of them posted twice, nor loses a completion.
+#[tokio::test]
+async fn a_panicking_subscriber_has_nothing_posted_twice() {
+    const TAKEN: usize = 2;
+    if !alone(module_path!(), "a_panicking_subscriber_has_nothing_posted_twice") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let mut joined = join(&adapter, LaneConfig::new(5, 64), 0).await;
+    let (lane, id) = (&mut joined.lane, joined.id);
+    let _arrived: Vec<_> = (0..5).map(|_| joined.peer.receive(room(&adapter, 64)).expect("posted")).collect();
+    fake(&format!("fail ibv_post_send {} {}", TAKEN + 1, libc::ENOMEM));
+    let slots: Vec<Slot> = (0..5).map(|byte| filled(lane, byte)).collect();
+    slots.iter().for_each(|slot| lane.send(id, *slot, 1).expect("posted"));
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(PanickingLayer), || {
+        catch_unwind(AssertUnwindSafe(|| lane.ring())).expect_err("the subscriber's");
+    });
+    let posted = fake("calls ibv_post_send");
+    lane.ring();
+    assert_eq!(fake("calls ibv_post_send"), posted, "nothing is posted again");
+    let done = completions(lane, 5).await;
+    let found: Vec<_> = done.iter().map(|done| (done.slot(), done.is_success())).collect();
+    let expected: Vec<_> = slots.iter().enumerate().map(|(at, slot)| (*slot, at < TAKEN)).collect();
+    assert_eq!(found, expected);
+    assert_eq!((lane.outstanding(), lane.poll(&mut [Done::EMPTY]).expect("alive").len()), (0, 0));
+    within(joined.connection.disconnected()).await;
 }
 
 // LN-28: a request that does not fit into the chain any more has the doorbell rung. If that finds the end, nothing is posted.
