@@ -4,6 +4,7 @@
 
 mod life;
 mod options;
+mod posts;
 
 use common::device::variants;
 use common::raw::bytes;

@@ -273,15 +273,9 @@ impl Lane {
         self.rare.ended.get_or_insert(reason);
     }
 
-    /// Checks whether the connection of an open queue pair permits reads.
-    ///
-    /// # Errors
-    /// `NoReads`.
-    pub(super) fn admits_reads(&mut self, id: QueuePairId) -> Result<(), PostErrorKind> {
-        let rare = self.member(id).and_then(|member| member.rare.as_ref());
-        // Another error comes first.
-        let refused = rare.is_some_and(|rare| rare.state == LaneState::Connected && !rare.reads);
-        if refused { Err(PostErrorKind::NoReads) } else { Ok(()) }
+    /// Returns whether the queue pair is connected, and the connection permits reads, as the lane saw it last.
+    pub(super) fn admits_reads(&mut self, id: QueuePairId) -> bool {
+        self.member(id).and_then(|member| member.rare.as_ref()).is_some_and(|rare| rare.reads)
     }
 
     /// Looks at what has happened to the queue pairs.

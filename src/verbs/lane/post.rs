@@ -90,12 +90,14 @@ impl Lane {
         (slot, part): (Slot, Range<usize>),
         from: RemoteAddress,
     ) -> Result<(), PostErrorKind> {
-        self.admits_reads(queue_pair)?;
         let remote = RemoteMemory { address: from.address, key: from.key };
         let add = |place: SendPlace<'_>, piece, _| place.read(piece, remote);
         let Range { start, end } = part;
-        if self.post(queue_pair, slot, start, end, SlotState::Read, add)
-            || self.send_to(queue_pair) && self.post(queue_pair, slot, start, end, SlotState::Read, add)
+        // `send_to` may be what sees that the queue pair is connected, and whether for reads.
+        if self.admits_reads(queue_pair) && self.post(queue_pair, slot, start, end, SlotState::Read, add)
+            || self.send_to(queue_pair)
+                && self.admits_reads(queue_pair)
+                && self.post(queue_pair, slot, start, end, SlotState::Read, add)
         {
             return Ok(());
         }
