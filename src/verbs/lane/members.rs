@@ -439,7 +439,10 @@ impl Lane {
         if self.rare.numbers.get(&rare.number).copied().map(usize::from) == Some(place) {
             self.rare.numbers.remove(&rare.number);
         }
-        let left = self.rare.shared.is_some() || (member.send_room, member.receive_room) != depths;
+        // The probe has an entry of its own in the completion queue, as that of the next one has.
+        let left = self.rare.shared.is_some()
+            || (member.send_room, member.receive_room) != depths
+            || rare.probe.is_some();
         *member = Member { id, left, ..Member::empty(place as u16) };
         if left {
             (self.rare.releasing, self.halted) = (true, true);
