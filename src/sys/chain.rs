@@ -530,7 +530,7 @@ impl Polled {
         let Ok(room) = c_int::try_from(into.len()) else { return self.poll_part(into) };
         // SAFETY: the queue is live, and there is room for that many entries: any bits are a `Done`, which has the layout of one.
         let count = unsafe { (self.poll)(self.raw, room, into.as_mut_ptr().cast()) };
-        // A negative number is an error, and greater than any length as this.
+        // A negative number is an error, and as this greater than the length, which a number of C holds.
         count.cast_unsigned() as usize
     }
 
@@ -538,7 +538,9 @@ impl Polled {
     #[cold]
     #[inline(never)]
     fn poll_part(&self, into: &mut [Done]) -> usize {
-        into.get_mut(..c_int::MAX as usize).map_or(0, |part| self.poll_into(part))
+        let part = into.get_mut(..c_int::MAX as usize).unwrap_or_default();
+        let (room, count) = (part.len(), self.poll_into(part));
+        if count > room { usize::MAX } else { count }
     }
 }
 
