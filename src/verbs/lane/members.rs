@@ -414,13 +414,17 @@ impl Lane {
         }
     }
 
-    /// Has the requests refused that wait for the queue pair in this place, whose queue pair of the device the lane lets go.
+    /// Aims the chains away from the queue pair in this place, whose queue pair of the device the lane lets go. None of its requests
+    /// waits: it has all its room, or a poll has just handed them over. Those that wait because a device has completed them before it
+    /// had them are refused.
     fn aim_away(&mut self, place: usize) {
         if self.sends_of == place {
+            debug_assert!(self.sends.is_empty(), "the device completed requests that it did not have");
             self.close_sends();
             self.sends.aim_nowhere();
         }
         if self.receives_of == place && self.rare.shared.is_none() {
+            debug_assert!(self.receives.is_empty(), "the device completed receives that it did not have");
             self.close_receives();
             self.receives.aim_nowhere();
         }

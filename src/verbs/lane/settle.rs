@@ -293,8 +293,9 @@ impl Lane {
         self.close_ways();
         let mut ends = false;
         for id in refused {
-            let state = self.slots.state(id as u32);
-            let (kind, _) = state.map_or((OpKind::Send, false), |state| self.kind_of(id as u32, state));
+            // Not if a device has completed the request before it had it: another one may have the slot, or the program.
+            let Some(state) = self.slots.state(id as u32).filter(|state| state.is_posted()) else { continue };
+            let (kind, _) = self.kind_of(id as u32, state);
             let ended = self.member(Done { id, ..Done::EMPTY }.queue_pair()).and_then(|member| {
                 let rare = member.rare.as_mut()?;
                 let ended = rare.failed || rare.state == LaneState::Ended;
