@@ -195,6 +195,11 @@ impl Slots {
         }
     }
 
+    /// Returns whether a request has the slot that no device has taken.
+    pub(crate) fn is_disowned(&self, slot: u32) -> bool {
+        self.owner(slot) == Some(u16::MAX)
+    }
+
     /// Returns the address at which the device finds a slot of this number, which there is.
     #[inline]
     pub(crate) fn device_address(&self, slot: u32) -> u64 {

@@ -453,8 +453,6 @@ impl Lane {
         } else {
             member.renew();
         }
-        // No queue pair has these. They come behind those that it had.
-        rare.refused.iter().for_each(|refused| self.slots.disown(refused.slot().0));
         for (loose, payload) in rare.loose {
             if !free {
                 std::mem::forget(payload);
@@ -488,7 +486,8 @@ impl Lane {
                 (false, _) => self.outstanding -= u32::from(!silent),
             }
         }
-        rare.refused.into_iter().for_each(|refused| self.fail_later(refused));
+        // They come behind those that the queue pair had.
+        rare.refused.into_iter().for_each(|refused| self.fail_disowned(refused));
         if withheld > 0 {
             warn!(withheld, "slots of a lane are lost: a queue pair of the device could not be destroyed");
         }

@@ -284,7 +284,7 @@ impl Lane {
         let Some(member) = self.members.get_mut(id.place()).filter(|member| member.id == id) else { return };
         let Some(rare) = member.rare.as_mut().filter(|rare| !rare.refused.is_empty()) else { return };
         if depth.saturating_sub(member.send_room) as usize == rare.refused.len() {
-            std::mem::take(&mut rare.refused).into_iter().for_each(|done| self.fail_later(done));
+            std::mem::take(&mut rare.refused).into_iter().for_each(|done| self.fail_disowned(done));
         }
     }
 
@@ -308,10 +308,11 @@ impl Lane {
             // The queue pair of the device comes into the error state, as the lane will see.
             let status = if ended == Some(false) { WcStatus::LOC_QP_OP_ERR } else { WcStatus::WR_FLUSH_ERR };
             let done = Done::failed(id, kind, status);
+            self.slots.disown(id as u32);
             let member = self.member(done.queue_pair()).filter(|_| !received);
             match member.and_then(|member| member.rare.as_mut()) {
                 Some(rare) => rare.refused.push_back(done),
-                None => self.fail_later(done),
+                None => self.fail_disowned(done),
             }
         }
         ends
@@ -319,8 +320,13 @@ impl Lane {
 
     /// Adds a completion that no device has reported, for the next poll.
     pub(super) fn fail_later(&mut self, done: Done) {
-        // The queue pair may be gone before that poll, which is not to complete the request again.
         self.slots.disown(done.slot().0);
+        self.fail_disowned(done);
+    }
+
+    /// Adds such a completion of a request whose slot is of no queue pair: that may be gone before the next poll, and its end is not to
+    /// complete the request again.
+    pub(super) fn fail_disowned(&mut self, done: Done) {
         self.rare.failed.push_back(done);
         self.halted = true;
     }
@@ -362,9 +368,13 @@ impl Lane {
         let mut count = 0;
         while let Some(place) = into.get_mut(count) {
             let Some(done) = self.rare.failed.pop_front() else { break };
+            let (id, slot) = (done.queue_pair(), done.slot().0);
+            if slot < LOOSE && !self.slots.is_disowned(slot) {
+                // The device has completed what its driver has refused.
+                continue;
+            }
             *place = done;
             count += 1;
-            let (id, slot) = (done.queue_pair(), done.slot().0);
             let received = done.kind() == OpKind::Receive;
             if received && !own {
                 self.rare.shared_room += 1;
