@@ -227,7 +227,7 @@ impl Lane {
     /// queue is full. Those that were not posted are still held by the program.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send) for the first one that fails, except a full queue. The ones before it are posted.
+    /// Those of [`send`](Self::send) for the first one that fails, except a full queue. The ones before it are posted and handed over.
     #[inline]
     pub fn send_all(
         &mut self,
@@ -290,7 +290,7 @@ impl Lane {
     /// were not posted are still held by the program.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive) for the first one that fails, except a full queue. The ones before it are posted.
+    /// Those of [`receive`](Self::receive) for the first one that fails, except a full queue. The ones before it are posted and handed over.
     #[inline]
     pub fn receive_all(
         &mut self,

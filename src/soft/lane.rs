@@ -300,29 +300,29 @@ impl Lane {
     /// Posts Sends of the first bytes of several slots, and hands them over, until the queue is full. Returns their number.
     ///
     /// # Errors
-    /// That of a Send, unless the queue is full. Those before are posted.
+    /// That of a Send, unless the queue is full. Those before are posted and handed over.
     pub(crate) fn send_all(
         &mut self,
         id: QueuePairId,
         of: impl IntoIterator<Item = (Slot, usize)>,
     ) -> Result<usize, PostErrorKind> {
-        let posted = post_all(of, |(slot, length)| self.send(id, slot, length))?;
+        let posted = post_all(of, |(slot, length)| self.send(id, slot, length));
         self.ring();
-        Ok(posted)
+        posted
     }
 
     /// Posts receives into several slots, as [`send_all`](Self::send_all) does.
     ///
     /// # Errors
-    /// That of a receive, unless the queue is full. Those before are posted.
+    /// That of a receive, unless the queue is full. Those before are posted and handed over.
     pub(crate) fn receive_all(
         &mut self,
         id: QueuePairId,
         of: impl IntoIterator<Item = Slot>,
     ) -> Result<usize, PostErrorKind> {
-        let posted = post_all(of, |slot| self.receive(id, slot))?;
+        let posted = post_all(of, |slot| self.receive(id, slot));
         self.ring();
-        Ok(posted)
+        posted
     }
 
     /// Takes completions, as many as there are and fit. Returns their number.

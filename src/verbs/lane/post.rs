@@ -128,7 +128,7 @@ impl Lane {
     /// Posts Sends of the first bytes of several slots, and hands them to the device, until the queue is full. Returns their number.
     ///
     /// # Errors
-    /// That of a Send, unless the queue is full. Those before are posted.
+    /// That of a Send, unless the queue is full. Those before are posted and handed over.
     #[inline(always)]
     pub(crate) fn send_all(
         &mut self,
@@ -155,7 +155,10 @@ impl Lane {
             match self.send_otherwise(queue_pair, slot, length) {
                 Ok(()) => posted += 1,
                 Err(PostErrorKind::QueueFull { .. }) => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.ring();
+                    return Err(error);
+                }
             }
         }
         self.ring();
@@ -182,7 +185,7 @@ impl Lane {
     /// Posts receives into several slots, as [`send_all`](Self::send_all) does.
     ///
     /// # Errors
-    /// That of a receive, unless the queue is full. Those before are posted.
+    /// That of a receive, unless the queue is full. Those before are posted and handed over.
     #[inline(always)]
     pub(crate) fn receive_all(
         &mut self,
@@ -208,7 +211,10 @@ impl Lane {
             match self.receive_otherwise(queue_pair, slot) {
                 Ok(()) => posted += 1,
                 Err(PostErrorKind::QueueFull { .. }) => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.ring();
+                    return Err(error);
+                }
             }
         }
         self.ring();
