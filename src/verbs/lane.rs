@@ -42,7 +42,7 @@ mod settle;
 
 /// The id of no queue pair: a lane has fewer places than this one names.
 const NONE: u32 = u32::MAX;
-/// What no id of a request of a queue pair begins with.
+/// What no id of a request of a queue pair begins with. The program may name such a queue pair nevertheless: [`Done::EMPTY`] does.
 const CLOSED: u64 = Done::id_of(QueuePairId(NONE), 0);
 /// The most queue pairs of a lane.
 const MOST_MEMBERS: u16 = u16::MAX - 1;
@@ -53,7 +53,7 @@ pub(crate) struct Lane {
     /// The queue pair that the requests in the chain are for, as their ids begin with it, as long as plain requests can be posted to it,
     /// and its completions are those of plain requests; otherwise [`CLOSED`]. What may change that [closes](Self::close_ways) it.
     sending: u64,
-    /// The room that it has, beside that of its member, which it is added to when this is closed.
+    /// The room that it has, beside that of its member, which it is added to when this is closed. Then it is 0, so that nothing can be posted.
     sends_left: u32,
     /// Not 0 if it has completions that are not yet counted as signs of life of the peer.
     completed: u32,

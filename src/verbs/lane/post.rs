@@ -120,6 +120,8 @@ impl Lane {
         if self.sending != first {
             return false;
         }
+        // A closed way has no room, also for an id that begins with `CLOSED`: that of a place without a completion does.
+        debug_assert!(first != CLOSED || self.sends_left == 0);
         let Self { sends, sends_left, outstanding, slots, inline, .. } = self;
         let mut run = sends.run(sends_left, outstanding);
         add_to(&mut run, slots, (first, state, *inline), (slot, start, end), add)
@@ -142,6 +144,8 @@ impl Lane {
         loop {
             let mut next = of.next();
             if self.sending == first {
+                // As in `post`.
+                debug_assert!(first != CLOSED || self.sends_left == 0);
                 let Self { sends, sends_left, outstanding, slots, inline, .. } = self;
                 let (mut run, how) = (sends.run(sends_left, outstanding), (first, SlotState::Send, *inline));
                 while let Some((slot, length)) = next
@@ -178,6 +182,8 @@ impl Lane {
         if self.receiving != first {
             return false;
         }
+        // As for sends.
+        debug_assert!(first != CLOSED || self.receives_left == 0);
         let Self { receives, receives_left, outstanding, slots, .. } = self;
         add_receive(&mut receives.run(receives_left, outstanding), slots, first, slot)
     }
@@ -198,6 +204,8 @@ impl Lane {
         loop {
             let mut next = of.next();
             if self.receiving == first {
+                // As in `post`.
+                debug_assert!(first != CLOSED || self.receives_left == 0);
                 let Self { receives, receives_left, outstanding, slots, .. } = self;
                 let mut run = receives.run(receives_left, outstanding);
                 while let Some(slot) = next
@@ -258,7 +266,7 @@ impl Lane {
         };
         if self.receiving != first {
             (self.receiving, self.receives_of) = (first, place);
-            // SAFETY: `aim_nowhere` comes before the lane lets the queue pair go.
+            // SAFETY: `aim_nowhere` comes before the lane lets the queue pair go, except at its own end, behind which it posts nothing.
             unsafe { self.receives.aim(&device.queue_pair) };
         }
         self.receives_left += mem::take(member);
@@ -288,7 +296,7 @@ impl Lane {
         };
         if self.sending != first {
             (self.sending, self.sends_of) = (first, place);
-            // SAFETY: `aim_nowhere` comes before the lane lets the queue pair go.
+            // SAFETY: `aim_nowhere` comes before the lane lets the queue pair go, except at its own end, behind which it posts nothing.
             unsafe { self.sends.aim(&device.queue_pair) };
         }
         self.sends_left += mem::take(room);
