@@ -454,8 +454,9 @@ impl<T: Request> Linked<T> {
         unsafe { (*self.next.as_ptr().wrapping_sub(1)).request.set_next(next) };
     }
 
-    /// Returns the outcome of a call, with the requests before `end`, that has not simply succeeded. One that names no request has taken all of them, and failed to
-    /// notify the device, as it does when the connection is ending or the device is gone: they finish when the queue pair does.
+    /// Returns the outcome of a call, with the requests before `end`, that has not simply succeeded. One that names no request has taken
+    /// all of them, and failed to notify the device, as it does when the connection is ending or the device is gone: they finish when the
+    /// queue pair does.
     #[cold]
     #[inline(never)]
     fn refused(&self, end: NonNull<Link<T>>, returned: c_int, bad: *mut T) -> Result<(), RefusedPart> {

@@ -53,7 +53,8 @@ pub(crate) struct Lane {
     /// The queue pair that the requests in the chain are for, as their ids begin with it, as long as plain requests can be posted to it,
     /// and its completions are those of plain requests; otherwise [`CLOSED`]. What may change that [closes](Self::close_ways) it.
     sending: u64,
-    /// The room that it has, beside that of its member, which it is added to when this is closed. Then it is 0, so that nothing can be posted.
+    /// The room that it has, beside that of its member, which it is added to when this is closed. Then it is 0, so that
+    /// nothing can be posted.
     sends_left: u32,
     /// Not 0 if it has completions that are not yet counted as signs of life of the peer.
     completed: u32,
