@@ -308,6 +308,8 @@ struct Alone {
     adapter: Adapter,
     lane: Lane,
     connected: Option<(QueuePairId, QueuePair, [Connection; 2])>,
+    /// Nothing has been posted since it was connected.
+    is_fresh: bool,
     slots: Vec<Slot>,
     room: [Done; MOST],
 }
@@ -328,7 +330,8 @@ impl Alone {
             io::Result::Ok((adapter, lane))
         })?;
         let room = [Done::EMPTY; MOST];
-        let mut alone = Self { line, runtime, adapter, lane, connected: None, slots: Vec::new(), room };
+        let (connected, is_fresh, slots) = (None, true, Vec::new());
+        let mut alone = Self { line, runtime, adapter, lane, connected, is_fresh, slots, room };
         alone.connect()?;
         alone.slots = std::iter::from_fn(|| alone.lane.take()).collect();
         Ok(alone)
@@ -412,10 +415,12 @@ impl Alone {
 
 impl Track for Alone {
     fn prepare(&mut self) -> io::Result<()> {
-        if self.line.receives() { self.connect() } else { Ok(()) }
+        // The device keeps what was posted before.
+        if self.line.receives() && !self.is_fresh { self.connect() } else { Ok(()) }
     }
 
     fn run(&mut self, count: usize) -> io::Result<()> {
+        self.is_fresh = false;
         let id = self.connected.as_ref().map(|(id, ..)| *id).ok_or(io::ErrorKind::NotConnected)?;
         match self.line {
             Line::LaneSendNow => self.send(id, count, true),

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 /// The part of a figure by which another one may differ: the spread of runs is far below.
 const TOLERANCE: f64 = 0.03;
 
+/// What may be more in any case: threads that begin and end differ by so many instructions of an operation of few.
+const FEW: f64 = 5.0;
+
 /// The same for system calls, as a number: one more in each operation fails, and one more in some that took long does not.
 const SLACK: f64 = 0.5;
 
@@ -52,7 +55,7 @@ impl Unit {
     /// The difference of two figures, as a part of the first one or as a number, and that by which they may differ.
     fn change(self, old: f64, new: f64) -> (f64, f64) {
         match self {
-            Self::Instructions => (new / old - 1.0, TOLERANCE),
+            Self::Instructions => (new / old - 1.0, TOLERANCE.max(FEW / old)),
             Self::Calls => (new - old, SLACK),
         }
     }
@@ -261,6 +264,13 @@ mod tests {
             assert!(sentence.contains(part), "{sentence}");
         }
         assert!(matches!(verdict(969.0), Verdict::Better(sentence) if sentence.contains("-3.10 %")));
+    }
+
+    #[test]
+    fn five_instructions_more_do_not_fail() {
+        let figures = Figures { figures: vec![figure("lane-receive", 30.0)], ..Figures::default() };
+        assert_eq!(figures.judge(&figure("lane-receive", 34.9)), Verdict::Same);
+        assert!(matches!(figures.judge(&figure("lane-receive", 35.1)), Verdict::Worse(_)));
     }
 
     #[test]
