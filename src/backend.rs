@@ -568,6 +568,10 @@ impl SharedReceives {
         /// Makes room for so many receives; there are not more.
         pub(crate) fn resize(&self, depth: usize) -> Result<(), ResizeError>;
 
+        /// Returns the number of connections whose message waits for a receive, as far as the provider knows.
+        #[cfg(feature = "inspect")]
+        pub(crate) fn messages_waiting(&self) -> usize;
+
         /// Ends the queue, whose last handle the user has dropped, and which no queue pair uses.
         pub(crate) fn released(&self);
     }

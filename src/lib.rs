@@ -111,6 +111,7 @@
 //! | `tonic`, `hyper`, `axum`, `tower` | integrations for these crates, on streams |
 //! | `rustls` | TLS for streams, with client certificates if wanted |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade |
+//! | `inspect` | the state of every object as data, with the reason why it waits, and a socket for `cargo rdma-top` |
 //! | `sim` | for tests: a simulated network with faults, in virtual time, from a seed |
 //!
 //! At least one of `soft` and `verbs` is needed.
@@ -134,6 +135,10 @@
 compile_error!("tokio-rdma needs a provider: enable the feature `soft` or the feature `verbs`");
 
 pub mod error;
+#[cfg(feature = "inspect")]
+pub mod inspect;
+#[cfg(not(feature = "inspect"))]
+pub(crate) mod inspect;
 pub mod metrics;
 pub mod status;
 pub(crate) mod sync;

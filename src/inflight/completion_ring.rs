@@ -13,6 +13,9 @@ use std::task::{Context, Poll};
 use slab::Slab;
 
 use super::{Completed, CompletionInfo, RequestMeta, Table, Ticket, WakeList};
+#[cfg(feature = "inspect")]
+use crate::inspect::CompletionQueueReport;
+use crate::inspect::Mark;
 use crate::status::Status;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, WaitKey, WaitSet, Waiter};
@@ -106,6 +109,17 @@ pub(super) struct Entry {
     pub(super) table: Arc<Table>,
     pub(super) ticket: Ticket,
     pub(super) completed: Completed,
+    /// When it has come, for snapshots.
+    #[cfg_attr(not(feature = "inspect"), expect(dead_code, reason = "only snapshots read it"))]
+    since: Mark,
+}
+
+impl Entry {
+    /// Creates the entry of a result that has come now.
+    #[inline]
+    pub(super) fn new(table: &Arc<Table>, ticket: Ticket, completed: Completed) -> Self {
+        Self { table: table.clone(), ticket, completed, since: Mark::now() }
+    }
 }
 
 /// The reason of a notification.
@@ -228,7 +242,7 @@ impl CompletionRing {
         state.notify(wakes);
         let listeners: Vec<_> = state.listeners.iter().map(|(_, listener)| listener.clone()).collect();
         drop(state);
-        let Entry { table, ticket, completed } = entry;
+        let Entry { table, ticket, completed, .. } = entry;
         table.complete(ticket, completed, wakes);
         if first {
             wakes.run(move || {
@@ -272,7 +286,7 @@ impl CompletionRing {
         let mut state = self.lock();
         let count = most.min(state.entries.len());
         // Under the lock, because it takes longer to move them than to hand them on. The wakers in `wakes` run behind it.
-        for Entry { table, ticket, completed } in state.entries.drain(..count) {
+        for Entry { table, ticket, completed, .. } in state.entries.drain(..count) {
             take(hand_over(&table, ticket, completed, &mut wakes));
         }
         if state.entries.is_empty() {
@@ -297,6 +311,16 @@ impl CompletionRing {
     /// Returns the status with which the ring was closed, if it is closed.
     pub(crate) fn closed(&self) -> Option<Status> {
         self.lock().closed
+    }
+
+    /// Adds what it holds to a report.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn inspect(&self, report: &mut CompletionQueueReport) {
+        let state = self.lock();
+        (report.depth, report.waiting) = (state.depth, state.entries.len());
+        report.oldest = state.entries.front().map(|entry| entry.since.age());
+        report.tasks = state.waiting.interests().count();
+        report.is_closed = state.closed.is_some();
     }
 
     /// Makes room for `depth` results. Fails with the number of results if it is larger.
@@ -337,7 +361,7 @@ impl Drop for CompletionRing {
     fn drop(&mut self) {
         let mut wakes = WakeList::default();
         let entries = std::mem::take(&mut self.lock().entries);
-        for Entry { table, ticket, completed } in entries {
+        for Entry { table, ticket, completed, .. } in entries {
             table.complete(ticket, completed, &mut wakes);
         }
         wakes.wake_all();

@@ -9,6 +9,8 @@ use super::completion_ring::{CompletionRing, Entry};
 #[cfg(any(feature = "verbs", tokio_rdma_model))]
 use super::completion_ring::{Polling, hand_over};
 use super::{Completed, Table, Ticket, WakeList};
+#[cfg(feature = "inspect")]
+use crate::inspect::WorkQueueReport;
 use crate::status::Status;
 use crate::sync::{Mutex, WaitKey, WaitSet};
 #[cfg(feature = "soft")]
@@ -103,7 +105,7 @@ impl CompletionSink {
             Destination::Ring(table, ring) if !completed.is_silent() => {
                 match polling.filter(|polling| polling.takes(ring)) {
                     Some(polling) => polling.take(hand_over(table, ticket, completed, wakes)),
-                    None => ring.push(Entry { table: table.clone(), ticket, completed }, wakes),
+                    None => ring.push(Entry::new(table, ticket, completed), wakes),
                 }
             }
             Destination::Futures(table) | Destination::Ring(table, _) => {
@@ -111,6 +113,16 @@ impl CompletionSink {
             }
             #[cfg(feature = "soft")]
             Destination::Lane(inbox) => inbox.complete(self.queue_pair_id(), ticket, completed, wakes),
+        }
+    }
+
+    /// Adds its requests to a report: the receives, or all others.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn inspect(&self, receives: bool, report: &mut WorkQueueReport) {
+        match &self.destination {
+            Destination::Futures(table) | Destination::Ring(table, _) => table.inspect(receives, report),
+            #[cfg(feature = "soft")]
+            Destination::Lane(_) => {}
         }
     }
 
@@ -122,7 +134,7 @@ impl CompletionSink {
         }
         match &self.destination {
             Destination::Ring(table, ring) if !completed.is_silent() => {
-                ring.push(Entry { table: table.clone(), ticket, completed }, wakes);
+                ring.push(Entry::new(table, ticket, completed), wakes);
             }
             Destination::Futures(table) | Destination::Ring(table, _) => {
                 table.complete(ticket, completed, wakes);

@@ -33,7 +33,7 @@ fn collect(table: &Table, ticket: Ticket) -> Option<Completed> {
 fn a_request_that_is_awaited_is_always_woken() {
     loom::model(|| {
         let table = Arc::<Table>::default();
-        let ticket = table.open(LABEL);
+        let ticket = table.open(LABEL, || 0);
         let sink = CompletionSink::to_futures(table.clone());
         let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
         assert!(collect(&table, ticket).is_some());
@@ -47,7 +47,7 @@ fn a_request_that_is_awaited_is_always_woken() {
 fn abandoned_request_always_frees_its_slot() {
     loom::model(|| {
         let table = Arc::<Table>::default();
-        let ticket = table.open(LABEL);
+        let ticket = table.open(LABEL, || 0);
         let sink = CompletionSink::to_futures(table.clone());
         let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
         let looked = block_on(poll_fn(|cx| Poll::Ready(table.poll(ticket, cx).is_ready())));
@@ -66,7 +66,7 @@ fn task_that_polls_and_sleeps_misses_nothing() {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_ring(table.clone(), ring.clone());
-        let tickets = [table.open(LABEL), table.open(LABEL)];
+        let tickets = [table.open(LABEL, || 0), table.open(LABEL, || 0)];
         let provider = thread::spawn(move || {
             for ticket in tickets {
                 complete(&sink, ticket, Status::SUCCESS);
@@ -96,7 +96,7 @@ fn a_missed_wakeup_reaches_the_other_waiter() {
         let ring = CompletionRing::new(1);
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_ring(table.clone(), ring.clone());
-        let ticket = table.open(LABEL);
+        let ticket = table.open(LABEL, || 0);
         let first = ring.notify(NotifyKind::Any);
         let provider = thread::spawn(move || complete(&sink, ticket, Status::SUCCESS));
         let other = thread::spawn(move || drop(first));
@@ -116,7 +116,7 @@ fn overflowing_result_ends_wait_and_reaches_future() {
         let table = Arc::<Table>::default();
         let sinks = [0, 1]
             .map(|queue_pair| CompletionSink::to_ring(table.clone(), ring.clone()).of_queue_pair(queue_pair));
-        let tickets = [table.open(LABEL), table.open(LABEL)];
+        let tickets = [table.open(LABEL, || 0), table.open(LABEL, || 0)];
         let mut errors = ring.notify(NotifyKind::Errors);
         let mut providers = Vec::new();
         for (sink, ticket) in sinks.into_iter().zip(tickets) {
@@ -163,7 +163,7 @@ fn polled_results_keep_completion_order() {
         let ring = CompletionRing::new(2);
         let table = Arc::<Table>::default();
         let sink = CompletionSink::to_ring(table.clone(), ring.clone());
-        let open = |context| table.open(RequestMeta { context, ..LABEL });
+        let open = |context| table.open(RequestMeta { context, ..LABEL }, || 0);
         // The completions of the device, behind the lock of the queue pair.
         let device = Arc::new(Mutex::new(VecDeque::from([open(0), open(1)])));
         let find = |device: &Mutex<VecDeque<Ticket>>,

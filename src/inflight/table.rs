@@ -6,6 +6,9 @@ use slab::Slab;
 
 use super::{Payload, WakeList};
 use crate::error::WcError;
+use crate::inspect::Posted;
+#[cfg(feature = "inspect")]
+use crate::inspect::{LISTED, RequestReport, WorkQueueReport};
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::types::{OpKind, RemoteKey};
@@ -109,6 +112,9 @@ pub(crate) struct RequestMeta {
 
 struct Slot {
     label: RequestMeta,
+    /// For snapshots.
+    #[cfg_attr(not(feature = "inspect"), expect(dead_code, reason = "only snapshots read it"))]
+    posted: Posted,
     state: State,
 }
 
@@ -130,9 +136,33 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Opens a slot for a request about to be posted.
-    pub(crate) fn open(&self, label: RequestMeta) -> Ticket {
-        Ticket(self.slots.lock().insert(Slot { label, state: State::Pending(None) }))
+    /// Opens a slot for a request of this length that is about to be posted.
+    pub(crate) fn open(&self, label: RequestMeta, length: impl FnOnce() -> usize) -> Ticket {
+        let slot = Slot { label, posted: Posted::now(length), state: State::Pending(None) };
+        Ticket(self.slots.lock().insert(slot))
+    }
+
+    /// Adds its requests to a report: the receives, or all others.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn inspect(&self, receives: bool, report: &mut WorkQueueReport) {
+        let slots = self.slots.lock();
+        let wanted = slots.iter().filter(|(_, slot)| (slot.label.kind == OpKind::Receive) == receives);
+        let (mut requests, mut uncollected) = (Vec::new(), 0);
+        for (_, slot) in wanted {
+            match slot.state {
+                State::Pending(_) | State::Orphaned => requests.push((slot.label.kind, slot.posted)),
+                State::Done(_) => uncollected += 1,
+            }
+        }
+        drop(slots);
+        report.outstanding += requests.len();
+        report.uncollected += uncollected;
+        requests.sort_by_key(|(_, posted)| std::cmp::Reverse(posted.at.age()));
+        report.oldest.extend(requests.into_iter().take(LISTED).map(|(kind, posted)| RequestReport {
+            kind: format!("{kind:?}"),
+            bytes: posted.length,
+            age: posted.at.age(),
+        }));
     }
 
     /// Closes the unused slot of a post that failed inline.
@@ -299,7 +329,7 @@ mod tests {
         let (table, count) = (Table::default(), Arc::new(Count::default()));
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
-        let ticket = table.open(SEND);
+        let ticket = table.open(SEND, || 0);
         assert!(table.poll(ticket, &mut cx).is_pending());
         let mut wakes = WakeList::default();
         assert_eq!(table.complete(ticket, completed(), &mut wakes), Some(SEND));
@@ -312,7 +342,7 @@ mod tests {
     #[test]
     fn a_completion_is_taken_without_a_task() {
         let table = Table::default();
-        let ticket = table.open(SEND);
+        let ticket = table.open(SEND, || 0);
         assert!(table.take(ticket).is_none(), "the provider has the payload");
         let mut wakes = WakeList::default();
         table.complete(ticket, completed(), &mut wakes);
@@ -324,7 +354,7 @@ mod tests {
     #[test]
     fn abandoned_slot_stays_until_provider_completes() {
         let table = Table::default();
-        let ticket = table.open(SEND);
+        let ticket = table.open(SEND, || 0);
         table.abandon(ticket);
         assert_eq!(table.slots.lock().len(), 1, "the provider still has the payload");
         let mut wakes = WakeList::default();
@@ -337,7 +367,7 @@ mod tests {
     #[test]
     fn a_post_that_failed_leaves_nothing() {
         let table = Table::default();
-        let ticket = table.open(SEND);
+        let ticket = table.open(SEND, || 0);
         table.close(ticket);
         assert!(table.slots.lock().is_empty());
         let mut wakes = WakeList::default();

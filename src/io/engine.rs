@@ -1,5 +1,7 @@
 //! The engine of a stream: its state, its wakers, and the processing of completions.
 
+#[cfg(feature = "inspect")]
+mod inspect;
 mod one_sided;
 mod post;
 mod session;
@@ -13,6 +15,8 @@ pub(super) use wakers::Side;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
+#[cfg(feature = "inspect")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
@@ -25,6 +29,9 @@ use super::resources::{Incoming, Memory, Queues, StreamResources};
 use crate::cm::{Adapter, Connection};
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::inflight::{StreamNews, StreamSend, StreamSink, WORD, WakeList};
+use crate::inspect::{Flow, Wait};
+#[cfg(feature = "inspect")]
+use crate::inspect::{Mark, Place};
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
 use crate::provider::runtime;
@@ -70,6 +77,8 @@ pub(super) struct StreamEngine {
     /// The most reads of memory of the peer at once.
     reads: usize,
     traffic: Traffic,
+    /// What snapshots tell of the bytes.
+    flow: Flow,
     /// The runtime for the remaining work when the stream is dropped.
     pub(super) runtime: Option<Handle>,
     /// The wakers of the receive queue, of the send queue, and of a provider that reads for the reader.
@@ -79,6 +88,9 @@ pub(super) struct StreamEngine {
     /// The stream has left for another engine.
     has_moved: AtomicBool,
     inner: Arc<Inner>,
+    /// When it was made, and its place among what snapshots look at.
+    #[cfg(feature = "inspect")]
+    inspected: (Mark, OnceLock<Place>),
 }
 
 /// The part of an end that a provider reaches with the messages of the peer.
@@ -149,11 +161,14 @@ struct State {
     completions: Option<Notify>,
     /// A read polls before it sleeps, as long as that pays.
     spin: AdaptiveSpin,
+    /// The time since which each side waits, for snapshots.
+    waits: [Wait; 2],
 }
 
 impl State {
     /// Records that a wait of this side has ended because something has come.
     fn found(&mut self, side: Side) {
+        self.waits[side as usize].end();
         if side == Side::Reader {
             self.spin.found();
         }
@@ -239,6 +254,7 @@ impl StreamEngine {
             receives: None,
             completions: None,
             spin: AdaptiveSpin::new(config.spin_on(adapter)),
+            waits: [Wait::default(); 2],
         };
         let wakers = Arc::<Wakers>::default();
         let outbound = connection.read_limits().outbound as usize;
@@ -261,6 +277,7 @@ impl StreamEngine {
             confirms,
             reads: reads.min(outbound),
             traffic: Traffic::new("stream"),
+            flow: Flow::default(),
             // One without timers could not limit the close.
             runtime: runtime::current().ok(),
             received: wakers.waker(Cause::Receive),
@@ -268,10 +285,20 @@ impl StreamEngine {
             reading: wakers.waker(Cause::Reading),
             has_moved: AtomicBool::new(false),
             inner,
+            #[cfg(feature = "inspect")]
+            inspected: (Mark::now(), OnceLock::new()),
         };
         // Unless it knows, the peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
         end.advance(&mut end.lock());
         end
+    }
+
+    /// Returns the end for those that share it, and lets snapshots see it.
+    pub(super) fn shared(self) -> Arc<Self> {
+        let engine = Arc::new(self);
+        #[cfg(feature = "inspect")]
+        inspect::register(&engine);
+        engine
     }
 
     fn lock(&self) -> StateGuard<'_> {
@@ -358,6 +385,7 @@ impl StreamEngine {
                 return Poll::Ready(done);
             }
             let spins = side == Side::Reader && state.spin.polls_again();
+            state.waits[side as usize].begin();
             drop(state);
             if spins && was_spinning && look < LOOKS {
                 continue;

@@ -7,6 +7,8 @@
 
 mod config;
 mod greet;
+#[cfg(feature = "inspect")]
+mod inspect;
 mod journal;
 mod kept;
 mod paths;
@@ -31,6 +33,8 @@ pub(super) use route::{Rank, Route};
 
 use super::engine::StreamEngine;
 use crate::error::{ConnectError, StreamBroken, StreamError};
+#[cfg(feature = "inspect")]
+use crate::inspect::Place;
 use crate::metrics::count_session;
 use crate::proto::session::{Greeting, Id, Kind, Secret};
 use crate::sync::Mutex;
@@ -61,6 +65,9 @@ pub(super) struct Session {
     /// Wakes the task.
     wake: Arc<Notify>,
     paths: watch::Sender<SessionPath>,
+    /// Its place among what snapshots look at.
+    #[cfg(feature = "inspect")]
+    _inspected: Place,
 }
 
 /// The present state of a session.

@@ -205,7 +205,7 @@ impl RdmaStream {
 
     /// Creates the stream of an engine, which ends with its connection.
     pub(super) fn plain(engine: StreamEngine) -> Self {
-        Self { shared: Shared::new(End::Plain(Arc::new(engine))) }
+        Self { shared: Shared::new(End::Plain(engine.shared())) }
     }
 
     /// Creates the stream of a session.

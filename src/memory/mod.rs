@@ -42,7 +42,7 @@ pub use owned::{OwnedMemory, RawMemory};
 #[cfg(feature = "verbs")]
 pub(crate) use slots::{SlotState, Slots};
 #[cfg(feature = "soft")]
-pub(crate) use socket::{unacknowledged, unanswered};
+pub(crate) use socket::{TcpInfo, unacknowledged};
 #[cfg(feature = "soft")]
 pub(crate) use vectored::{Piece, Target, gather, receive, room, scatter, send};
 use words::{Range, WORD, Words, load_all, store_all};

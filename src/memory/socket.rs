@@ -1,9 +1,11 @@
-//! The acknowledgements of the peer's kernel.
+//! What the kernel tells about a TCP connection.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
+
+#[cfg(feature = "inspect")]
+use crate::inspect::TcpReport;
 
 /// Returns the number of bytes that were written to this TCP socket and not acknowledged by the peer's kernel
 /// (`SIOCOUTQ`, tcp(7)). An end of the stream that was sent and not acknowledged counts as one byte.
@@ -18,32 +20,93 @@ pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(queued).unwrap_or(0))
 }
 
-/// Returns the time since the last acknowledgement or data from the peer's kernel on this TCP socket; `None` unless
-/// this kernel repeats what it sent since: segments, or the probes of a peer that has no room (`TCP_INFO`, tcp(7)).
-pub(crate) fn unanswered(socket: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, which has so many, and the descriptor is open while
-    // borrowed.
-    let outcome = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if outcome < 0 {
-        return Err(io::Error::last_os_error());
+/// The kernel's view of a TCP connection (`TCP_INFO`, tcp(7)): `struct tcp_info` of linux/tcp.h, in words of 32 bits. Fields that the
+/// kernel does not have are 0.
+pub(crate) struct TcpInfo([u32; 58]);
+
+impl TcpInfo {
+    /// Asks the kernel.
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut words = [0; 58];
+        let mut length = size_of_val(&words) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `words`, which has so many and for which all bytes are values, and the
+        // descriptor is open while borrowed.
+        let outcome = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                words.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(words)) }
     }
-    // SAFETY: it consists of integers, for which zeros are values, too.
-    let info = unsafe { info.assume_init() };
-    // A single probe may be on its way, and the next one follows only when it got no answer.
-    let repeats = info.tcpi_retransmits > 0 || info.tcpi_probes > 1;
-    // Data that acknowledges nothing new does not count as an acknowledgement.
-    let heard = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
-    Ok(repeats.then(|| Duration::from_millis(heard.into())))
+
+    /// Returns `tcpi_state`, `tcpi_ca_state`, `tcpi_retransmits` and `tcpi_probes`.
+    fn states(&self) -> [u8; 4] {
+        self.0[0].to_ne_bytes()
+    }
+
+    /// Returns the time since the last acknowledgement or data from the peer's kernel; `None` unless this kernel repeats what it sent
+    /// since: segments, or the probes of a peer that has no room.
+    pub(crate) fn unanswered(&self) -> Option<Duration> {
+        let [_, _, retransmits, probes] = self.states();
+        // A single probe may be on its way, and the next one follows only when it got no answer.
+        let repeats = retransmits > 0 || probes > 1;
+        // Data that acknowledges nothing new does not count as an acknowledgement.
+        repeats.then(|| self.since_acknowledged().min(self.since_received()))
+    }
+
+    fn milliseconds(&self, word: usize) -> Duration {
+        Duration::from_millis(self.0[word].into())
+    }
+
+    /// Returns `tcpi_last_data_recv`.
+    fn since_received(&self) -> Duration {
+        self.milliseconds(13)
+    }
+
+    /// Returns `tcpi_last_ack_recv`.
+    fn since_acknowledged(&self) -> Duration {
+        self.milliseconds(14)
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl TcpInfo {
+    /// Returns what a snapshot tells of the connection. The caller knows how many bytes are not acknowledged.
+    pub(crate) fn report(&self, unacknowledged: usize) -> TcpReport {
+        // In the order of the kernel, from 1 on.
+        const STATES: [&str; 12] = [
+            "UNKNOWN",
+            "ESTAB",
+            "SYN-SENT",
+            "SYN-RECV",
+            "FIN-WAIT-1",
+            "FIN-WAIT-2",
+            "TIME-WAIT",
+            "UNCONN",
+            "CLOSE-WAIT",
+            "LAST-ACK",
+            "LISTEN",
+            "CLOSING",
+        ];
+        let [state, _, retransmits, probes] = self.states();
+        let mut report = TcpReport::default();
+        report.state = STATES.get(usize::from(state)).unwrap_or(&STATES[0]).to_string();
+        report.round_trip = Duration::from_micros(self.0[17].into());
+        report.round_trip_variance = Duration::from_micros(self.0[18].into());
+        report.unacknowledged = unacknowledged;
+        report.unsent = (self.0[36] as usize).min(unacknowledged);
+        report.peer_window = self.0[57] as usize;
+        report.retransmits = self.0[25];
+        report.unanswered_probes = u32::from(retransmits.max(probes));
+        report.since_sent = self.milliseconds(11);
+        report.since_received = self.since_received();
+        report.since_acknowledged = self.since_acknowledged();
+        report
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,9 @@ use super::kernel;
 use super::kernel::options::{SocketError, SocketOptions};
 #[cfg(feature = "sim")]
 use super::sim;
-use crate::memory::{self, Piece, Target};
+#[cfg(feature = "inspect")]
+use crate::inspect::TcpReport;
+use crate::memory::{self, Piece, Target, TcpInfo};
 use crate::types::Role;
 
 /// Calls the socket of this machine, whether or not its bytes are captured, or the stream of a simulated network.
@@ -306,9 +308,20 @@ impl Stream {
             self,
             stream => match SockRef::from(stream).protocol()? {
                 Some(Protocol::MPTCP) => Ok(None),
-                _ => memory::unanswered(stream.as_fd()),
+                _ => Ok(TcpInfo::of(stream.as_fd())?.unanswered()),
             },
             stream => Ok(stream.unanswered())
+        )
+    }
+
+    /// Returns what a snapshot tells of the TCP connection.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn report(&self) -> io::Result<TcpReport> {
+        let unacknowledged = self.unacknowledged()?;
+        dispatch!(
+            self,
+            stream => Ok(TcpInfo::of(stream.as_fd())?.report(unacknowledged)),
+            stream => Ok(stream.report(unacknowledged))
         )
     }
 

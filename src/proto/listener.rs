@@ -160,6 +160,19 @@ impl<R> Listener<R> {
         if self.state == State::Listening { Ok(()) } else { Err(StateError::InvalidDeviceState) }
     }
 
+    /// Returns the name of its state, the backlog, and the numbers of requests and of waiters.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn facts(&self) -> (&'static str, usize, usize, usize) {
+        let state = match self.state {
+            State::Idle => "idle",
+            State::Bound => "bound",
+            State::Listening => "listening",
+            State::Closed => "closed",
+            State::Dead => "dead",
+        };
+        (state, self.backlog, self.queue.len(), self.waiters.len())
+    }
+
     /// Returns the oldest request, or enters a waiter for the next one, as GetConnectionRequest does (P1).
     ///
     /// # Errors

@@ -223,6 +223,12 @@ impl<T> Outbound<T> {
         self.reads.len() < self.read_limit
     }
 
+    /// Returns the number of reads and atomics that await their answer, and the most of them.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn reads(&self) -> (usize, usize) {
+        (self.reads.len(), self.read_limit)
+    }
+
     /// Returns whether reads were agreed on at all, and so atomics.
     pub(crate) fn reads_at_all(&self) -> bool {
         self.read_limit > 0

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+#[cfg(feature = "inspect")]
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::AcceptError;
+#[cfg(feature = "inspect")]
+use crate::inspect::ListenerReport;
+use crate::inspect::Mark;
 use crate::metrics::AcceptMetrics;
 use crate::proto::listener::{Arrival, End, Leftovers, Listener, Wait, WaiterId};
 use crate::status::Status;
@@ -25,6 +30,8 @@ struct Waiter<R> {
 pub(crate) struct Requests<R> {
     pub(crate) machine: Listener<R>,
     waiters: BTreeMap<WaiterId, Waiter<R>>,
+    /// When the program has last taken a request, for snapshots.
+    taken: Mark,
 }
 
 /// The outcome of a new request, to be carried out without the lock: see [`AcceptQueue::deliver`].
@@ -41,7 +48,18 @@ pub(crate) enum Placed<R> {
 impl<R> Requests<R> {
     /// Creates the queue of a listener without an address.
     pub(crate) fn new() -> Self {
-        Self { machine: Listener::new(), waiters: BTreeMap::new() }
+        Self { machine: Listener::new(), waiters: BTreeMap::new(), taken: Mark::now() }
+    }
+
+    /// Returns its report, of a listener with this address.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn report(&self, adapter: u64, local: Option<SocketAddr>) -> ListenerReport {
+        let (state, backlog, waiting, calls) = self.machine.facts();
+        let mut report =
+            ListenerReport { adapter, local, backlog, waiting, calls, ..ListenerReport::default() };
+        report.state = state.into();
+        report.since_taken = self.taken.age();
+        report
     }
 
     /// Ends every wait, and returns the futures to wake and the requests that were not fetched.
@@ -89,7 +107,10 @@ impl<R> Requests<R> {
     ) -> (Poll<Result<R, AcceptError>>, Option<Waker>) {
         match *place {
             None => match self.machine.wait() {
-                Ok(Wait::Ready(request)) => (Poll::Ready(Ok(request)), None),
+                Ok(Wait::Ready(request)) => {
+                    self.taken = Mark::now();
+                    (Poll::Ready(Ok(request)), None)
+                }
                 Ok(Wait::Pending(id)) => {
                     self.waiters.insert(id, Waiter { answer: None, waker: Some(waker.clone()) });
                     *place = Some(id);
@@ -101,6 +122,7 @@ impl<R> Requests<R> {
             Some(id) => match self.waiters.get_mut(&id) {
                 Some(Waiter { answer: None, waker: old }) => (Poll::Pending, old.replace(waker.clone())),
                 Some(_) | None => {
+                    self.taken = Mark::now();
                     let answer = self.waiters.remove(&id).and_then(|waiter| waiter.answer);
                     (Poll::Ready(answer.unwrap_or(Err(AcceptError::Canceled))), None)
                 }

@@ -6,6 +6,8 @@
 //! and the subscribers of `tracing`, only runs once the lock is gone: it is collected in an [`AfterStep`].
 
 mod calls;
+#[cfg(feature = "inspect")]
+mod report;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,6 +26,9 @@ use tracing::{debug, info};
 
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, Reason, StateError};
 use crate::inflight::WakeList;
+use crate::inspect::Steps;
+#[cfg(feature = "inspect")]
+use crate::inspect::{self, ConnectionReport};
 use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::net;
 use crate::proto::connector::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase, Terms};
@@ -86,6 +91,8 @@ pub(crate) struct ConnectorState {
     waits: WaitSet<()>,
     /// The phase that the metrics count.
     counted: PhaseGuard,
+    /// When it has changed, for snapshots.
+    steps: Steps,
     answers: Answers,
 }
 
@@ -100,6 +107,7 @@ impl ConnectorState {
             connect_called: false,
             waits: WaitSet::default(),
             counted,
+            steps: Steps::new(),
             answers: Answers::default(),
         }
     }
@@ -224,6 +232,20 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// Returns the time that Disconnect waits for the peer.
     fn disconnect_timeout(&self) -> Duration;
+
+    /// Returns its report for a snapshot.
+    #[cfg(feature = "inspect")]
+    fn report(&self) -> ConnectionReport;
+
+    /// Logs why the connection has waited, which a time limit ends now, for this reason. The caller has no locks.
+    fn log_cause(&self, reason: &Reason) {
+        #[cfg(feature = "inspect")]
+        if is_logged() {
+            inspect::log_cause(&self.report(), &reason.to_string());
+        }
+        #[cfg(not(feature = "inspect"))]
+        let _ = reason;
+    }
 
     /// Runs what follows a step for a caller that must not be kept by a call of the driver.
     fn run_apart(&self, after: &mut AfterStep) {
@@ -588,9 +610,10 @@ fn transition<D: ConnectorDriver + ?Sized>(
 ) -> Result<(), Failure> {
     let progress = state.as_mut();
     let (id, peer, from) = (connector.id(), progress.peer, progress.phase());
-    let call = call(&input);
+    let (call, step) = (call(&input), input.name());
     let outcome = progress.machine.handle(input);
     let phase = progress.phase();
+    progress.steps.step(step, from != phase);
     if from != phase {
         after.metrics.moved(&mut progress.counted, name(phase));
         if let (Phase::PeerGone, Some(&DisconnectReason::Lost { status, reason })) =

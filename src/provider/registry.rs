@@ -5,6 +5,8 @@ use std::sync::{Arc, Weak};
 
 use slab::Slab;
 
+#[cfg(feature = "inspect")]
+use crate::inspect::Snapshot;
 use crate::sync::Mutex;
 
 /// An object that ends with its adapter.
@@ -16,6 +18,10 @@ pub(crate) trait Member: Send + Sync {
     /// it for all members at once.
     #[cfg(feature = "verbs")]
     fn runtime_ended(&self) {}
+
+    /// Adds the report of the object, of the adapter with this number, to a snapshot.
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, _adapter: u64, _snapshot: &mut Snapshot) {}
 }
 
 #[derive(Default)]
@@ -82,6 +88,13 @@ impl Registry {
             state.members()
         };
         members.iter().for_each(|member| member.device_removed());
+    }
+
+    /// Adds the reports of all members, of the adapter with this number, to a snapshot.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn inspect(&self, adapter: u64, snapshot: &mut Snapshot) {
+        let members = self.0.lock().members();
+        members.iter().for_each(|member| member.inspect(adapter, snapshot));
     }
 
     /// Notifies every member that the runtime has shut down. Later members have to check that themselves.

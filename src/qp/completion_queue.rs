@@ -12,6 +12,8 @@ use tokio::task::coop::cooperative;
 use crate::backend;
 use crate::error::{NotifyError, OpenError, ResizeError, WcError};
 use crate::inflight::{CompletionRing, Note, Notified, NotifyKind, Polled};
+#[cfg(feature = "inspect")]
+use crate::inspect::{CompletionQueueReport, Snapshot};
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
 use crate::sync::{Spin, poll_budgeted};
@@ -177,6 +179,13 @@ struct Inner {
 impl Member for Inner {
     fn device_removed(&self) {
         self.results.close(Status::DEVICE_REMOVED);
+    }
+
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, adapter: u64, snapshot: &mut Snapshot) {
+        let mut report = CompletionQueueReport { adapter, ..CompletionQueueReport::default() };
+        self.results.inspect(&mut report);
+        snapshot.completion_queues.push(report);
     }
 }
 

@@ -1,10 +1,13 @@
 //! Lanes: one owner that posts and polls at the cost of the calls of the device.
 
 mod config;
+#[cfg(feature = "inspect")]
+mod inspect;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Context;
 
 use super::endpoint::LaneQueuePair;
 use super::requests::WorkOptions;
@@ -88,6 +91,9 @@ pub struct Lane {
     domain: u64,
     info: Arc<AdapterInfo>,
     parts: LaneParts,
+    /// What it leaves behind for snapshots.
+    #[cfg(feature = "inspect")]
+    gauge: Arc<inspect::Gauge>,
 }
 
 /// The local memory of a request of a [`Lane`] with options.
@@ -108,7 +114,16 @@ impl Lane {
         let info = adapter.info().clone();
         let parts = config.check(&info)?;
         let provider = backend::Lane::new(adapter, parts.clone())?;
-        Ok(Self { provider, domain: adapter.domain(), info, parts })
+        #[cfg(feature = "inspect")]
+        let gauge = inspect::Gauge::new(adapter.domain(), &parts);
+        Ok(Self {
+            provider,
+            domain: adapter.domain(),
+            info,
+            parts,
+            #[cfg(feature = "inspect")]
+            gauge,
+        })
     }
 
     /// Makes a queue pair: its id in the calls of the lane, and the handle that connects it.
@@ -220,6 +235,8 @@ impl Lane {
     ) -> Result<(), PostErrorKind> {
         self.provider.send(queue_pair, slot, length)?;
         self.provider.ring();
+        #[cfg(feature = "inspect")]
+        self.gauge.rung(self.provider.outstanding());
         Ok(())
     }
 
@@ -464,7 +481,10 @@ impl Lane {
     /// `DeviceRemoved`. Each further call fails then, and the slots that requests have do not come back.
     #[inline(always)]
     pub fn poll<'d>(&mut self, into: &'d mut [Done]) -> Result<&'d [Done], NotifyError> {
-        self.provider.poll(into)
+        let polled = self.provider.poll(into);
+        #[cfg(feature = "inspect")]
+        self.gauge.polled(self.provider.outstanding(), false);
+        polled
     }
 
     /// Returns the number of requests whose completions no poll has returned. Silent requests do not count.
@@ -485,7 +505,13 @@ impl Lane {
     pub async fn ready<'d>(&mut self, into: &'d mut [Done]) -> Result<&'d [Done], NotifyError> {
         let count = {
             let into = &mut *into;
-            std::future::poll_fn(|cx| poll_budgeted(cx, |cx| self.provider.poll_ready(cx, into))).await?
+            let mut poll = |cx: &mut Context<'_>| {
+                let polled = self.provider.poll_ready(cx, into);
+                #[cfg(feature = "inspect")]
+                self.gauge.polled(self.provider.outstanding(), polled.is_pending());
+                polled
+            };
+            std::future::poll_fn(|cx| poll_budgeted(cx, &mut poll)).await?
         };
         Ok(into.get(..count).unwrap_or_default())
     }

@@ -449,7 +449,8 @@ impl QueuePair {
         let lent = self.lend(buffer, OpKind::Receive, entries, Access::LOCAL_WRITE, None)?;
         let LentList { payload, state } = lent;
         let table = &self.inner.table;
-        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context });
+        let length = || inflight::length(&payload);
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context }, length);
         match self.inner.provider.post_receive(ticket, payload) {
             Ok(()) => Ok(Op::new(table.clone(), ticket, OpKind::Receive, state)),
             Err(refused) => Err(self.refused(ticket, refused, state)),

@@ -6,7 +6,7 @@ use bitflags::bitflags;
 
 use super::queue_pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
-use crate::inflight::{Op, Payload, RequestMeta, Ticket, WorkBuffer};
+use crate::inflight::{self, Op, Payload, RequestMeta, Ticket, WorkBuffer};
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
 use crate::provider::info::AdapterInfo;
 use crate::provider::work::{
@@ -266,7 +266,7 @@ impl QueuePair {
             }
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, ())),
             DirectOutcome::Declined => {
-                let ticket = inner.table.open(label);
+                let ticket = inner.table.open(label, || length);
                 let request = InlineRequest { ticket, operation, parts, flags };
                 self.posted_without_buffer(ticket, kind, inner.provider.post_inline(request))
             }
@@ -286,7 +286,7 @@ impl QueuePair {
         if !self.inner.info.memory_windows {
             return Err(PostErrorKind::NotSupported("memory windows"));
         }
-        let ticket = self.inner.table.open(RequestMeta { kind, context: options.context });
+        let ticket = self.inner.table.open(RequestMeta { kind, context: options.context }, || 0);
         Ok(WindowRequest { ticket, flags: self.flags(options) })
     }
 
@@ -351,7 +351,8 @@ impl QueuePair {
             }
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
             DirectOutcome::Declined => {
-                let (ticket, payload) = (table.open(label), list.payload);
+                let ticket = table.open(label, || inflight::length(&list.payload));
+                let payload = list.payload;
                 match inner.provider.post_send(WorkRequest { ticket, operation, payload, flags }) {
                     Ok(()) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
                     Err(refused) => Err(self.refused(ticket, refused, list.state)),

@@ -11,6 +11,8 @@ use crate::error::{NotifyError, OpenError, PostError, PostErrorKind, ResizeError
 use crate::inflight::{
     self, CompletionSink, LentList, Op, ReceiveCounter, RequestMeta, Table, WakeList, Watch, WorkBuffer,
 };
+#[cfg(feature = "inspect")]
+use crate::inspect::{SharedReceiveQueueReport, Snapshot};
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
@@ -100,6 +102,14 @@ struct Inner {
 impl Member for Inner {
     fn device_removed(&self) {
         self.count.close(Status::DEVICE_REMOVED);
+    }
+
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, adapter: u64, snapshot: &mut Snapshot) {
+        let mut report = SharedReceiveQueueReport { adapter, ..SharedReceiveQueueReport::default() };
+        (report.depth, report.posted) = (self.count.depth(), self.count.held());
+        report.messages_waiting = self.provider.messages_waiting();
+        snapshot.shared_receive_queues.push(report);
     }
 }
 
@@ -203,7 +213,8 @@ impl SharedReceiveQueue {
             let full = PostErrorKind::QueueFull { queue: QueueKind::SharedReceive, depth: self.depth() };
             return refuse(full, payload, state);
         }
-        let ticket = inner.table.open(RequestMeta { kind: OpKind::Receive, context });
+        let length = || inflight::length(&payload);
+        let ticket = inner.table.open(RequestMeta { kind: OpKind::Receive, context }, length);
         match inner.provider.post_receive(ticket, payload) {
             Ok(()) => Ok(Op::new(inner.table.clone(), ticket, OpKind::Receive, state)),
             Err(Refused { kind, payload }) => {

@@ -20,6 +20,8 @@ use super::config::SoftConfig;
 use super::memory::{KeyTable, Registration};
 use super::metronome::Metronome;
 use crate::error::{OpenError, RegisterError};
+#[cfg(feature = "inspect")]
+use crate::inspect::{Mark, Place, register};
 use crate::memory::{Owned, Shared};
 use crate::net::descriptors::Holder;
 use crate::net::errors::route_error;
@@ -75,6 +77,9 @@ pub(crate) struct Adapter {
     monitor: Mutex<Option<AbortHandle>>,
     /// The adapters that the adapter of every interface has opened.
     of_interfaces: Mutex<Vec<Arc<Adapter>>>,
+    /// When it was opened, and its place among what snapshots look at.
+    #[cfg(feature = "inspect")]
+    inspected: (Mark, Place),
 }
 
 impl Adapter {
@@ -100,7 +105,7 @@ impl Adapter {
     fn new(host: Host, runtime: Handle, interface: Interface, config: SoftConfig) -> Arc<Self> {
         let refused = host.descriptors().refused.holder();
         let lingering_close = LingeringClose::new(runtime.clone(), config.half_open, refused);
-        Arc::new(Self {
+        Arc::new_cyclic(|_me: &Weak<Self>| Self {
             domain: next_domain(),
             info: Arc::new(info(&interface)),
             addresses: Mutex::new(interface.addresses.clone()),
@@ -118,6 +123,8 @@ impl Adapter {
             registry: Arc::default(),
             monitor: Mutex::default(),
             of_interfaces: Mutex::default(),
+            #[cfg(feature = "inspect")]
+            inspected: (Mark::now(), register(_me.clone())),
         })
     }
 
@@ -197,6 +204,18 @@ impl Adapter {
             let _ = self.list_addresses();
         }
         self.addresses.lock().clone()
+    }
+
+    /// Returns the addresses that the adapter had when they were last listed.
+    #[cfg(feature = "inspect")]
+    pub(super) fn listed_addresses(&self) -> Vec<IpAddr> {
+        self.addresses.lock().clone()
+    }
+
+    /// Returns the time when it was opened.
+    #[cfg(feature = "inspect")]
+    pub(super) fn opened_at(&self) -> Mark {
+        self.inspected.0
     }
 
     /// Returns whether the adapter had an address when they were last listed.

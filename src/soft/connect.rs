@@ -168,7 +168,10 @@ impl Connector {
         let Some(deadline) = deadline else { return self.shake_hands(stream, peer, params).await };
         match tokio::time::timeout_at(deadline.into(), self.shake_hands(stream, peer, params)).await {
             Ok(outcome) => outcome,
-            Err(_elapsed) => Err(ConnectError::TimedOut { peer, limit: None }),
+            Err(_elapsed) => {
+                self.log_cause(&Reason::Local("the time limit of the connect"));
+                Err(ConnectError::TimedOut { peer, limit: None })
+            }
         }
     }
 

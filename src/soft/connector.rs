@@ -13,6 +13,8 @@ use super::connection::{Command, ConnectionShared};
 use super::driver::{Ending, Event, Observer};
 use super::queue_pair::{QueuePair, QueuePairUser};
 use crate::error::{DecodeError, Reason};
+#[cfg(feature = "inspect")]
+use crate::inspect::{ConnectionReport, Snapshot};
 use crate::net::descriptors::Held;
 use crate::net::ports::PortLease;
 use crate::net::{BoundSocket, Stream};
@@ -194,6 +196,9 @@ impl Connector {
             Ending::Refused(reason) => (Loss::Refused(None), reason),
             Ending::GaveUp(reason) => (Loss::GaveUp, reason),
         };
+        if let (Loss::Path(Some(Status::IO_TIMEOUT)), reason) = (&loss, &reason) {
+            self.log_cause(reason);
+        }
         // All under one lock: between the question whether this side disconnects and the input a disconnect
         // could begin.
         self.step(AfterStep::run, |state, after| {
@@ -298,6 +303,19 @@ impl ConnectorDriver for Connector {
         self.id
     }
 
+    #[cfg(feature = "inspect")]
+    fn report(&self) -> ConnectionReport {
+        let state = self.lock();
+        let mut report = state.progress.report(self.id, self.adapter.domain);
+        report.tcp = state.handshake.as_ref().and_then(|handshake| handshake.stream().report().ok());
+        let queue_pair = state.queue_pair.clone();
+        drop(state);
+        if let Some(queue_pair) = queue_pair {
+            queue_pair.add_to(&mut report);
+        }
+        report
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -352,6 +370,11 @@ impl ConnectorDriver for Connector {
 impl Member for Connector {
     fn device_removed(&self) {
         let _ = self.handle(Input::DeviceRemoved);
+    }
+
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, _adapter: u64, snapshot: &mut Snapshot) {
+        snapshot.connections.push(self.report());
     }
 }
 

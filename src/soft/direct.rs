@@ -126,7 +126,8 @@ impl ConnectionShared {
         {
             return DirectOutcome::Completed(length);
         }
-        let (ticket, operation, payload) = (table.open(label), *operation, source.payload());
+        let (operation, payload) = (*operation, source.payload());
+        let ticket = table.open(label, || length);
         let request = WorkRequest { ticket, operation, payload, flags };
         self.queue_direct(&socket, sending, request, &frame, outcome)
     }
@@ -231,7 +232,7 @@ mod tests {
     }
 
     fn request(table: &Table) -> WorkRequest {
-        let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 });
+        let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 }, || 0);
         WorkRequest { ticket, operation: SEND, payload: Payload::new(), flags: Flags::empty() }
     }
 

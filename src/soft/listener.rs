@@ -28,6 +28,8 @@ use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connector::{self, Connector, Incoming, PendingHandshake};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, DecodeError, Reason, StateError};
+#[cfg(feature = "inspect")]
+use crate::inspect::Snapshot;
 use crate::net::descriptors::{Descriptors, Holder};
 use crate::net::{self, BoundListener, Stream, canonical};
 use crate::proto::connector::{Input, Loss, Op, Terms};
@@ -204,6 +206,14 @@ impl AcceptQueue for Listener {
 impl Member for Listener {
     fn device_removed(&self) {
         self.end(End::Removed);
+    }
+
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, adapter: u64, snapshot: &mut Snapshot) {
+        let state = self.state.lock();
+        let report = state.requests.report(adapter, state.local);
+        drop(state);
+        snapshot.listeners.push(report);
     }
 }
 

@@ -20,6 +20,7 @@
 // | `queue_pair` | both queues of a connection, used by a `QueuePairUser` |
 // | `lane` | slots, queue pairs and completions with one owner; requests in batches past the send queue |
 // | `connector` | the state machine of a connector with its futures: observer and user |
+// | `inspect` | what a snapshot tells of all these |
 // | `connect`, `listener` | the active side of a connector; the listener, and the passive side |
 
 pub(crate) mod adapter;
@@ -31,6 +32,8 @@ pub(crate) mod connector;
 mod direct;
 pub(crate) mod driver;
 pub(crate) mod framing;
+#[cfg(feature = "inspect")]
+mod inspect;
 pub(crate) mod lane;
 pub(crate) mod listener;
 pub(crate) mod memory;

@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 use super::adapter::Adapter;
 use crate::error::{OpenError, PostErrorKind, ResizeError};
 use crate::inflight::{self, Arrived, Completed, CompletionSink, Payload, StreamInbox, Ticket, WakeList};
+#[cfg(feature = "inspect")]
+use crate::inspect::QueuePairReport;
 use crate::memory::{Owned, Slice};
 use crate::provider::registry::{Member, Registered};
 use crate::provider::work::Refused;
@@ -94,6 +96,20 @@ impl ReceiveQueue {
     /// waits for one in that case, and breaks its connection otherwise (`QP-20`).
     pub(crate) fn is_shared(&self) -> bool {
         self.shared().is_some()
+    }
+
+    /// Adds its receives to a report.
+    #[cfg(feature = "inspect")]
+    pub(super) fn inspect(&self, report: &mut QueuePairReport) {
+        match &self.source {
+            Source::Own { depth, .. } => {
+                report.receives.depth = *depth;
+                self.sink.inspect(true, &mut report.receives);
+            }
+            Source::Lane(state) => report.receives.outstanding = state.lock().queue.len(),
+            Source::Shared(_) => report.shared_receives = true,
+            Source::Stream(_) => {}
+        }
     }
 
     /// Returns whether the receives are the queue pair's alone.
@@ -433,6 +449,12 @@ impl SharedReceives {
         }
     }
 
+    /// Returns the number of connections whose message waits for a receive.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn messages_waiting(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
     /// Accepts any depth: the queue has no limit of its own.
     ///
     /// # Errors
@@ -512,7 +534,7 @@ pub(super) mod tests {
 
     /// Posts a receive of a few bytes.
     pub(in crate::soft) fn post(shared: &SharedReceives, table: &Table) -> Ticket {
-        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 }, || 0);
         let payload = Payload::from_iter([Owned::zeroed(8).expect("memory").share().whole()]);
         assert!(shared.post_receive(ticket, payload).is_ok());
         ticket
@@ -560,7 +582,7 @@ pub(super) mod tests {
         assert!(shared.take(4).is_none());
         let ended = table.poll(granted, &mut cx);
         assert!(matches!(ended, Poll::Ready(Some(Completed { status: Status::CANCELED, .. }))), "{ended:?}");
-        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 });
+        let ticket = table.open(RequestMeta { kind: OpKind::Receive, context: 0 }, || 0);
         assert!(shared.post_receive(ticket, Payload::new()).is_err(), "nobody could take it");
     }
 }

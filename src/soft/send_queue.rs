@@ -279,6 +279,13 @@ impl SendQueue {
         matches!(self.writer, Writer::Blocked | Writer::Resuming)
     }
 
+    /// Returns whether the next request is a read or an atomic, and as many as allowed are unanswered.
+    #[cfg(feature = "inspect")]
+    pub(super) fn awaits_read(&self) -> bool {
+        let next = self.entries.get(self.framed);
+        next.is_some_and(|entry| entry.work.awaits_answer()) && !self.outbound.may_read()
+    }
+
     /// Returns whether a writer is at work.
     pub(crate) fn is_writing(&self) -> bool {
         matches!(self.writer, Writer::Writing | Writer::Direct | Writer::Resuming)

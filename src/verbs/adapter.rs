@@ -54,6 +54,8 @@ impl Adapter {
         let opened = context.opened().ok_or(OpenError::DeviceRemoved)?;
         let tasks = reactor::start(&context, &opened).map_err(failed("epoll_ctl"))?;
         context.set_tasks(tasks);
+        #[cfg(feature = "inspect")]
+        context.show();
         let first = begin(CompletionGroup::new(&context, opened.channel.clone(), 0, GroupUser::Futures))?;
         let vectors = usize::try_from(context.vectors).unwrap_or(usize::MAX);
         let most = context.runtime.metrics().num_workers().clamp(1, vectors);

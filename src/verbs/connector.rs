@@ -18,6 +18,8 @@ use super::queue_pair::{DeviceQp, QueuePair, QueuePairUser};
 use super::reactor::handle_device_events;
 use super::workers::Workers;
 use crate::error::{DisconnectError, Reason};
+#[cfg(feature = "inspect")]
+use crate::inspect::{ConnectionReport, Snapshot};
 use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
 use crate::provider::params::Options;
@@ -585,6 +587,17 @@ impl ConnectorDriver for Connector {
         self.id
     }
 
+    #[cfg(feature = "inspect")]
+    fn report(&self) -> ConnectionReport {
+        let state = self.lock();
+        let mut report = state.progress.report(self.id, self.adapter.domain);
+        let queue_pair = state.queue_pair.clone();
+        drop(state);
+        report.role = Some(if self.role == Role::Active { "active" } else { "passive" }.into());
+        report.queue_pair = queue_pair.map(|queue_pair| queue_pair.report());
+        report
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -656,6 +669,7 @@ impl QueuePairUser for Connector {
     fn broken_by(&self, key: u32, status: Status, reason: Reason) {
         let uses_it =
             |state: &State| state.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
+        self.log_cause(&reason);
         self.run_apart(&mut self.lose(status, reason, uses_it));
     }
 
@@ -716,6 +730,11 @@ impl EventHandler for Connector {
 impl Member for Connector {
     fn device_removed(&self) {
         let _ = self.handle(Input::DeviceRemoved);
+    }
+
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, _adapter: u64, snapshot: &mut Snapshot) {
+        snapshot.connections.push(self.report());
     }
 
     fn runtime_ended(&self) {

@@ -2,9 +2,13 @@
 //! protection domain, and the lists of the objects that end with the adapter.
 
 use std::io;
+#[cfg(feature = "inspect")]
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "inspect")]
+use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -17,6 +21,8 @@ use super::devices::{self, Device, without_scope};
 use super::routes::Routes;
 use super::workers::Workers;
 use crate::error::OpenError;
+#[cfg(feature = "inspect")]
+use crate::inspect::{Mark, Place, register};
 use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
 use crate::provider::info::AdapterInfo;
 use crate::provider::next_domain;
@@ -146,6 +152,9 @@ pub(crate) struct AdapterContext {
     pub(crate) setup: Arc<Workers>,
     pub(crate) teardown: Arc<Workers>,
     tasks: Mutex<Vec<AbortHandle>>,
+    /// When it was opened, and its place among what snapshots look at.
+    #[cfg(feature = "inspect")]
+    inspected: (Mark, OnceLock<Place>),
 }
 
 impl AdapterContext {
@@ -175,6 +184,8 @@ impl AdapterContext {
             groups: Arc::default(),
             routes: Routes::default(),
             tasks: Mutex::default(),
+            #[cfg(feature = "inspect")]
+            inspected: (Mark::now(), OnceLock::new()),
         }
     }
 
@@ -221,6 +232,25 @@ impl AdapterContext {
     /// Returns the registry of the objects that end with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// Returns the addresses that led to the device when it was last asked.
+    #[cfg(feature = "inspect")]
+    pub(super) fn known_addresses(&self) -> Vec<IpAddr> {
+        self.addresses.lock().iter().map(SocketAddr::ip).collect()
+    }
+
+    /// Lets snapshots see it, as long as it exists.
+    #[cfg(feature = "inspect")]
+    pub(super) fn show(self: &Arc<Self>) {
+        let object: Weak<Self> = Arc::downgrade(self);
+        let _ = self.inspected.1.set(register(object));
+    }
+
+    /// Returns the time when it was opened.
+    #[cfg(feature = "inspect")]
+    pub(super) fn opened_at(&self) -> Mark {
+        self.inspected.0
     }
 
     /// Returns the addresses that lead to the device now, with port 0. If the system does not list them, returns those

@@ -12,6 +12,8 @@ use super::connect::bound_id;
 use super::connector::Connector;
 use super::context::AdapterContext;
 use crate::error::{BindError, Reason, StateError};
+#[cfg(feature = "inspect")]
+use crate::inspect::Snapshot;
 use crate::net;
 use crate::proto::connector::Terms;
 use crate::proto::listener::End;
@@ -252,6 +254,14 @@ impl EventHandler for Listener {
 impl Member for Listener {
     fn device_removed(&self) {
         self.end(End::Removed);
+    }
+
+    #[cfg(feature = "inspect")]
+    fn inspect(&self, adapter: u64, snapshot: &mut Snapshot) {
+        let state = self.state.lock();
+        let report = state.requests.report(adapter, state.local);
+        drop(state);
+        snapshot.listeners.push(report);
     }
 
     fn runtime_ended(&self) {

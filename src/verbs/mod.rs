@@ -20,6 +20,7 @@
 // | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `keepalive` notices a silent peer; `device` is a queue pair of the device and the way of its completions, `generations` says which one is meant, and `teardown` ends one |
 // | `lane` | a lane: posts and polls by itself; `settle` handles the completions that are not plain, `members` the queue pairs, `request` the requests with options |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
+// | `inspect` | what a snapshot tells of these |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
 // A file knows only files above its own in this list.
@@ -38,6 +39,8 @@ pub(crate) mod connector;
 pub(crate) mod context;
 pub(crate) mod devices;
 pub(crate) mod diagnose;
+#[cfg(feature = "inspect")]
+mod inspect;
 pub(crate) mod lane;
 mod limits;
 pub(crate) mod listener;

@@ -28,6 +28,8 @@ use super::receive_queue::SharedReceives;
 use super::routes::{CompletionHandler, Effects};
 use super::work_queue::{Outstanding, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
+#[cfg(feature = "inspect")]
+use crate::inflight::CompletionSink;
 use crate::inflight::WakeList;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
@@ -107,6 +109,18 @@ pub(crate) trait QueuePairUser: Send + Sync {
     fn queue_pair_removed(&self);
 }
 
+/// What a snapshot tells of a queue pair.
+#[cfg(feature = "inspect")]
+pub(super) struct Facts {
+    pub(super) number: Option<u32>,
+    pub(super) is_closed: bool,
+    /// Of the send queue, and of the receive queue.
+    pub(super) depths: (usize, usize),
+    pub(super) shared_receives: bool,
+    pub(super) sends: CompletionSink,
+    pub(super) receives: CompletionSink,
+}
+
 /// The state of a queue pair.
 ///
 /// A receive that was posted stands in one place until it finishes:
@@ -177,6 +191,20 @@ impl QueuePair {
         queues: Queues,
     ) -> Result<Arc<Self>, OpenError> {
         Self::with(adapter, parts, queues, None)
+    }
+
+    /// Returns what a snapshot tells of it.
+    #[cfg(feature = "inspect")]
+    pub(super) fn facts(&self) -> Facts {
+        let state = self.lock();
+        Facts {
+            number: state.device.current().map(|current| current.qp.queue_pair.number),
+            is_closed: state.phase == QueuePairState::Over,
+            depths: (self.send_depth as usize, self.capacities.receive as usize),
+            shared_receives: self.queues.shared.is_some(),
+            sends: state.initiator.sink.clone(),
+            receives: state.receives.sink.clone(),
+        }
     }
 
     /// Creates a queue pair like [`new`](Self::new), which a lane may have.

@@ -229,6 +229,15 @@ impl SharedReceives {
     }
 }
 
+#[cfg(feature = "inspect")]
+impl SharedReceives {
+    /// Returns 0: a device does not tell.
+    #[expect(clippy::unused_self, reason = "other providers know")]
+    pub(crate) fn messages_waiting(&self) -> usize {
+        0
+    }
+}
+
 impl Member for SharedReceives {
     fn device_removed(&self) {
         self.released();

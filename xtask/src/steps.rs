@@ -36,7 +36,7 @@ pub(crate) fn clippy(settings: &Settings) -> Tally {
 }
 
 /// The features besides the providers: each has to build without the others.
-const OPTIONAL: &[&str] = &["axum", "hyper", "metrics", "rustls", "sim", "tonic", "tower"];
+const OPTIONAL: &[&str] = &["axum", "hyper", "inspect", "metrics", "rustls", "sim", "tonic", "tower"];
 
 /// Do the crate and the package of calls in messages build with other sets of features? A new set is a new line.
 pub(crate) fn features(_settings: &Settings) -> Tally {
@@ -99,8 +99,11 @@ pub(crate) fn rows(_settings: &Settings) -> Tally {
 
 /// Every package with every feature that the tests need, for cargo: with one and the same selection nothing is built twice,
 /// be it for the host or for the guest machine.
-pub(crate) const EVERYTHING: [&str; 3] =
-    ["--workspace", "--features", "tokio-rdma/sim,tokio-rdma/verbs,tokio-rdma-rpc/metrics"];
+pub(crate) const EVERYTHING: [&str; 3] = [
+    "--workspace",
+    "--features",
+    "tokio-rdma/inspect,tokio-rdma/sim,tokio-rdma/verbs,tokio-rdma-rpc/metrics",
+];
 
 /// The libraries, and one example: for the sake of an example cargo chooses the features of all dependencies as it does for tests.
 /// Without one it would choose fewer, and build most crates once more.

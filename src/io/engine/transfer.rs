@@ -30,6 +30,7 @@ impl StreamEngine {
         let outcome =
             ready!(self.poll_for(cx, Side::Reader, |state, collected| self.read(state, into, collected)));
         self.traffic.received(before - into.remaining());
+        self.flow.received(before - into.remaining());
         Poll::Ready(outcome)
     }
 
@@ -41,6 +42,7 @@ impl StreamEngine {
         let before = into.remaining();
         let outcome = self.try_for(Side::Reader, |state, collected| self.read(state, into, collected));
         self.traffic.received(before - into.remaining());
+        self.flow.received(before - into.remaining());
         outcome
     }
 
@@ -66,6 +68,7 @@ impl StreamEngine {
         let outcome = ready!(outcome);
         if let Ok(length) = &outcome {
             self.traffic.sent(*length);
+            self.flow.sent(*length);
         }
         Poll::Ready(outcome)
     }
@@ -81,6 +84,7 @@ impl StreamEngine {
         }
         if let Ok(length) = &outcome {
             self.traffic.sent(*length);
+            self.flow.sent(*length);
         }
         outcome
     }

@@ -9,6 +9,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
 
+#[cfg(feature = "inspect")]
+use super::inspect;
 use super::registry::{self, Found, LostSessions, Registered};
 use super::route::{Rank, Route};
 use super::task::Task;
@@ -155,14 +157,26 @@ impl Session {
         let Begin { engine, id, secret, windows: [window, peers], gives_up_after, rank } = begin;
         let wake = Arc::new(Notify::new());
         engine.adopt(Box::new(Journal::new(Counts::new(window.into(), peers.into()), wake.clone())));
-        let engine = Arc::new(engine);
+        let engine = engine.shared();
         let runtime = engine.runtime.clone();
         let session = Arc::new_cyclic(|session| {
             let role = role(session);
             let paths = watch::Sender::new(SessionPath::first(&engine));
             let present =
                 Mutex::new(Present { engine, rank, close: None, is_over: false, is_concluded: false });
-            Self { id, secret, role, gives_up_after, window, present, epoch: Mutex::new(0), wake, paths }
+            Self {
+                id,
+                secret,
+                role,
+                gives_up_after,
+                window,
+                present,
+                epoch: Mutex::new(0),
+                wake,
+                paths,
+                #[cfg(feature = "inspect")]
+                _inspected: inspect::register(session),
+            }
         });
         // Its engine was made in a runtime.
         if let Some(runtime) = runtime {
@@ -179,7 +193,7 @@ impl Session {
 async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
     let found = registry::find((engine.adapter.network(), ask.id))
         .filter(|found| Greeting::is_proven(bytes, found.secret()));
-    let engine = Arc::new(engine);
+    let engine = engine.shared();
     let outcome = match &found {
         Some(Found::Live(session)) => session.take(&engine, ask),
         Some(Found::Ended(_)) => Err(Kind::Over),

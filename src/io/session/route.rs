@@ -53,6 +53,6 @@ impl Route {
             let peer = engine.connection.peer_addr();
             return Err(StreamError::Protocol { peer, error: ProtocolError::Foreign });
         }
-        Ok((Arc::new(engine), rank))
+        Ok((engine.shared(), rank))
     }
 }

@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::host::{Claim, Host};
 use super::socket::{Kind, Phase, Socket};
 use super::world::State;
+#[cfg(feature = "inspect")]
+use crate::inspect::TcpReport;
 use crate::memory;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::PortLease;
@@ -221,6 +223,24 @@ impl Stream {
             let times = &state.sockets.get(&self.id)?.times;
             (times.unheard > 1).then(|| state.now.saturating_sub(times.heard))
         })
+    }
+
+    /// Returns what a snapshot tells of the connection. The peer is heard by data and acknowledgements alike.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn report(&self, unacknowledged: usize) -> TcpReport {
+        let mut report = TcpReport { unacknowledged, ..TcpReport::default() };
+        self.with(|state, _| {
+            let Some(socket) = state.sockets.get(&self.id) else { return };
+            let since = |time: Duration| state.now.saturating_sub(time);
+            let times = &socket.times;
+            report.state = "ESTAB".into();
+            report.unsent = socket.output.len() - socket.in_flight();
+            report.peer_window = socket.sendable();
+            report.unanswered_probes = times.unheard;
+            report.since_sent = since(times.unanswered.unwrap_or(times.heard));
+            (report.since_received, report.since_acknowledged) = (since(times.heard), since(times.heard));
+        });
+        report
     }
 
     /// Sets keepalive, with the times that the kernel's streams have.

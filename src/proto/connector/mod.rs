@@ -181,6 +181,32 @@ pub(crate) enum Input {
     },
 }
 
+impl Input {
+    /// Returns the name of the call or the report.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Bind => "Bind",
+            Self::Connect { .. } => "Connect",
+            Self::CompleteConnect => "CompleteConnect",
+            Self::Accept { .. } => "Accept",
+            Self::Reject { .. } => "Reject",
+            Self::NotifyDisconnect => "NotifyDisconnect",
+            Self::Disconnect { .. } => "Disconnect",
+            Self::Cancel => "CancelOverlappedRequests",
+            Self::Release => "Release",
+            Self::Bound => "bound",
+            Self::PeerAccepted(_) => "the peer has accepted",
+            Self::CompleteDone => "completed",
+            Self::PeerCompleted => "the peer has completed",
+            Self::DisconnectAnswered => "the disconnect is over",
+            Self::QueuePairRemoved => "the queue pair was dropped",
+            Self::DeviceRemoved => "the adapter was removed",
+            Self::Lost { loss: Loss::Disconnected, .. } => "the peer has disconnected",
+            Self::Lost { .. } => "the peer was lost",
+        }
+    }
+}
+
 /// The ways to lose the peer, or never to get it.
 #[derive(Clone, Debug)]
 pub(crate) enum Loss {

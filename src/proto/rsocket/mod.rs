@@ -10,6 +10,8 @@
 //! nothing: its driver posts the requests that [`Machine::transfer`] and [`Machine::control`] return, in that order,
 //! and reports their completions. Source: rdma-core, librdmacm/docs/rsocket and rsocket(7).
 
+#[cfg(feature = "inspect")]
+mod inspect;
 mod message;
 
 use std::collections::VecDeque;

@@ -28,6 +28,15 @@ const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Id(pub(crate) [u8; 16]);
 
+impl Id {
+    /// Returns a name for people, which nobody can resume the session with.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn short(self) -> String {
+        let [a, b, c, d, ..] = self.0;
+        format!("{a:02x}{b:02x}{c:02x}{d:02x}")
+    }
+}
+
 /// What only the two ends of a session know.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Secret(pub(crate) [u8; 16]);

@@ -154,7 +154,7 @@ impl End {
     }
 
     fn ticket(&self, kind: OpKind) -> Ticket {
-        self.table.open(RequestMeta { kind, context: 0 })
+        self.table.open(RequestMeta { kind, context: 0 }, || 0)
     }
 
     /// Registers a waker that logs the completion of the request. Returns whether the request is pending.

@@ -57,7 +57,7 @@ async fn a_window_is_dropped_without_the_lock() {
         let target = BindTarget { registration: &registration, range: 0..8, access: Access::REMOTE_READ };
         let window_op = window.bind(target, 1).expect("bound");
         drop(window);
-        let ticket = table.open(RequestMeta { kind: OpKind::Bind, context: 0 });
+        let ticket = table.open(RequestMeta { kind: OpKind::Bind, context: 0 }, || 0);
         queue.post_window(WindowRequest { ticket, flags: Flags::empty() }, window_op);
         let mut wakes = WakeList::default();
         if flushes {
@@ -77,7 +77,7 @@ fn a_burst_leaves_little_room_behind() {
     let table = std::sync::Arc::<Table>::default();
     let mut queue = SendQueue::new(1000, 1, false, CompletionSink::to_futures(table.clone()));
     for _ in 0..1000 {
-        let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 });
+        let ticket = table.open(RequestMeta { kind: OpKind::Send, context: 0 }, || 0);
         let operation = Operation::Send { invalidate: None, immediate: None };
         let request = WorkRequest { ticket, operation, payload: Payload::new(), flags: Flags::empty() };
         queue.post(request);

@@ -1,0 +1,314 @@
+//! The sentence that says why an object waits, from its report and those of others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::{
+    AdapterReport, ChannelReport, CompletionQueueReport, ConnectionReport, ConnectionState, LaneReport,
+    ListenerReport, QueuePairReport, RequestReport, SendState, SessionReport, SharedReceiveQueueReport,
+    Snapshot, StreamReport, TcpReport,
+};
+
+/// The time after which a peer that acknowledges nothing is named, and a program that does not poll: a healthy one takes less.
+const LONG: Duration = Duration::from_millis(500);
+
+/// Fills in the fields `waits_for`.
+pub(super) fn explain(snapshot: &mut Snapshot) {
+    let Snapshot { adapters, listeners, connections, completion_queues, shared_receive_queues, .. } =
+        snapshot;
+    adapters.iter_mut().for_each(|report| report.waits_for = adapter(report));
+    listeners.iter_mut().for_each(|report| report.waits_for = listener(report));
+    connections.iter_mut().for_each(|report| report.waits_for = connection(report));
+    completion_queues.iter_mut().for_each(|report| report.waits_for = completion_queue(report));
+    shared_receive_queues.iter_mut().for_each(|report| report.waits_for = shared_receive_queue(report));
+    let Snapshot { lanes, streams, sessions, channels, .. } = snapshot;
+    lanes.iter_mut().for_each(|report| report.waits_for = lane(report));
+    sessions.iter_mut().for_each(|report| report.waits_for = session(report));
+    let sessions: HashMap<_, _> = sessions.iter().map(|report| (report.connection, report)).collect();
+    let connections: HashMap<_, _> = connections.iter().map(|report| (report.id, report)).collect();
+    for report in &mut *streams {
+        let session = sessions.get(&report.connection).copied();
+        report.session = session.map(|session| session.id.clone());
+        report.waits_for = stream(report, connections.get(&report.connection).copied(), session);
+    }
+    let streams: HashMap<_, _> = streams.iter().map(|report| (report.connection, &*report)).collect();
+    for report in channels {
+        let stream = report.connection.and_then(|id| streams.get(&id)).copied();
+        report.waits_for = channel(report, stream);
+    }
+}
+
+fn adapter(report: &AdapterReport) -> Option<String> {
+    report.is_removed.then(|| "the adapter was removed".to_owned())
+}
+
+fn listener(report: &ListenerReport) -> Option<String> {
+    let ListenerReport { backlog, waiting, calls, since_taken, .. } = report;
+    if *waiting == 0 {
+        return (*calls > 0).then(|| "no peer asks".to_owned());
+    }
+    let refused = if waiting >= backlog { ", and others are refused" } else { "" };
+    Some(format!(
+        "{} wait: the program has taken none for {}{refused}",
+        count(*waiting, "request"),
+        time(*since_taken)
+    ))
+}
+
+pub(super) fn connection(report: &ConnectionReport) -> Option<String> {
+    let since = time(report.since);
+    Some(match report.state {
+        ConnectionState::Idle | ConnectionState::Bound => return None,
+        ConnectionState::Connecting => format!("connect pending: the peer has not answered for {since}"),
+        ConnectionState::Replied => {
+            format!("reply pending: the program has neither completed nor rejected for {since}")
+        }
+        ConnectionState::Completing => format!("complete pending: not established for {since}"),
+        ConnectionState::Requested => {
+            format!("request pending: the program has neither accepted nor rejected for {since}")
+        }
+        ConnectionState::Accepting => format!("accept pending: the peer has not completed for {since}"),
+        ConnectionState::Connected => return connected(report),
+        ConnectionState::PeerGone => {
+            format!("the peer is gone for {since}: the program has not disconnected")
+        }
+        ConnectionState::Disconnecting => {
+            format!("disconnect pending: the peer has not answered for {since}")
+        }
+        ConnectionState::Disconnected | ConnectionState::Dead => return None,
+    })
+}
+
+/// Says what an established connection waits for.
+fn connected(report: &ConnectionReport) -> Option<String> {
+    let queue_pair = report.queue_pair.as_ref()?;
+    let QueuePairReport { sends, receives, .. } = queue_pair;
+    if queue_pair.awaits_receive {
+        return Some("shared receive queue empty: a message of the peer waits for a receive".to_owned());
+    }
+    if let Some(cause) = sending(queue_pair, report.tcp.as_ref()) {
+        return Some(cause);
+    }
+    let uncollected = sends.uncollected + receives.uncollected;
+    if uncollected > 0 {
+        return Some(format!(
+            "{} completed: the program has not polled the futures",
+            count(uncollected, "request")
+        ));
+    }
+    let oldest = receives.oldest.first()?;
+    let silent = report.tcp.as_ref().map_or(oldest.age, |tcp| tcp.since_received.min(oldest.age));
+    Some(format!(
+        "{} posted: the peer has sent nothing for {}",
+        count(receives.outstanding, "receive"),
+        time(silent)
+    ))
+}
+
+/// Says why the send queue does not go on.
+fn sending(queue_pair: &QueuePairReport, tcp: Option<&TcpReport>) -> Option<String> {
+    let QueuePairReport { sends, send_state, reads_unanswered, .. } = queue_pair;
+    match (send_state, tcp) {
+        (SendState::SocketFull, Some(tcp)) => return Some(full(tcp)),
+        (SendState::AwaitsFirstMessage, _) if sends.outstanding > 0 => {
+            return Some(format!(
+                "{} wait for the first message of the peer, which connected",
+                count(sends.outstanding, "request")
+            ));
+        }
+        _ => {}
+    }
+    let RequestReport { kind, bytes, age } = sends.oldest.first()?;
+    let (bytes, age) = (count(*bytes, "byte"), time(*age));
+    let awaits_answer = matches!(&**kind, "Read" | "CompareSwap" | "FetchAdd");
+    if *send_state == SendState::ReadLimit {
+        return Some(format!(
+            "read limit reached: the peer has not answered {} for {age}",
+            count(*reads_unanswered, "read")
+        ));
+    }
+    if let Some(tcp) = tcp
+        && is_unheard(tcp)
+    {
+        let silent = time(tcp.since_acknowledged);
+        return Some(format!("{kind} of {bytes} pending: the peer has acknowledged nothing for {silent}"));
+    }
+    Some(match (&**kind, awaits_answer) {
+        (_, true) => format!("{kind} of {bytes} pending: the peer has not answered for {age}"),
+        ("Send", _) => format!(
+            "Send of {bytes} pending: the peer has acknowledged nothing for {age}; it may have posted no receive"
+        ),
+        _ => format!("{kind} of {bytes} pending: the peer has acknowledged nothing for {age}"),
+    })
+}
+
+/// Says why a socket is full.
+fn full(tcp: &TcpReport) -> String {
+    if is_unheard(tcp) {
+        format!("socket full: the peer has acknowledged nothing for {}", time(tcp.since_acknowledged))
+    } else if tcp.unsent > 0 && tcp.unacknowledged == tcp.unsent {
+        format!(
+            "socket full: the peer has read nothing for {}, and its window is closed",
+            time(tcp.since_sent)
+        )
+    } else {
+        format!("socket full: {} are on their way", count(tcp.unacknowledged, "byte"))
+    }
+}
+
+/// Returns whether the host of the peer owes an acknowledgement, and has given none for a while.
+fn is_unheard(tcp: &TcpReport) -> bool {
+    tcp.unacknowledged > tcp.unsent && tcp.since_acknowledged.min(tcp.since_sent) >= LONG
+}
+
+fn completion_queue(report: &CompletionQueueReport) -> Option<String> {
+    let CompletionQueueReport { waiting, oldest, tasks, .. } = report;
+    if report.is_closed {
+        return Some("closed: it has lost a completion, or the adapter was removed".to_owned());
+    }
+    let (waiting, age) = (count(*waiting, "completion"), time((*oldest)?));
+    Some(if *tasks > 0 {
+        format!("{waiting} not polled for {age}: tasks wait only for another kind")
+    } else {
+        format!("{waiting} not polled for {age}: no task waits for a notification")
+    })
+}
+
+fn shared_receive_queue(report: &SharedReceiveQueueReport) -> Option<String> {
+    (report.messages_waiting > 0)
+        .then(|| format!("empty: messages of {} wait", count(report.messages_waiting, "connection")))
+}
+
+fn lane(report: &LaneReport) -> Option<String> {
+    let LaneReport { outstanding, is_waiting, since_polled, .. } = report;
+    if *outstanding == 0 || *since_polled < LONG {
+        return None;
+    }
+    let (requests, time) = (count(*outstanding, "request"), time(*since_polled));
+    Some(match is_waiting {
+        true => format!("{requests} pending: nothing has completed for {time}"),
+        false => format!("{requests} outstanding: the program has not polled for {time}"),
+    })
+}
+
+fn session(report: &SessionReport) -> Option<String> {
+    let lost = report.lost.filter(|_| !report.is_over)?;
+    let (lost, most) = (time(lost), time(report.gives_up_after));
+    Some(match &*report.role {
+        "active" => format!("no path: every attempt has failed for {lost}; gives up after {most}"),
+        _ => format!("no path: the peer has not connected again for {lost}; gives up after {most}"),
+    })
+}
+
+fn stream(
+    report: &StreamReport,
+    connection: Option<&ConnectionReport>,
+    session: Option<&SessionReport>,
+) -> Option<String> {
+    if report.ended.is_some() && session.is_none() {
+        return None;
+    }
+    if let Some(lost) = session.and_then(|session| session.waits_for.clone()) {
+        return Some(lost);
+    }
+    let write = report.write_waits.and_then(|waits| writing(report, connection, waits));
+    write.or_else(|| {
+        if report.unread > 0 {
+            return Some(format!("the program has not read {}", count(report.unread, "byte")));
+        }
+        let waits = report.read_waits?;
+        let silent = connection
+            .and_then(|connection| connection.tcp.as_ref())
+            .map_or(waits, |tcp| tcp.since_received.min(waits));
+        Some(format!("read pending: the peer has sent nothing for {}", time(silent)))
+    })
+}
+
+/// Says why a write of a stream waits.
+fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: Duration) -> Option<String> {
+    let socket = connection.and_then(|connection| {
+        let queue_pair = connection.queue_pair.as_ref()?;
+        (queue_pair.send_state == SendState::SocketFull).then(|| connection.tcp.as_ref().map(full))?
+    });
+    if report.room > 0 && report.credits > 0 {
+        let sent = count(report.outstanding, "message");
+        let otherwise = || format!("write pending for {}: {sent} have not completed", time(waits));
+        return socket.or_else(|| (report.outstanding > 0).then(otherwise));
+    }
+    // Who is heard of and has room has read; one whose host is silent may have.
+    if let Some(tcp) = connection.and_then(|connection| connection.tcp.as_ref())
+        && is_unheard(tcp)
+    {
+        return Some(full(tcp));
+    }
+    let peer = count(report.unread_by_peer, "byte");
+    if report.unread > 0 && report.peer_room == 0 {
+        return Some(format!(
+            "no credit in either direction: the program of the peer has not read {peer}, and this one has not read {}",
+            count(report.unread, "byte")
+        ));
+    }
+    Some(if report.room == 0 {
+        format!("no credit: the program of the peer has not read {peer}")
+    } else {
+        format!("no credit: the program of the peer has taken no message for {}", time(waits))
+    })
+}
+
+fn channel(report: &ChannelReport, stream: Option<&StreamReport>) -> Option<String> {
+    if report.calls == 0 {
+        return None;
+    }
+    let calls = count(report.calls, "call");
+    if report.connection.is_none() {
+        return Some(format!("{calls} wait for a connection"));
+    }
+    if let Some(cause) =
+        stream.filter(|stream| stream.write_waits.is_some()).and_then(|stream| stream.waits_for.as_ref())
+    {
+        return Some(format!("{calls} pending: {cause}"));
+    }
+    if report.queued > 0 && report.credits == 0 {
+        return Some(format!("{calls} pending: the peer has given no credit"));
+    }
+    let who =
+        if report.role == "server" { "the program has not answered" } else { "the peer has not answered" };
+    let age = time(report.oldest_age.unwrap_or_default());
+    Some(match &report.oldest {
+        Some(path) => format!("{calls} pending: {who} {path} for {age}"),
+        None => format!("{calls} pending: {who} the oldest for {age}"),
+    })
+}
+
+/// Returns a number with its noun.
+fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", Grouped(number))
+}
+
+/// A number whose thousands are set apart.
+struct Grouped(usize);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place) % 3 == 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns a time as a person reads it.
+fn time(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{:.1} s", time.as_secs_f64()),
+        seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}

@@ -1,0 +1,40 @@
+//! Tells why a program waits: the state of every object of this crate in the process (feature `inspect`).
+//!
+//! [`snapshot`] looks at each adapter, listener, connection, completion queue, lane, stream, session and channel, and returns plain
+//! data. Each report has a field `waits_for`, a sentence with the cause if the object makes no progress:
+//!
+//! ```text
+//! accept pending: the peer has not completed for 12 s
+//! no credit: the program of the peer has not read 1,048,576 bytes
+//! shared receive queue empty: a message of the peer waits for a receive
+//! socket full: the peer has acknowledged nothing for 1.1 s
+//! ```
+//!
+//! [`Server`] serves snapshots at a Unix socket, which `cargo rdma-top` reads. When a time limit of this crate ends a connection, the
+//! sentence is in the log, too.
+//!
+//! Without the feature none of this is compiled. With it, and as long as nobody asks, a request costs a look at the clock.
+
+#[cfg(feature = "inspect")]
+mod causes;
+#[cfg(feature = "inspect")]
+mod list;
+mod marks;
+#[cfg(feature = "inspect")]
+mod report;
+#[cfg(feature = "inspect")]
+mod seconds;
+#[cfg(feature = "inspect")]
+mod server;
+
+#[cfg(feature = "inspect")]
+pub(crate) use list::log_cause;
+#[cfg(feature = "inspect")]
+pub use list::{Inspect, Place, register, snapshot};
+pub(crate) use marks::{Flow, Mark, Posted, Steps, Wait};
+#[cfg(feature = "inspect")]
+pub(crate) use report::LISTED;
+#[cfg(feature = "inspect")]
+pub use report::*;
+#[cfg(feature = "inspect")]
+pub use server::{Server, default_path, directory};

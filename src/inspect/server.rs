@@ -1,0 +1,170 @@
+//! Serves snapshots at a Unix socket, to the user of the process.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tracing::{debug, info};
+
+use super::snapshot;
+
+/// The time that a client has to take its snapshot.
+const CLIENT: Duration = Duration::from_secs(5);
+/// The number of clients whose connection waits while another is served.
+const BACKLOG: i32 = 16;
+
+/// Serves snapshots at a Unix socket until it is dropped.
+///
+/// A client connects, and gets one [`Snapshot`](super::Snapshot) as JSON in one line, and the end of the stream. It sends nothing.
+/// `cargo rdma-top` is such a client. Only the user of the process, and root, can connect.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// // In a program, where it begins. Any problem with it is no reason not to start.
+/// let _server = tokio_rdma::inspect::Server::start().inspect_err(|error| eprintln!("no inspector: {error}"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    task: AbortHandle,
+}
+
+impl Server {
+    /// Serves snapshots at the [default path](default_path), where `cargo rdma-top` finds the process.
+    ///
+    /// It must be called in a tokio runtime that has I/O and time.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind), and of the creation of the directory; `PermissionDenied` if the directory belongs to another
+    /// user, or others may write it.
+    pub fn start() -> io::Result<Self> {
+        make_directory(&directory())?;
+        Self::bind(default_path())
+    }
+
+    /// Serves snapshots at this path. A socket that a process has left behind there is replaced.
+    ///
+    /// It must be called in a tokio runtime that has I/O and time.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a process serves there, `AlreadyExists` if the path is that of something else; the errors of the system;
+    /// `Other` without a runtime.
+    pub fn bind(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        let listener = listen(&path)?;
+        let task = runtime.spawn(serve(listener)).abort_handle();
+        info!(path = %path.display(), "serving snapshots");
+        Ok(Self { path, task })
+    }
+
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Another process may have replaced it; then it is gone for that one, which has to start again.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Returns the directory of the sockets of this user: `tokio-rdma` in `XDG_RUNTIME_DIR`, or `/tmp/tokio-rdma-UID`.
+pub fn directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
+        Some(directory) => Path::new(&directory).join("tokio-rdma"),
+        None => PathBuf::from(format!("/tmp/tokio-rdma-{}", geteuid())),
+    }
+}
+
+/// Returns the path of the socket of this process: its number, and `.sock`, in the [directory](directory()) of the user.
+pub fn default_path() -> PathBuf {
+    directory().join(format!("{}.sock", std::process::id()))
+}
+
+/// Makes a directory that only this user can enter, or checks that it is one.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        outcome => return outcome,
+    }
+    // `/tmp` is everyone's: whoever made the directory could replace the socket.
+    let found = fs::symlink_metadata(directory)?;
+    if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let problem = format!("{} is not a directory that only this user can change", directory.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+}
+
+/// Listens at a socket that only this user can connect to.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    let address = SockAddr::unix(path)?;
+    if let Err(error) = socket.bind(&address) {
+        if error.kind() != io::ErrorKind::AddrInUse {
+            return Err(error);
+        }
+        remove_stale(path)?;
+        socket.bind(&address)?;
+    }
+    // Before `listen` nobody can connect, whatever the mode is.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
+}
+
+/// Removes a socket at which no process listens.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    use std::os::unix::net::UnixStream;
+
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        let problem = format!("{} exists and is not a socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Serves one client after the other.
+async fn serve(listener: UnixListener) {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => match timeout(CLIENT, answer(client)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(%error, "client of the inspector failed"),
+                Err(_elapsed) => debug!("client of the inspector did not read"),
+            },
+            Err(error) => {
+                debug!(%error, "no client of the inspector could be accepted");
+                tokio::time::sleep(CLIENT).await;
+            }
+        }
+    }
+}
+
+/// Sends a snapshot.
+async fn answer(mut client: UnixStream) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&snapshot())?;
+    line.push(b'\n');
+    client.write_all(&line).await?;
+    client.shutdown().await
+}

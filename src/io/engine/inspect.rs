@@ -1,0 +1,35 @@
+//! The report of an end of a stream for a snapshot.
+
+use std::sync::{Arc, Weak};
+
+use super::{Side, StreamEngine};
+use crate::inspect::{self, Inspect, Snapshot, StreamReport};
+use crate::io::resources::Incoming;
+
+/// Lets snapshots see an end, as long as it exists.
+pub(super) fn register(engine: &Arc<StreamEngine>) {
+    let object: Weak<StreamEngine> = Arc::downgrade(engine);
+    let _ = engine.inspected.1.set(inspect::register(object));
+}
+
+impl Inspect for StreamEngine {
+    fn inspect(&self, snapshot: &mut Snapshot) {
+        if self.has_moved() {
+            return;
+        }
+        let mut report = StreamReport { connection: self.connection.id().0, ..StreamReport::default() };
+        report.age = self.inspected.0.age();
+        (report.bytes_sent, report.bytes_received) = self.flow.totals();
+        let state = self.inner.state.lock();
+        state.machine.report(&mut report);
+        report.read_waits = state.waits[Side::Reader as usize].age();
+        report.write_waits = state.waits[Side::Writer as usize].age();
+        report.ended = state.ended.as_ref().map(ToString::to_string);
+        drop(state);
+        if let Incoming::Inbox(inbox) = &self.queues.incoming {
+            // Also what no message has announced yet.
+            report.unread = report.unread.max(inbox.readable());
+        }
+        snapshot.streams.push(report);
+    }
+}
