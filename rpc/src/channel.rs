@@ -21,6 +21,7 @@ use crate::body::Incoming;
 use crate::config::Config;
 use crate::error::{BoxError, Error};
 use crate::grpc;
+use crate::inspect::{Below, show};
 use crate::link::{
     self, CallHandle, Lending, Link, LossGuard, Message, Part, Reader, Unsent, Writer, poll_part,
 };
@@ -63,7 +64,7 @@ pub struct Channel {
 }
 
 /// A connect of a stream.
-type Connecting = BoxFuture<'static, io::Result<(Reader, Writer, Option<Lending>)>>;
+type Connecting = BoxFuture<'static, io::Result<(Reader, Writer, Option<Lending>, Below)>>;
 
 struct Shared {
     connect: Box<dyn Fn() -> Connecting + Send + Sync>,
@@ -135,8 +136,9 @@ impl Channel {
             Box::pin(async move {
                 let stream = stream.await?;
                 let lending = Lending::of(&stream).filter(|_| config.one_sided);
+                let below = Below::of(&stream);
                 let (reader, writer) = tokio::io::split(stream);
-                Ok((Box::new(reader) as Reader, Box::new(writer) as Writer, lending))
+                Ok((Box::new(reader) as Reader, Box::new(writer) as Writer, lending, below))
             })
         };
         let shared = Shared {
@@ -204,8 +206,9 @@ impl Shared {
         let Config { settings, handshake_timeout: limit, .. } = self.config;
         let attempt = async {
             let connect = |error| Error::Connect(Arc::new(error));
-            let (reader, writer, lending) = (self.connect)().await.map_err(connect)?;
-            link::connect(reader, writer, settings, self.origin.clone(), lending).await
+            let (reader, writer, lending, below) = (self.connect)().await.map_err(connect)?;
+            let connected = link::connect(reader, writer, settings, self.origin.clone(), lending).await;
+            connected.map(|(link, frames)| (link, frames, below))
         };
         let outcome = match timeout(limit, attempt).await {
             Ok(outcome) => outcome,
@@ -213,7 +216,7 @@ impl Shared {
         };
         let is_again = attempts.last.is_some() || self.lock_current().is_some();
         count_connect(true, is_again, outcome.is_ok());
-        let (link, mut frames) = outcome.inspect_err(|error| {
+        let (link, mut frames, below) = outcome.inspect_err(|error| {
             let pause = pause(&mut attempts.failed);
             attempts.last = Some((error.clone(), Instant::now() + pause));
         })?;
@@ -221,6 +224,7 @@ impl Shared {
         let driven = link.clone();
         tokio::spawn(async move {
             let _guard = LossGuard(&driven);
+            let _shown = show(&driven, below);
             let metrics = ConnectionMetrics::open(true);
             let outcome = driven.drive(&mut frames, |_, _| {}).await;
             metrics.end(&outcome);

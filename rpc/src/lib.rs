@@ -30,6 +30,7 @@ mod connected;
 mod divide;
 mod error;
 mod grpc;
+mod inspect;
 mod link;
 mod machine;
 pub mod metrics;

@@ -171,6 +171,14 @@ impl Link {
         self.with(|state| state.lost.is_none() && state.machine.accepts())
     }
 
+    /// Returns its report for a snapshot.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn report(&self) -> tokio_rdma::inspect::ChannelReport {
+        let mut report = self.with(|state| state.machine.report());
+        report.places = self.permits.available_permits();
+        report
+    }
+
     /// Begins no more calls. The connection ends with the last one.
     pub(crate) fn go_away(&self) {
         self.with(|state| {

@@ -5,6 +5,8 @@ mod chunk;
 mod ids;
 mod loans;
 mod output;
+#[cfg(feature = "inspect")]
+mod report;
 mod window;
 
 use std::collections::{HashMap, VecDeque};
@@ -69,6 +71,8 @@ struct Call {
     is_blocked: bool,
     /// The task that answers, at the server.
     task: Option<AbortHandle>,
+    #[cfg(feature = "inspect")]
+    began: tokio::time::Instant,
 }
 
 /// What a client has of an answer.
@@ -260,6 +264,8 @@ impl Machine {
             has_head: false,
             is_blocked: false,
             task: None,
+            #[cfg(feature = "inspect")]
+            began: tokio::time::Instant::now(),
         };
         self.calls.insert(id, call);
     }

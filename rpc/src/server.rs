@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::connected::{self, Connected};
 use crate::error::Error;
 use crate::grpc;
+use crate::inspect::{Below, show};
 use crate::link::{self, CallHandle, Lending, Link, LossGuard, Message, Unsent};
 use crate::machine::Arrived;
 use crate::metrics::{ConnectionMetrics, count_connect};
@@ -149,6 +150,7 @@ where
 {
     let extensions = connected::extensions(&stream);
     let lending = Lending::of(&stream).filter(|_| config.one_sided);
+    let below = Below::of(&stream);
     let (reader, writer) = tokio::io::split(stream);
     let accepted = link::accept(Box::new(reader), Box::new(writer), config.settings, lending);
     let (link, mut frames) = match timeout(config.handshake_timeout, accepted).await {
@@ -165,6 +167,7 @@ where
     count_connect(false, false, true);
     let metrics = ConnectionMetrics::open(false);
     let _guard = LossGuard(&link);
+    let _shown = show(&link, below);
     let calls = link.clone();
     let begin = move |mut arrived: Arrived, is_alone| {
         arrived.head.extensions.clone_from(&extensions);

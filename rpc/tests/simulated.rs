@@ -198,3 +198,43 @@ fn calls_are_answered() {
 fn calls_end_in_spite_of_faults() {
     sim::check(0..40, |network| run(network, true));
 }
+
+// OBS-03: a call that the service does not answer, seen at both ends.
+#[cfg(feature = "inspect")]
+#[test]
+fn an_unanswered_call_is_named() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = (network.host("10.0.0.1"), network.host("10.0.0.2"));
+        let (passive, active) = (server.adapter().expect("opened"), client.adapter().expect("opened"));
+        let address = (server.address(), PORT).into();
+        let listener = RdmaListener::bind_on(&passive, address, &StreamConfig::default()).expect("bound");
+        let service = tower::service_fn(|request| async {
+            answer(request).await.map_err(|_| io::Error::other("no answer"))
+        });
+        let serving = tokio::spawn(Server::new().serve(listener, service));
+        let config = Config::default().max_calls(5);
+        let mut channel = Channel::with_connector("server:7000", false, config, move || {
+            let active = active.clone();
+            async move {
+                let stream = RdmaStream::connect_on(&active, address, &StreamConfig::default()).await;
+                stream.map_err(io::Error::other)
+            }
+        });
+        let request = Request::post("/4/0").body(Full::<Bytes>::default()).expect("a request");
+        let calling = tokio::spawn(channel.call(request));
+        sleep(Duration::from_secs(3)).await;
+        let channels = tokio_rdma::inspect::snapshot().channels;
+        // Other tests run in this process, too.
+        let ours = channels.iter().find(|report| report.peer == "server:7000").expect("the client");
+        assert_eq!((ours.calls, &*ours.role), (1, "client"));
+        let why = ours.waits_for.as_deref().expect("it waits");
+        assert!(why.starts_with("1 call pending: the server has not answered the oldest for 3.0 s"), "{why}");
+        let why = "1 call pending: the program has not ended the oldest for";
+        let waits = |report: &&tokio_rdma::inspect::ChannelReport| {
+            report.role == "server" && report.waits_for.as_ref().is_some_and(|found| found.starts_with(why))
+        };
+        assert!(channels.iter().any(|report| waits(&report)), "{channels:?}");
+        calling.abort();
+        serving.abort();
+    });
+}

@@ -157,7 +157,7 @@ impl Table {
         drop(slots);
         report.outstanding += requests.len();
         report.uncollected += uncollected;
-        requests.sort_by_key(|(_, posted)| std::cmp::Reverse(posted.at.age()));
+        requests.sort_unstable_by_key(|(_, posted)| posted.at);
         report.oldest.extend(requests.into_iter().take(LISTED).map(|(kind, posted)| RequestReport {
             kind: format!("{kind:?}"),
             bytes: posted.length,

@@ -257,28 +257,20 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
 }
 
 fn channel(report: &ChannelReport, stream: Option<&StreamReport>) -> Option<String> {
-    if report.calls == 0 {
-        return None;
-    }
-    let calls = count(report.calls, "call");
-    if report.connection.is_none() {
-        return Some(format!("{calls} wait for a connection"));
-    }
-    if let Some(cause) =
-        stream.filter(|stream| stream.write_waits.is_some()).and_then(|stream| stream.waits_for.as_ref())
-    {
+    let oldest = report.oldest?;
+    let (calls, is_server) = (count(report.calls, "call"), report.role == "server");
+    let below = stream.filter(|stream| stream.write_waits.is_some() && report.unsent > 0);
+    if let Some(cause) = below.and_then(|stream| stream.waits_for.as_ref()) {
         return Some(format!("{calls} pending: {cause}"));
     }
-    if report.queued > 0 && report.credits == 0 {
-        return Some(format!("{calls} pending: the peer has given no credit"));
+    if report.blocked > 0 {
+        return Some(format!(
+            "{calls} pending: the program of the peer does not read the bodies of {}",
+            report.blocked
+        ));
     }
-    let who =
-        if report.role == "server" { "the program has not answered" } else { "the peer has not answered" };
-    let age = time(report.oldest_age.unwrap_or_default());
-    Some(match &report.oldest {
-        Some(path) => format!("{calls} pending: {who} {path} for {age}"),
-        None => format!("{calls} pending: {who} the oldest for {age}"),
-    })
+    let who = if is_server { "the program has not ended" } else { "the server has not answered" };
+    Some(format!("{calls} pending: {who} the oldest for {}", time(oldest)))
 }
 
 /// Returns a number with its noun.

@@ -3,6 +3,9 @@
 use std::sync::{Arc, LazyLock, Weak};
 
 use slab::Slab;
+#[cfg(feature = "sim")]
+use tokio::runtime::Handle;
+use tokio::runtime::Id;
 use tracing::info;
 
 use super::{ConnectionReport, Snapshot, causes};
@@ -16,7 +19,13 @@ pub trait Inspect: Send + Sync {
     fn inspect(&self, snapshot: &mut Snapshot);
 }
 
-static OBJECTS: LazyLock<Mutex<Slab<Weak<dyn Inspect>>>> = LazyLock::new(Mutex::default);
+struct Listed {
+    object: Weak<dyn Inspect>,
+    /// The runtime of the simulated network that the object belongs to: only its threads know the time there.
+    home: Option<Id>,
+}
+
+static OBJECTS: LazyLock<Mutex<Slab<Listed>>> = LazyLock::new(Mutex::default);
 
 /// The place of an object among those that snapshots look at, which ends with this value.
 #[derive(Debug)]
@@ -31,13 +40,55 @@ impl Drop for Place {
 
 /// Adds an object to those that snapshots look at, until the returned value is dropped.
 pub fn register(object: Weak<dyn Inspect>) -> Place {
-    Place(OBJECTS.lock().insert(object))
+    let home = simulated_runtime();
+    Place(OBJECTS.lock().insert(Listed { object, home }))
+}
+
+/// The runtimes that have a simulated network, once for each.
+#[cfg(feature = "sim")]
+static SIMULATED: LazyLock<Mutex<Vec<Id>>> = LazyLock::new(Mutex::default);
+
+/// Notes that the runtime of this thread has a simulated network, as long as this exists.
+#[cfg(feature = "sim")]
+#[derive(Debug)]
+pub(crate) struct Simulated(Id);
+
+#[cfg(feature = "sim")]
+impl Simulated {
+    /// Notes the runtime of this thread.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub(crate) fn note() -> Self {
+        let id = Handle::current().id();
+        SIMULATED.lock().push(id);
+        Self(id)
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        let mut all = SIMULATED.lock();
+        if let Some(place) = all.iter().position(|id| *id == self.0) {
+            all.swap_remove(place);
+        }
+    }
+}
+
+/// Returns the runtime of this thread if it has a simulated network.
+fn simulated_runtime() -> Option<Id> {
+    #[cfg(feature = "sim")]
+    return Handle::try_current().ok().map(|runtime| runtime.id()).filter(|id| SIMULATED.lock().contains(id));
+    #[cfg(not(feature = "sim"))]
+    None
 }
 
 /// Returns the state of every object of this crate in the process, with the reason why it waits.
 ///
-/// It takes the lock of each object for a moment, one after the other, and waits for nothing else. It may be called in any thread,
-/// but of objects of a simulated network only a thread of its runtime knows the time.
+/// It takes the lock of each object for a moment, one after the other, and waits for nothing else. It may be called in any thread.
+/// Objects of a simulated network are only seen by the threads of its runtime, which know the time there. An object whose last handle
+/// is dropped at this moment may end a moment later, in the calling thread.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -55,8 +106,16 @@ pub fn register(object: Weak<dyn Inspect>) -> Place {
 /// # }
 /// ```
 pub fn snapshot() -> Snapshot {
-    let objects: Vec<Arc<dyn Inspect>> =
-        OBJECTS.lock().iter().filter_map(|(_, object)| object.upgrade()).collect();
+    let here = simulated_runtime();
+    let is_seen = |listed: &&Listed| listed.home.is_none() || listed.home == here;
+    let objects: Vec<Arc<dyn Inspect>> = {
+        let all = OBJECTS.lock();
+        all.iter()
+            .map(|(_, listed)| listed)
+            .filter(is_seen)
+            .filter_map(|listed| listed.object.upgrade())
+            .collect()
+    };
     let mut snapshot =
         Snapshot { version: Snapshot::VERSION, process: std::process::id(), ..Snapshot::default() };
     snapshot.program = std::env::current_exe()

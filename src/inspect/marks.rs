@@ -8,7 +8,7 @@ mod on {
     use tokio::time::Instant;
 
     /// The time of something, by the clock that tests can stop.
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) struct Mark(Instant);
 
     impl Mark {

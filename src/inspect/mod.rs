@@ -27,6 +27,8 @@ mod seconds;
 #[cfg(feature = "inspect")]
 mod server;
 
+#[cfg(all(feature = "inspect", feature = "sim"))]
+pub(crate) use list::Simulated;
 #[cfg(feature = "inspect")]
 pub(crate) use list::log_cause;
 #[cfg(feature = "inspect")]

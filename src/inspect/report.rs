@@ -38,7 +38,7 @@ pub struct Snapshot {
     pub streams: Vec<StreamReport>,
     /// Every session of streams.
     pub sessions: Vec<SessionReport>,
-    /// Every channel of calls, and every connection of a server of calls.
+    /// Every connection of calls.
     pub channels: Vec<ChannelReport>,
 }
 
@@ -419,27 +419,27 @@ pub struct SessionReport {
     pub waits_for: Option<String>,
 }
 
-/// A channel of calls, or a connection of a server of calls.
+/// A connection of calls (`tokio-rdma-rpc`): that of a channel, or one of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChannelReport {
     /// `client` or `server`.
     pub role: String,
-    /// The connection that it uses now, if it has one.
+    /// The connection of its stream, if that is an [`RdmaStream`](crate::RdmaStream). A stream with a session may use another by now.
     pub connection: Option<u64>,
-    /// The address or the name of the peer.
+    /// The server as the client names it; empty at the server.
     pub peer: String,
     /// The number of calls that are under way.
     pub calls: usize,
-    /// The path of the oldest of them, if it is known.
-    pub oldest: Option<String>,
     /// The time since the oldest of them began.
     #[serde(with = "seconds::option")]
-    pub oldest_age: Option<Duration>,
-    /// The number of requests that this end may send before the peer gives more credits.
-    pub credits: usize,
-    /// The number of frames that wait for a credit or for room.
-    pub queued: usize,
+    pub oldest: Option<Duration>,
+    /// The number of calls that the server takes beside these; at the client.
+    pub places: usize,
+    /// The number of calls that wait for room to send.
+    pub blocked: usize,
+    /// The number of bytes that are to be written.
+    pub unsent: usize,
     /// Why it makes no progress.
     pub waits_for: Option<String>,
 }

@@ -22,6 +22,10 @@ mod exhaustion;
 mod flags;
 mod flood;
 mod idle_memory;
+#[cfg(feature = "inspect")]
+mod inspect;
+#[cfg(feature = "inspect")]
+mod inspect_server;
 mod lane;
 mod leaks;
 mod libraries;

@@ -97,6 +97,33 @@ fn handles_go_to_any_thread() {
     handle::<Op<[Buffer; 3]>>();
 }
 
+// CAN-13
+#[cfg(feature = "inspect")]
+#[test]
+fn snapshots_go_to_any_thread() {
+    use tokio_rdma::inspect::*;
+
+    handle::<Server>();
+    handle::<Place>();
+    counted::<Snapshot>();
+    counted::<AdapterReport>();
+    counted::<ListenerReport>();
+    counted::<ConnectionReport>();
+    counted::<ConnectionState>();
+    counted::<EventReport>();
+    counted::<QueuePairReport>();
+    counted::<SendState>();
+    counted::<WorkQueueReport>();
+    counted::<RequestReport>();
+    counted::<TcpReport>();
+    counted::<CompletionQueueReport>();
+    counted::<SharedReceiveQueueReport>();
+    counted::<LaneReport>();
+    counted::<StreamReport>();
+    counted::<SessionReport>();
+    counted::<ChannelReport>();
+}
+
 // The compiler checks every parameter, result and configuration (CAN-13).
 #[test]
 fn values_go_to_any_thread() {

@@ -13,6 +13,8 @@ mod faults;
 mod fidelity;
 mod frames;
 mod hostile_sessions;
+#[cfg(feature = "inspect")]
+mod inspect;
 mod mixed;
 mod mutants;
 mod races;

@@ -9,6 +9,8 @@ mod fairness;
 mod families;
 mod flood;
 mod frames;
+#[cfg(feature = "inspect")]
+mod inspect;
 mod listener;
 mod names;
 mod one_sided;

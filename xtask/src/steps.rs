@@ -46,7 +46,7 @@ pub(crate) fn features(_settings: &Settings) -> Tally {
         tally += Tally::check(check(&["--features", feature]));
     }
     // The tests have all of them.
-    for feature in ["", "metrics,rustls", "tonic"] {
+    for feature in ["", "inspect", "metrics,rustls", "tonic"] {
         tally += Tally::check(check(&["--package", "tokio-rdma-rpc", "--features", feature]));
     }
     // HW-12: `verbs` alone, which builds with nothing but Rust.
@@ -102,7 +102,7 @@ pub(crate) fn rows(_settings: &Settings) -> Tally {
 pub(crate) const EVERYTHING: [&str; 3] = [
     "--workspace",
     "--features",
-    "tokio-rdma/inspect,tokio-rdma/sim,tokio-rdma/verbs,tokio-rdma-rpc/metrics",
+    "tokio-rdma/sim,tokio-rdma/verbs,tokio-rdma-rpc/inspect,tokio-rdma-rpc/metrics",
 ];
 
 /// The libraries, and one example: for the sake of an example cargo chooses the features of all dependencies as it does for tests.

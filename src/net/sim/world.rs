@@ -15,6 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::link::{Link, Rng, Settings};
 use super::socket::{Phase, Segment, Socket};
 use super::trace::Trace;
+#[cfg(feature = "inspect")]
+use crate::inspect::Simulated;
 use crate::sync::{LONGEST, Mutex};
 
 /// The bytes that a socket holds in each direction by default.
@@ -27,6 +29,9 @@ pub(crate) struct World {
     pub(crate) number: u64,
     pub(crate) start: Instant,
     state: Mutex<State>,
+    /// Lets no snapshot of another runtime see what belongs to the network.
+    #[cfg(feature = "inspect")]
+    _simulated: Simulated,
 }
 
 /// An event that happens at a set time.
@@ -163,7 +168,14 @@ impl World {
         let mut rng = Rng(seed);
         let choices = Rng(rng.next());
         let state = State { rng, choices, buffers: (BUFFER, BUFFER), ..State::default() };
-        let world = Arc::new(Self { seed, number, start: Instant::now(), state: Mutex::new(state) });
+        let world = Arc::new(Self {
+            seed,
+            number,
+            start: Instant::now(),
+            state: Mutex::new(state),
+            #[cfg(feature = "inspect")]
+            _simulated: Simulated::note(),
+        });
         tokio::spawn(drive(Arc::downgrade(&world), world.start));
         world
     }

@@ -1,0 +1,145 @@
+//! What a snapshot tells of peers that are cut off or stopped, in virtual time, and the log when a time limit ends a connection.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::sleep;
+use tokio_rdma::inspect::{self, Snapshot};
+use tokio_rdma::sim::{self, Host, Network};
+use tokio_rdma::{Access, ConnectParams, Connection, RdmaListener, RdmaStream, StreamConfig};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::{End, NOTICED, PORT, SECOND, adapter, connect, hosts, listening, queue_pair, sessions};
+
+/// Connects two ends: that of the server, and that of the client.
+async fn ends(server: &Host, client: &Host) -> (End, End) {
+    let (passive, active) = (adapter(server), adapter(client));
+    let (listener, _) = listening(&passive, server);
+    let (theirs, ours, connector) = (queue_pair(&passive), queue_pair(&active), active.connector());
+    let (there, here) = connect((&listener, &theirs), (&connector, &ours), ConnectParams::default()).await;
+    let end = |adapter, queue_pair, connection| End { adapter, queue_pair, connection };
+    (end(passive, theirs, there), end(active, ours, here))
+}
+
+/// Returns why a connection waits.
+fn cause(connection: &Connection) -> String {
+    let Snapshot { connections, .. } = inspect::snapshot();
+    let report = connections.into_iter().find(|report| report.id == connection.id().0).expect("it exists");
+    report.waits_for.unwrap_or_default()
+}
+
+/// Returns why the stream over a connection waits.
+fn stream_cause(connection: &Connection) -> String {
+    let Snapshot { streams, .. } = inspect::snapshot();
+    let report = streams.into_iter().find(|report| report.connection == connection.id().0);
+    report.expect("it exists").waits_for.unwrap_or_default()
+}
+
+// OBS-03: the host of the peer does not answer, or its program is stopped: the host answers that it has no room.
+#[test]
+fn a_cut_cable_and_a_stopped_peer_are_told_apart() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (address, config) = ((server.address(), PORT).into(), StreamConfig::default());
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let (accepted, connected) =
+            tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+        let (mut ours, _theirs) = (connected.expect("connected"), accepted.expect("accepted").0);
+        let connection = ours.connection();
+        let writing = tokio::spawn(async move {
+            loop {
+                ours.write_all(&[7; 65536]).await.expect("written");
+            }
+        });
+        network.partition(&server, &client, 10 * SECOND);
+        sleep(5 * SECOND).await;
+        let why = stream_cause(&connection);
+        assert!(why.contains("the peer has acknowledged nothing for"), "{why}");
+        sleep(30 * SECOND).await;
+        let why = stream_cause(&connection);
+        assert!(why.starts_with("no credit: the program of the peer has not read"), "{why}");
+        writing.abort();
+    });
+}
+
+// OBS-03: the process of the peer is stopped, and its host acknowledges the request.
+#[test]
+fn an_unanswered_read_is_named() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (theirs, ours) = ends(&server, &client).await;
+        let region = theirs.adapter.register(4096, Access::REMOTE_READ).await.expect("registered");
+        server.freeze();
+        let sink = ours.adapter.buffer(4096).expect("memory");
+        let read = ours.queue_pair.read(sink, &region.remote()).expect("posted");
+        sleep(5 * SECOND).await;
+        let why = cause(&ours.connection);
+        assert_eq!(why, "Read of 4,096 bytes pending: the peer has not answered for 5.0 s");
+        server.thaw();
+        read.await.0.expect("read");
+    });
+}
+
+// OBS-03: the only path of a session is cut.
+#[test]
+fn a_session_without_a_path_is_named() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_listener, mut ours, mut theirs) =
+            sessions::connect(&server, &client, &sessions::config()).await;
+        sessions::exchange(&mut ours, &mut theirs).await;
+        network.partition(&server, &client, 60 * SECOND);
+        ours.write_all(b"more").await.expect("kept");
+        sleep(30 * SECOND).await;
+        let why = stream_cause(&ours.connection());
+        assert!(why.starts_with("no path: every attempt has failed for "), "{why}");
+        assert!(why.ends_with("gives up after 10 min 0 s"), "{why}");
+        let why = stream_cause(&theirs.connection());
+        assert!(why.starts_with("no path: the peer has not connected again for "), "{why}");
+        sleep(60 * SECOND).await;
+        assert!(!stream_cause(&ours.connection()).starts_with("no path"));
+    });
+}
+
+/// The lines of a test's log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::Write::write(&mut *self.0.lock().expect("not poisoned"), bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+// OBS-04
+#[test]
+fn the_log_says_why_the_path_timeout_ends_a_connection() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    sim::check(0..1, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (_theirs, ours) = ends(&server, &client).await;
+        network.partition(&server, &client, 600 * SECOND);
+        let _sent = ours.queue_pair.send(ours.adapter.buffer(16).expect("memory")).expect("posted");
+        let _receive = ours.queue_pair.receive(ours.adapter.buffer(16).expect("memory")).expect("posted");
+        sleep(2 * NOTICED).await;
+    });
+    let lines = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    let found = lines.lines().find(|line| line.contains("time limit ends connection")).expect(&lines);
+    assert!(found.contains("waits_for=1 receive posted: the peer has sent nothing for"), "{found}");
+}
