@@ -6,7 +6,7 @@ use slab::Slab;
 
 use super::{Payload, WakeList};
 use crate::error::WcError;
-use crate::inspect::Posted;
+use crate::inspect::{Flow, Posted};
 #[cfg(feature = "inspect")]
 use crate::inspect::{LISTED, RequestReport, WorkQueueReport};
 use crate::status::Status;
@@ -133,6 +133,8 @@ enum State {
 #[derive(Default)]
 pub(crate) struct Table {
     slots: Mutex<Slab<Slot>>,
+    /// The number of requests that have completed well, for snapshots: receives, and all others.
+    completed: Flow,
 }
 
 impl Table {
@@ -140,6 +142,11 @@ impl Table {
     pub(crate) fn open(&self, label: RequestMeta, length: impl FnOnce() -> usize) -> Ticket {
         let slot = Slot { label, posted: Posted::now(length), state: State::Pending(None) };
         Ticket(self.slots.lock().insert(slot))
+    }
+
+    /// Counts a request that has completed well without a slot.
+    pub(crate) fn count_direct(&self) {
+        self.completed.sent(1);
     }
 
     /// Adds its requests to a report: the receives, or all others.
@@ -157,6 +164,8 @@ impl Table {
         drop(slots);
         report.outstanding += requests.len();
         report.uncollected += uncollected;
+        let (sent, received) = self.completed.totals();
+        report.completed = if receives { received } else { sent };
         requests.sort_unstable_by_key(|(_, posted)| posted.at);
         report.oldest.extend(requests.into_iter().take(LISTED).map(|(kind, posted)| RequestReport {
             kind: format!("{kind:?}"),
@@ -197,6 +206,11 @@ impl Table {
             return None;
         };
         let label = slot.label;
+        match (completed.status == Status::SUCCESS, label.kind) {
+            (true, OpKind::Receive) => self.completed.received(1),
+            (true, _) => self.completed.sent(1),
+            (false, _) => {}
+        }
         match &mut slot.state {
             State::Pending(waker) => {
                 if let Some(waker) = waker.take() {

@@ -28,7 +28,7 @@ pub struct Snapshot {
     pub listeners: Vec<ListenerReport>,
     /// Every connector: connections, attempts at one, and what is left of one.
     pub connections: Vec<ConnectionReport>,
-    /// Every completion queue that the program polls.
+    /// Every completion queue that the program polls, and those of streams on devices.
     pub completion_queues: Vec<CompletionQueueReport>,
     /// Every shared receive queue.
     pub shared_receive_queues: Vec<SharedReceiveQueueReport>,
@@ -241,6 +241,8 @@ pub struct WorkQueueReport {
     pub outstanding: usize,
     /// The number of requests that have completed, and whose futures the program has not polled.
     pub uncollected: usize,
+    /// The number of requests that have completed well since the queue pair was made.
+    pub completed: u64,
     /// The oldest requests that the provider has, at most 8 of them.
     pub oldest: Vec<RequestReport>,
 }

@@ -262,6 +262,7 @@ impl QueuePair {
         let direct = DirectRequest { operation: &operation, source, flags, table: &inner.table, label };
         match inner.provider.post_direct(direct) {
             DirectOutcome::Completed(bytes) => {
+                inner.table.count_direct();
                 Ok(Op::completed((bytes, inner.config.context), Payload::new(), kind, ()))
             }
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, ())),
@@ -347,6 +348,7 @@ impl QueuePair {
         match inner.provider.post_direct(DirectRequest { operation: &operation, source, flags, table, label })
         {
             DirectOutcome::Completed(bytes) => {
+                inner.table.count_direct();
                 Ok(Op::completed((bytes, inner.config.context), list.payload, kind, list.state))
             }
             DirectOutcome::Posted(ticket) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),

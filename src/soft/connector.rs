@@ -196,8 +196,8 @@ impl Connector {
             Ending::Refused(reason) => (Loss::Refused(None), reason),
             Ending::GaveUp(reason) => (Loss::GaveUp, reason),
         };
-        if let (Loss::Path(Some(Status::IO_TIMEOUT)), reason) = (&loss, &reason) {
-            self.log_cause(reason);
+        if matches!(loss, Loss::Path(Some(Status::IO_TIMEOUT))) {
+            self.log_cause(&reason);
         }
         // All under one lock: between the question whether this side disconnects and the input a disconnect
         // could begin.

@@ -94,6 +94,10 @@ async fn requests_are_listed_with_length_and_age() {
     eventually("it has come", || done() == "1 request completed: the program has not polled the futures")
         .await;
     success(receive).await;
+    let report = self::report(pair.passive.connection.id());
+    assert_eq!(report.queue_pair.expect("it is connected").receives.completed, 1);
+    let report = self::report(pair.active.connection.id());
+    assert_eq!(report.queue_pair.expect("it is connected").sends.completed, 1);
 }
 
 // OBS-03: a completion that nobody is told of, as the program waits without a notification, or for another kind.
