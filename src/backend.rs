@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Polling, Ticket, WakeList};
 use crate::memory::{Owned, Shared};
+use crate::provider::events::Subscription;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::params::{self, QueuePairParts};
 use crate::provider::registry::Registry;
@@ -275,6 +276,9 @@ impl Adapter {
 
         #[inline]
         pub(crate) fn is_removed(&self) -> bool;
+
+        /// Returns its events from now on.
+        pub(crate) fn subscribe(&self) -> Arc<Subscription>;
 
         /// Returns the objects that end with the adapter.
         #[inline]

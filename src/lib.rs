@@ -190,8 +190,8 @@ pub mod io;
 pub mod sim;
 
 pub use cm::{
-    AcceptParams, Acceptor, AcceptorConfig, Adapter, AdapterInfo, ConnectParams, Connection, Connector,
-    Listener, Provider, ProviderKind, Reply, Request, Requests,
+    AcceptParams, Acceptor, AcceptorConfig, Adapter, AdapterEvent, AdapterEvents, AdapterInfo, ConnectParams,
+    Connection, Connector, Listener, Provider, ProviderKind, Reply, Request, Requests,
 };
 pub use io::{RdmaConnector, RdmaListener, RdmaStream, SessionConfig, StreamConfig};
 pub use mr::{Buffer, BufferPart, MemoryWindow, Pool, PoolConfig, Region, RegionSlice, RemoteRegion};

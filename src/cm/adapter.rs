@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use super::connector::Connector;
+use super::events::AdapterEvents;
 use super::listener::Listener;
 use super::local_address::LocalAddress;
 use super::provider::Provider;
@@ -111,6 +112,35 @@ impl Adapter {
     /// device is removed or fails. All pending operations of a removed adapter complete with `DEVICE_REMOVED`.
     pub fn is_removed(&self) -> bool {
         self.provider.is_removed()
+    }
+
+    /// Returns the events of the adapter from now on: ports that go down and come up, other addresses, the removal
+    /// (`ibv_get_async_event(3)`; ND has [`Removed`](super::AdapterEvent::Removed) alone, as the status of pending requests).
+    ///
+    /// Each call returns a stream of its own, which has every event. The adapter need not be kept for it. After the removal of the
+    /// adapter, the stream has `Removed` alone.
+    ///
+    /// A change that is undone at once may be missing: the soft provider compares what the system lists with what it has listed
+    /// before.
+    ///
+    /// ```
+    /// # fn example(adapter: &tokio_rdma::Adapter) {
+    /// use tokio_rdma::AdapterEvent;
+    ///
+    /// let mut events = adapter.events();
+    /// tokio::spawn(async move {
+    ///     while let Some(event) = events.recv().await {
+    ///         match event {
+    ///             AdapterEvent::PortDown { port } => println!("port {port} is down"),
+    ///             AdapterEvent::Removed => println!("the adapter is gone"),
+    ///             _ => {}
+    ///         }
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn events(&self) -> AdapterEvents {
+        AdapterEvents::new(self.provider.subscribe())
     }
 
     /// Returns the adapter of the provider, unless it has been removed.

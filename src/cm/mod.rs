@@ -9,11 +9,13 @@ mod adapter;
 pub(crate) mod check_up;
 mod connection;
 mod connector;
+mod events;
 mod handshakes;
 mod listener;
 mod local_address;
 mod provider;
 
+pub use crate::provider::events::AdapterEvent;
 pub use crate::provider::info::{AdapterInfo, ProviderKind};
 pub use crate::provider::params::{AcceptParams, ConnectParams};
 pub use acceptor::{Acceptor, AcceptorConfig};
@@ -22,6 +24,7 @@ pub use adapter::Adapter;
 pub(crate) use adapter::WeakAdapter;
 pub use connection::Connection;
 pub use connector::{Connector, Reply};
+pub use events::AdapterEvents;
 #[cfg(feature = "rustls")]
 pub(crate) use handshakes::Handshakes;
 pub use listener::{Listener, Request, Requests};

@@ -29,6 +29,7 @@ use crate::net::host::Reserve;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::{Namespace, PortRange};
 use crate::net::{Host, Interface, Monitor, Stream};
+use crate::provider::events::{AdapterEvent, Announcer, Subscription};
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::registry::Registry;
 use crate::provider::{next_domain, runtime};
@@ -74,6 +75,7 @@ pub(crate) struct Adapter {
     pub(crate) foreign_logged: Throttle,
     removed: AtomicBool,
     registry: Arc<Registry>,
+    events: Announcer,
     monitor: Mutex<Option<AbortHandle>>,
     /// The adapters that the adapter of every interface has opened.
     of_interfaces: Mutex<Vec<Arc<Adapter>>>,
@@ -96,7 +98,9 @@ impl Adapter {
         let monitor =
             host.monitor().map_err(|source| OpenError::Os { call: "netlink", source: source.into() })?;
         let core = Self::new(host, runtime, interface, config);
-        let watch = core.runtime.spawn(watch(Arc::downgrade(&core), monitor)).abort_handle();
+        // Made here, so that a task that is dropped before it has ever run also ends the events.
+        let watched = Watched(Arc::downgrade(&core));
+        let watch = core.runtime.spawn(watch(watched, monitor)).abort_handle();
         *core.monitor.lock() = Some(watch);
         info!(adapter = %core.interface.name, domain = core.domain, "adapter opened");
         Ok(core)
@@ -121,6 +125,7 @@ impl Adapter {
             runtime,
             removed: AtomicBool::new(false),
             registry: Arc::default(),
+            events: Announcer::default(),
             monitor: Mutex::default(),
             of_interfaces: Mutex::default(),
             #[cfg(feature = "inspect")]
@@ -161,6 +166,11 @@ impl Adapter {
         &self.registry
     }
 
+    /// Returns the events of the adapter from now on.
+    pub(crate) fn subscribe(&self) -> Arc<Subscription> {
+        self.events.subscribe()
+    }
+
     /// Returns the protection domain.
     pub(crate) fn domain(&self) -> u64 {
         self.domain
@@ -182,16 +192,16 @@ impl Adapter {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Lists the addresses that the interface has now, `None` if the interface no longer exists.
+    /// Returns the interface with the addresses that it has now, `None` if the interface no longer exists.
     ///
     /// # Errors
     /// Those of [`Host::interfaces`].
-    fn list_addresses(&self) -> io::Result<Option<Vec<IpAddr>>> {
+    fn list_addresses(&self) -> io::Result<Option<Interface>> {
         // One at a time, so that an older answer never replaces a newer one. Connects need not wait for it.
         let listing = self.listing.lock();
         let found = self.host.interfaces()?.into_iter().find(|other| other.index == self.interface.index);
-        let found = found.map(|interface| interface.addresses);
-        *self.addresses.lock() = found.clone().unwrap_or_default();
+        *self.addresses.lock() =
+            found.as_ref().map_or_else(Vec::new, |interface| interface.addresses.clone());
         drop(listing);
         Ok(found)
     }
@@ -301,12 +311,28 @@ impl Adapter {
         }
     }
 
+    /// Announces the changes of its interface.
+    fn announce(&self, before: &Interface, now: &Interface) {
+        if before.running != now.running {
+            debug!(adapter = %self.interface.name, running = now.running, "port changed");
+            self.events.announce(match now.running {
+                true => AdapterEvent::PortUp { port: PORT },
+                false => AdapterEvent::PortDown { port: PORT },
+            });
+        }
+        if before.addresses != now.addresses {
+            debug!(adapter = %self.interface.name, addresses = ?now.addresses, "addresses changed");
+            self.events.announce(AdapterEvent::AddressesChanged);
+        }
+    }
+
     /// Ends all that was created from the adapter, because its interface or its addresses are gone.
     fn remove(&self) {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
         }
         warn!(adapter = %self.interface.name, "adapter removed");
+        self.events.end(Some(AdapterEvent::Removed));
         self.registry.device_removed();
     }
 }
@@ -374,21 +400,36 @@ fn info(interface: &Interface) -> AdapterInfo {
     }
 }
 
-/// Removes the adapter when its interface is gone, or has had no address for longer than the address timeout.
-async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
-    let mut logged = None;
+/// The number of the one port of an adapter.
+const PORT: u8 = 1;
+
+/// A guard that ends the events of an adapter when the task that watches it ends, as all do when the runtime shuts down.
+struct Watched(Weak<Adapter>);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(adapter) = self.0.upgrade() {
+            adapter.events.end(None);
+        }
+    }
+}
+
+/// Announces the changes of an adapter. Removes it when its interface is gone, or has had no address for longer than the address
+/// timeout.
+async fn watch(adapter: Watched, monitor: Monitor) {
+    // The interface as it was announced last.
+    let mut known: Option<Interface> = None;
     // The time at which an interface without an address is removed.
     let mut deadline = None;
     loop {
         // List first: the addresses may have changed between their listing and the opening of the monitor.
         {
-            let Some(adapter) = adapter.upgrade() else { return };
+            let Some(adapter) = adapter.0.upgrade() else { return };
             let listed = adapter.list_addresses();
-            if let Ok(Some(addresses)) = &listed
-                && *logged.get_or_insert_with(|| adapter.interface.addresses.clone()) != *addresses
-            {
-                debug!(adapter = %adapter.interface.name, ?addresses, "addresses changed");
-                logged = Some(addresses.clone());
+            if let Ok(Some(interface)) = &listed {
+                let before = known.get_or_insert_with(|| adapter.interface.clone());
+                adapter.announce(before, interface);
+                before.clone_from(interface);
             }
             match listed {
                 // The process may be out of descriptors, which passes.
@@ -398,7 +439,7 @@ async fn watch(adapter: Weak<Adapter>, monitor: Monitor) {
                     continue;
                 }
                 Ok(None) => return adapter.remove(),
-                Ok(Some(addresses)) if addresses.is_empty() => {
+                Ok(Some(interface)) if interface.addresses.is_empty() => {
                     let now = Instant::now();
                     let limit = *deadline.get_or_insert_with(|| now + adapter.config.address_timeout);
                     if limit <= now {
@@ -470,6 +511,7 @@ impl Adapter {
             name: "any".into(),
             addresses: vec![Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
             up: true,
+            running: true,
             loopback: false,
         };
         Ok(Self::new(Host::Kernel, runtime, interface, config))

@@ -382,7 +382,9 @@ pub(crate) enum Element {
     CompletionQueue(u64),
     /// A shared receive queue, by its key.
     SharedReceiveQueue(u64),
-    /// The device, a port of it, or what a newer library knows.
+    /// A port of the device; the first has number 1.
+    Port(u8),
+    /// The device, or what a newer library knows.
     Device,
 }
 
@@ -418,6 +420,18 @@ unsafe fn element(kind: DeviceEvent, event: *const ffi::ibv_async_event) -> Elem
             let queue = unsafe { element.srq };
             // SAFETY: as above.
             Element::SharedReceiveQueue(ffi::context_to_key(unsafe { (*queue).srq_context }))
+        }
+        DeviceEvent::PORT_ACTIVE
+        | DeviceEvent::PORT_ERR
+        | DeviceEvent::LID_CHANGE
+        | DeviceEvent::PKEY_CHANGE
+        | DeviceEvent::SM_CHANGE
+        | DeviceEvent::CLIENT_REREGISTER
+        | DeviceEvent::GID_CHANGE => {
+            // SAFETY: the event was filled, and is of a port.
+            let port = unsafe { element.port_num };
+            // No device has more ports.
+            u8::try_from(port).map_or(Element::Device, Element::Port)
         }
         _ => Element::Device,
     }

@@ -46,7 +46,8 @@ pub(crate) use completion::{
     BATCH, Batch, CompletionChannel, CompletionQueue, Completions, Keys, Told, WcResult,
 };
 pub(crate) use device::{
-    Context, DeviceAttributes, DeviceKind, Element, PortState, device_names, forget_removed_devices,
+    AsyncEvent, Context, DeviceAttributes, DeviceKind, Element, PortState, device_names,
+    forget_removed_devices,
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};

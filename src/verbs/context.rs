@@ -2,8 +2,6 @@
 //! protection domain, and the lists of the objects that end with the adapter.
 
 use std::io;
-#[cfg(feature = "inspect")]
-use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +22,7 @@ use crate::error::OpenError;
 #[cfg(feature = "inspect")]
 use crate::inspect::{Mark, Place, register};
 use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
+use crate::provider::events::{AdapterEvent, Announcer};
 use crate::provider::info::AdapterInfo;
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
@@ -118,6 +117,14 @@ pub(super) struct ContextParts {
     pub(super) opened: Option<Arc<Opened>>,
 }
 
+/// The addresses as they were announced.
+#[derive(Default)]
+pub(super) struct AnnouncedAddresses {
+    pub(super) known: Vec<SocketAddr>,
+    /// There is a task that waits for the announcements of the kernel.
+    pub(super) is_watched: bool,
+}
+
 /// One opened adapter, shared by everything created from it.
 pub(crate) struct AdapterContext {
     /// Unique in the process, one per open.
@@ -155,6 +162,10 @@ pub(crate) struct AdapterContext {
     /// When it was opened, and its place among what snapshots look at.
     #[cfg(feature = "inspect")]
     inspected: (Mark, OnceLock<Place>),
+    pub(super) announcer: Announcer,
+    pub(super) announced: Mutex<AnnouncedAddresses>,
+    /// Held while an event of the device is taken and added for its readers, so that they get the events in their order.
+    pub(super) event_order: Mutex<()>,
 }
 
 impl AdapterContext {
@@ -186,6 +197,9 @@ impl AdapterContext {
             tasks: Mutex::default(),
             #[cfg(feature = "inspect")]
             inspected: (Mark::now(), OnceLock::new()),
+            announcer: Announcer::default(),
+            announced: Mutex::default(),
+            event_order: Mutex::default(),
         }
     }
 
@@ -234,12 +248,6 @@ impl AdapterContext {
         &self.registry
     }
 
-    /// Returns the addresses that led to the device when it was last asked.
-    #[cfg(feature = "inspect")]
-    pub(super) fn known_addresses(&self) -> Vec<IpAddr> {
-        self.addresses.lock().iter().map(SocketAddr::ip).collect()
-    }
-
     /// Lets snapshots see it, as long as it exists.
     #[cfg(feature = "inspect")]
     pub(super) fn show(self: &Arc<Self>) {
@@ -269,6 +277,13 @@ impl AdapterContext {
             *known = addresses;
         }
         known.clone()
+    }
+
+    /// Returns the addresses that led to the device when it was last asked, in an order of their own.
+    pub(super) fn known_addresses(&self) -> Vec<SocketAddr> {
+        let mut known = self.addresses.lock().clone();
+        known.sort_unstable();
+        known
     }
 
     /// Returns whether an id is bound to the device, or to none yet because its address is unspecified.
@@ -311,6 +326,7 @@ impl AdapterContext {
             return;
         }
         warn!(adapter = %self.device.name, "adapter removed");
+        self.announcer.end(Some(AdapterEvent::Removed));
         let adapter = self.clone();
         self.teardown.run_next(Box::new(move || adapter.end()));
     }
@@ -332,6 +348,7 @@ impl AdapterContext {
     /// Ends everything that waits for an event: the runtime has shut down, and no task reads events.
     pub(crate) fn runtime_ended(&self) {
         if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
+            self.announcer.end(None);
             self.registry.runtime_ended();
         }
     }
@@ -339,6 +356,11 @@ impl AdapterContext {
     /// Sets the tasks that end with the context.
     pub(super) fn set_tasks(&self, tasks: Vec<AbortHandle>) {
         *self.tasks.lock() = tasks;
+    }
+
+    /// Adds a task that ends with the context.
+    pub(super) fn add_task(&self, task: AbortHandle) {
+        self.tasks.lock().push(task);
     }
 
     /// Ends the tasks.
@@ -384,7 +406,7 @@ impl EventHandler for AdapterContext {
         match event.kind {
             EventKind::DEVICE_REMOVAL => self.remove(),
             // Of the address that the adapter watches: it stays bound to the device, which is all that is needed.
-            EventKind::ADDR_CHANGE => drop(self.update_addresses()),
+            EventKind::ADDR_CHANGE => self.announce_addresses(),
             kind => {
                 debug!(adapter = %self.device.name, event = kind.name().unwrap_or("unknown"), status = event.status, "event ignored")
             }

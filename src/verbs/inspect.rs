@@ -1,5 +1,7 @@
 //! The reports of the verbs provider for a snapshot. No two locks are held at once.
 
+use std::net::SocketAddr;
+
 use super::context::AdapterContext;
 use super::queue_pair::QueuePair;
 use crate::inspect::{AdapterReport, Inspect, QueuePairReport, SendState, Snapshot};
@@ -10,7 +12,7 @@ impl Inspect for AdapterContext {
             AdapterReport { id: self.domain, age: self.opened_at().age(), ..AdapterReport::default() };
         report.name.clone_from(&self.device.name);
         report.provider = "verbs".into();
-        report.addresses = self.known_addresses();
+        report.addresses = self.known_addresses().iter().map(SocketAddr::ip).collect();
         report.is_removed = self.is_removed();
         snapshot.adapters.push(report);
         self.registry().inspect(self.domain, snapshot);

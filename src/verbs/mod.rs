@@ -9,6 +9,7 @@
 // | `cm_id` | rdma_cm ids, and the routing of their events |
 // | `routes` | the way from the device to the queue pairs: the ids of requests, and what follows from completions |
 // | `context` | the context of an adapter: the open device, its protection domain, its removal |
+// | `announce` | the events of an adapter, for programs that read them |
 // | `limits` | the limits and abilities of a device, reported or found by asking |
 // | `memory` | registered memory, and memory windows |
 // | `work_queue` | the requests of one queue of a queue pair |
@@ -31,6 +32,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod adapter;
+mod announce;
 pub(crate) mod cm_id;
 pub(crate) mod completion_queue;
 pub(crate) mod config;

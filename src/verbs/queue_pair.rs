@@ -517,7 +517,7 @@ impl CompletionHandler for QueuePair {
                 return self.lock().device.current().is_some_and(|current| current.qp.completes_in(key));
             }
             Element::SharedReceiveQueue(key) => key,
-            Element::QueuePair(_) | Element::Device => return false,
+            Element::QueuePair(_) | Element::Port(_) | Element::Device => return false,
         };
         if self.lane.as_ref().and_then(|lane| lane.receives) == Some(key) {
             return true;

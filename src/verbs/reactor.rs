@@ -1,11 +1,12 @@
 //! The reactor: two tasks for each adapter and one for each group of its completion queues, each with one long-lived registration
-//! of one descriptor at the runtime's epoll, and one task that looks for silent peers.
+//! of one descriptor at the runtime's epoll, one task that looks for silent peers, and for a program that reads the events of the
+//! adapter one that looks for other addresses.
 //!
 //! | task | descriptor | what it does with it |
 //! |---|---|---|
 //! | connections | event channel of rdma_cm | hands every event to its id |
 //! | completions | completion channel of a group | polls the queue until it is empty, wakes the futures, arms the queue |
-//! | device | asynchronous events of the context | removes the adapter, breaks connections |
+//! | device | asynchronous events of the context | removes the adapter, breaks connections, announces events |
 //!
 //! epoll reports edges, so each is drained before it is waited for again. Between two looks, the tasks run that the first has
 //! woken. A task holds the adapter only while it works for it: the last handle of
@@ -200,7 +201,13 @@ async fn run_device(alive: Alive, source: AsyncFd<Arc<Context>>) {
 
 fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result<bool> {
     for _ in 0..TURN {
+        let order = adapter.event_order.lock();
         let Some(event) = context.next_async_event()? else { return Ok(false) };
+        let announced = adapter.add_event(event);
+        drop(order);
+        if let Some(announced) = announced {
+            announced.notify();
+        }
         if let (DeviceEvent::QP_LAST_WQE_REACHED, Element::QueuePair(number)) = (event.kind, event.element) {
             // Each end of a connection has this one, so it does not look through all of them.
             adapter.routes.last_receive(number);
@@ -208,7 +215,10 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
         }
         let queue_pair = match event.element {
             Element::QueuePair(number) => adapter.routes.by_number(number),
-            Element::CompletionQueue(_) | Element::SharedReceiveQueue(_) | Element::Device => None,
+            Element::CompletionQueue(_)
+            | Element::SharedReceiveQueue(_)
+            | Element::Port(_)
+            | Element::Device => None,
         };
         match (event.kind, queue_pair) {
             (DeviceEvent::DEVICE_FATAL, _) => adapter.remove(),
@@ -216,13 +226,14 @@ fn device_events(adapter: &Arc<AdapterContext>, context: &Context) -> io::Result
             (DeviceEvent::CQ_ERR | DeviceEvent::SRQ_ERR, _) => {
                 adapter.routes.fail_queue(event.element, Reason::Event(event.kind));
             }
+            (DeviceEvent::GID_CHANGE, _) if adapter.announcer.is_heard() => adapter.announce_addresses(),
             (DeviceEvent::COMM_EST, Some(queue_pair)) => queue_pair.data_arrived(),
             (
                 DeviceEvent::QP_FATAL | DeviceEvent::QP_REQ_ERR | DeviceEvent::QP_ACCESS_ERR,
                 Some(queue_pair),
             ) => queue_pair.device_error(Reason::Event(event.kind)),
             (kind, _) => {
-                debug!(adapter = %adapter.device.name, event = kind.name().unwrap_or("unknown"), "event ignored")
+                debug!(adapter = %adapter.device.name, event = kind.name().unwrap_or("unknown"), element = ?event.element, "event of the device")
             }
         }
     }

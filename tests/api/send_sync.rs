@@ -26,12 +26,12 @@ use tokio_rdma::status::porting::{
 use tokio_rdma::status::{DeviceEvent, StatusClass, WcStatus};
 use tokio_rdma::types::{AdapterId, ConnectionId, OpKind, QueueKind, RemoteKey, Role, TooShort};
 use tokio_rdma::{
-    AcceptParams, Acceptor, AcceptorConfig, Access, Adapter, AdapterInfo, Buffer, BufferPart, Completion,
-    CompletionQueue, CompletionQueueConfig, ConnectParams, Connection, Connector, DisconnectReason, Listener,
-    MemoryWindow, NotifyKind, Op, Pool, PoolConfig, PrivateData, Provider, ProviderKind, QueuePair,
-    QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream, ReadLimits, Region, RegionSlice, RemoteRegion,
-    Reply, Request, Requests, SessionConfig, SharedReceiveConfig, SharedReceiveQueue, Status, StreamConfig,
-    WorkCompletion, WorkOptions,
+    AcceptParams, Acceptor, AcceptorConfig, Access, Adapter, AdapterEvent, AdapterEvents, AdapterInfo,
+    Buffer, BufferPart, Completion, CompletionQueue, CompletionQueueConfig, ConnectParams, Connection,
+    Connector, DisconnectReason, Listener, MemoryWindow, NotifyKind, Op, Pool, PoolConfig, PrivateData,
+    Provider, ProviderKind, QueuePair, QueuePairConfig, RdmaConnector, RdmaListener, RdmaStream, ReadLimits,
+    Region, RegionSlice, RemoteRegion, Reply, Request, Requests, SessionConfig, SharedReceiveConfig,
+    SharedReceiveQueue, Status, StreamConfig, WorkCompletion, WorkOptions,
 };
 
 fn handle<T: Send + Sync + Debug + 'static>() {}
@@ -51,6 +51,8 @@ fn handles_go_to_any_thread() {
     stream::<Requests>();
     counted::<Provider>();
     counted::<Adapter>();
+    handle::<AdapterEvents>();
+    stream::<AdapterEvents>();
     counted::<Listener>();
     counted::<Connection>();
     counted::<ConnectionInfo>();
@@ -130,6 +132,7 @@ fn values_go_to_any_thread() {
     counted::<AcceptParams>();
     counted::<AcceptorConfig>();
     counted::<Access>();
+    counted::<AdapterEvent>();
     counted::<AdapterId>();
     counted::<AdapterInfo>();
     counted::<CmEvent>();
@@ -299,6 +302,7 @@ fn futures_go_to_any_thread(
     let [completed, rejected] = replies;
     future(completed.complete());
     future(rejected.reject(b""));
+    future(adapter.events().recv());
     future(connection.disconnected());
     future(connection.disconnect());
     future(adapter.register(1, Access::REMOTE_READ));

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use common::raw::{REPLY_KEY, Start};
+use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rdma::error::Reason;
 use tokio_rdma::sim::{self, Network};
-use tokio_rdma::{Access, ConnectParams, DisconnectReason, ReadLimits, Status};
+use tokio_rdma::{Access, AdapterEvent, ConnectParams, DisconnectReason, ReadLimits, Status};
 
 use crate::{
     NOTICED, PATH_TIMEOUT, PORT, SECOND, adapter, connect, connected, exchange, hosts, joined, listening,
@@ -350,6 +351,26 @@ fn removed_interface_removes_its_adapter() {
         client.restore_interface();
         let (theirs, ours) = connected(&server, &client).await;
         exchange(&theirs, &ours).await;
+    });
+}
+
+// AD-09: a further address and the loss of the interface are events.
+#[test]
+fn changes_of_the_interface_are_events() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, _) = hosts(&network);
+        let adapter = adapter(&server);
+        let mut events = adapter.events();
+        server.add_address("2001:db8::77");
+        assert_eq!(events.recv().await, Some(AdapterEvent::AddressesChanged));
+        server.remove_interface();
+        assert_eq!(events.recv().await, Some(AdapterEvent::Removed));
+        assert_eq!(events.recv().await, None);
+        // The host has an adapter again, and the removed one has no further event.
+        server.restore_interface();
+        assert_eq!(adapter.events().collect::<Vec<_>>().await, [AdapterEvent::Removed]);
+        let mut events = server.adapter().expect("there is an interface").events();
+        assert_eq!(events.recv().await, None, "nothing keeps the adapter open");
     });
 }
 

@@ -4,13 +4,14 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
 
 use common::life::eventually;
 use common::raw::{bytes, room, success};
 use common::verbs::{Link, connected_at, driver, run};
 use common::*;
 use tokio_rdma::error::BindError;
-use tokio_rdma::{AcceptParams, Adapter, ConnectParams};
+use tokio_rdma::{AcceptParams, Adapter, AdapterEvent, AdapterEvents, ConnectParams};
 
 /// The flag of an address that another host may have (IFA_F_TENTATIVE).
 const TENTATIVE: u32 = 0x40;
@@ -60,6 +61,46 @@ async fn addresses_of_an_interface_come_and_go() {
     assert!(adapter.info().addresses.contains(&link.address));
     let pair = connected_at(&adapter, link.address).await;
     message(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
+}
+
+/// Reads events until this one comes: drivers raise further ones.
+async fn until(events: &mut AdapterEvents, awaited: AdapterEvent) {
+    loop {
+        let event = within(events.recv()).await.expect("the adapter is open");
+        assert!(!matches!(event, AdapterEvent::Removed | AdapterEvent::Missed { .. }), "{event:?}");
+        if event == awaited {
+            return;
+        }
+    }
+}
+
+// AD-09: the interface of a device goes down, comes up, and gets and loses an address; at last the device is removed.
+#[tokio::test]
+async fn changes_of_the_interface_are_events() {
+    let Some(driver) = driver() else { return };
+    let link = Arc::new(Link::new(driver));
+    let adapter = link.open();
+    let mut events = adapter.events();
+    run("ip", &format!("link set {} down", link.name));
+    until(&mut events, AdapterEvent::PortDown { port: 1 }).await;
+    run("ip", &format!("link set {} up", link.name));
+    until(&mut events, AdapterEvent::PortUp { port: 1 }).await;
+    let IpAddr::V4(first) = link.address else { panic!("{}", link.address) };
+    let [a, b, c, _] = first.octets();
+    let added = IpAddr::from([a, b, c, 9]);
+    run("ip", &format!("address add {added}/24 dev {}", link.name));
+    while !adapter.info().addresses.contains(&added) {
+        until(&mut events, AdapterEvent::AddressesChanged).await;
+    }
+    run("ip", &format!("address del {added}/24 dev {}", link.name));
+    while adapter.info().addresses.contains(&added) {
+        until(&mut events, AdapterEvent::AddressesChanged).await;
+    }
+    let removed = link.begin_to_remove();
+    while within(events.recv()).await.expect("the removal") != AdapterEvent::Removed {}
+    assert_eq!(within(events.recv()).await, None);
+    drop(adapter);
+    within(removed).await.expect("removed");
 }
 
 // HW-10: a link-local address with its scope is bound, and connected from and to.

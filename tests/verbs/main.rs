@@ -1,6 +1,7 @@
 //! The verbs provider: behaviour that differs from the soft provider, or that needs more than a connection to test.
 #![cfg(feature = "verbs")]
 
+mod adapter_events;
 mod addresses;
 mod cards;
 mod catalogue;

@@ -41,6 +41,8 @@ pub(crate) struct Interface {
     pub(crate) addresses: Vec<IpAddr>,
     /// It is switched on (`IFF_UP`). A cable that is unplugged does not count, its addresses still work.
     pub(crate) up: bool,
+    /// Packets can be sent and received: it has a carrier, too (`IFF_RUNNING`).
+    pub(crate) running: bool,
     /// It is the loopback interface (`IFF_LOOPBACK`).
     pub(crate) loopback: bool,
 }
@@ -87,6 +89,7 @@ fn interfaces_of(entries: &[InterfaceAddress]) -> io::Result<Vec<Interface>> {
             name: entry.interface_name.clone(),
             addresses: Vec::new(),
             up: entry.flags.contains(InterfaceFlags::IFF_UP),
+            running: entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
             loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
         });
     }

@@ -159,6 +159,7 @@ impl Host {
             name: "sim0".into(),
             addresses: self.addresses(),
             up: true,
+            running: true,
             loopback: false,
         };
         self.index().map(interface).into_iter().collect()

@@ -461,6 +461,7 @@ unions! {
         cq: *mut ibv_cq,
         qp: *mut ibv_qp,
         srq: *mut ibv_srq,
+        port_num: c_int,
     }
 
     union imm_data_invalidated_rkey_union {

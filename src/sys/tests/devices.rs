@@ -137,7 +137,7 @@ fn a_port_that_goes_down_is_told() {
     guest::run("ip link set veth9 down");
     // Other events come before: the port has lost its address.
     while guest::next(&context, || context.next_async_event().unwrap())
-        != (AsyncEvent { kind: DeviceEvent::PORT_ERR, element: Element::Device })
+        != (AsyncEvent { kind: DeviceEvent::PORT_ERR, element: Element::Port(1) })
     {}
     drop((context, own));
 }

@@ -4,7 +4,7 @@ use common::deviation::{all_adapters, loops_back};
 use common::net::{ip, isolated};
 use common::programs::{address, example, stdout};
 use common::*;
-use tokio_rdma::{Adapter, AdapterInfo, ReadLimits};
+use tokio_rdma::{Adapter, AdapterEvent, AdapterEvents, AdapterInfo, ReadLimits};
 
 // The interface is one end of a veth pair, and a connection to its own address stays on the host (AD-04, CM-30).
 #[test]
@@ -17,6 +17,61 @@ fn non_loopback_adapter_connects_to_itself() {
         assert_eq!(adapter.info().name, "left");
         assert!(adapter.info().loopback && loops_back(&adapter, address("10.9.0.1")).await);
     });
+}
+
+/// The next event of an adapter.
+async fn event(events: &mut AdapterEvents) -> Option<AdapterEvent> {
+    within(events.recv()).await
+}
+
+// AD-09: the carrier, the switch and the addresses of the interface, and its deletion.
+#[test]
+fn changes_of_the_interface_are_events() {
+    isolated(async || {
+        ip("link add left type veth peer name right");
+        ip("address add 10.9.0.1/24 dev left");
+        ip("link set right up");
+        ip("link set left up");
+        let adapter = adapter_at(address("10.9.0.1"));
+        let mut events = adapter.events();
+        for _ in 0..2 {
+            ip("link set right down");
+            assert_eq!(event(&mut events).await, Some(AdapterEvent::PortDown { port: 1 }));
+            ip("link set right up");
+            assert_eq!(event(&mut events).await, Some(AdapterEvent::PortUp { port: 1 }));
+        }
+        ip("address add 10.9.0.2/24 dev left");
+        assert_eq!(event(&mut events).await, Some(AdapterEvent::AddressesChanged));
+        // A change that another call has found first.
+        ip("address del 10.9.0.2/24 dev left");
+        assert_eq!(adapter.info().addresses, [address("10.9.0.1")]);
+        assert_eq!(event(&mut events).await, Some(AdapterEvent::AddressesChanged));
+        ip("link set left down");
+        assert_eq!(event(&mut events).await, Some(AdapterEvent::PortDown { port: 1 }));
+        // The changes of another interface are no events.
+        ip("address add 10.10.0.1/24 dev right");
+        ip("link del left");
+        assert_eq!(event(&mut events).await, Some(AdapterEvent::Removed));
+        assert_eq!(event(&mut events).await, None);
+        let mut later = adapter.events();
+        assert_eq!([event(&mut later).await, event(&mut later).await], [Some(AdapterEvent::Removed), None]);
+    });
+}
+
+// AD-09: a stream does not keep the adapter open, and ends with it or with its runtime.
+#[tokio::test]
+async fn events_end_with_the_adapter_or_its_runtime() {
+    let adapter = adapter();
+    let mut events = adapter.events();
+    drop(adapter);
+    assert_eq!(event(&mut events).await, None);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let adapter = runtime.spawn(async { common::adapter() }).await.expect("opened");
+    let mut events = adapter.events();
+    runtime.shutdown_background();
+    assert_eq!(event(&mut events).await, None);
+    assert_eq!(event(&mut adapter.events()).await, None);
 }
 
 /// Returns the lines of the tool about one adapter, as name and value.

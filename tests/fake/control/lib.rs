@@ -40,6 +40,7 @@
 //! | `solicited` | the number of messages with a solicited event that have arrived since the last `reset` |
 //! | `lose shared_queues` | all shared receive queues are in the error state, as their owners are told |
 //! | `port NUMBER STATE` | the port goes `down`, or comes `up` |
+//! | `event KIND PORT` | the device says that something about the port has changed, by the number of `enum ibv_event_type` |
 //! | `fatal` | the device fails for good: it says so, every command is refused with `EIO`, and no request is carried out; objects may be left |
 //! | `scribble` | the device writes 0xee to the memory of every receive that it has; the number of bytes |
 //! | `keep requests` | a queue pair in the error state gives no request back, as if a message were still arriving: their memory is in use until it is destroyed |

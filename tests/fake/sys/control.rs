@@ -359,6 +359,10 @@ impl World {
                 self.set_port(parse(number)?, state == "up");
                 Ok(0)
             }
+            ["event", kind, port] => {
+                self.port_event(parse(kind)?, parse(port)?);
+                Ok(0)
+            }
             ["lose", "shared_queues"] => {
                 self.lose_shared_queues();
                 Ok(0)

@@ -238,7 +238,11 @@ impl World {
         if !up {
             self.devices.down.push(port);
         }
-        let kind = if up { asynchronous::PORT_ACTIVE } else { asynchronous::PORT_ERR };
+        self.port_event(if up { asynchronous::PORT_ACTIVE } else { asynchronous::PORT_ERR }, port);
+    }
+
+    /// Says that something about a port has changed.
+    pub(super) fn port_event(&mut self, kind: u32, port: u8) {
         for context in self.contexts.values_mut() {
             context.events.push((kind, port.into()));
         }

@@ -1,0 +1,167 @@
+//! The events of an adapter: those of its ports, of its addresses, and of its end.
+//!
+//! Runs on: fake, fake-iwarp
+
+use common::process::alone;
+use common::verbs::{fake, fake_reset, nothing_is_left};
+use common::*;
+use futures::StreamExt;
+use tokio_rdma::{AdapterEvent, AdapterEvents};
+
+/// The number of events that a stream keeps for a program that does not read.
+const KEPT: usize = 32;
+
+/// The next events of a stream, as many as there are expected.
+async fn follow(events: &mut AdapterEvents, expected: &[AdapterEvent]) {
+    for event in expected {
+        assert_eq!(within(events.recv()).await, Some(*event));
+    }
+}
+
+// AD-09: each event of a port names it, and every stream has each.
+#[tokio::test]
+async fn port_changes_are_events() {
+    use AdapterEvent::*;
+    if !alone(module_path!(), "port_changes_are_events") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let (mut events, mut others) = (adapter.events(), adapter.events());
+    for (line, expected) in [
+        ("port 1 down", vec![PortDown { port: 1 }]),
+        ("port 1 up", vec![PortUp { port: 1 }]),
+        ("port 2 down", vec![PortDown { port: 2 }]),
+        ("partitions 0 1", vec![PkeyChanged { port: 1 }, PkeyChanged { port: 2 }]),
+        ("event 11 2", vec![LidChanged { port: 2 }]),
+        ("event 13 1", vec![SubnetManagerChanged { port: 1 }]),
+        // The same addresses as before.
+        ("event 18 2", vec![GidChanged { port: 2 }]),
+        // A demand of the subnet manager, which the connection manager of the kernel answers, and an unknown number.
+        ("event 17 1;event 99 1;event 18 1", vec![GidChanged { port: 1 }]),
+    ] {
+        for line in line.split(';') {
+            fake(line);
+        }
+        follow(&mut events, &expected).await;
+        let read: Vec<_> = within(others.by_ref().take(expected.len()).collect()).await;
+        assert_eq!(read, expected, "{line}");
+    }
+    // A stream begins with the first event after it was made.
+    let mut later = adapter.events();
+    fake("port 2 up");
+    follow(&mut later, &[PortUp { port: 2 }]).await;
+}
+
+// AD-09: a program that does not read misses the first events, and is told how many.
+#[tokio::test]
+async fn slow_reader_misses_the_first_events() {
+    if !alone(module_path!(), "slow_reader_misses_the_first_events") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let (mut slow, mut fast) = (adapter.events(), adapter.events());
+    let all: Vec<_> = (0..KEPT + 5)
+        .map(|number| match number % 2 {
+            0 => AdapterEvent::PortDown { port: 1 },
+            _ => AdapterEvent::PortUp { port: 1 },
+        })
+        .collect();
+    for event in &all {
+        fake(if matches!(event, AdapterEvent::PortUp { .. }) { "port 1 up" } else { "port 1 down" });
+        follow(&mut fast, &[*event]).await;
+    }
+    follow(&mut slow, &[AdapterEvent::Missed { count: 5 }]).await;
+    follow(&mut slow, &all[5..]).await;
+    // It is up to date.
+    fake("port 1 up");
+    follow(&mut slow, &[AdapterEvent::PortUp { port: 1 }]).await;
+}
+
+// AD-09: addresses are compared when the device says that its GIDs have changed.
+#[tokio::test]
+async fn address_changes_are_events() {
+    use AdapterEvent::*;
+    if !alone(module_path!(), "address_changes_are_events") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let mut events = adapter.events();
+    fake(&format!("displace {}", v6()));
+    fake("event 18 1");
+    follow(&mut events, &[GidChanged { port: 1 }, AddressesChanged]).await;
+    assert_eq!(adapter.info().addresses, [v4()]);
+    fake(&format!("place {} 1 0", v6()));
+    // Another call that finds the change first does not hide it.
+    assert_eq!(adapter.info().addresses, both());
+    fake("event 18 1");
+    follow(&mut events, &[GidChanged { port: 1 }, AddressesChanged]).await;
+    // A change before the first of the streams is none.
+    drop(events);
+    fake(&format!("displace {}", v6()));
+    assert_eq!(adapter.info().addresses, [v4()]);
+    let mut events = adapter.events();
+    fake("event 18 1");
+    fake("event 18 2");
+    follow(&mut events, &[GidChanged { port: 1 }, GidChanged { port: 2 }]).await;
+}
+
+// AD-09: the removal is the last event, also of a stream that was full, and the only one of a stream that comes later.
+#[tokio::test]
+async fn removal_is_the_last_event() {
+    if !alone(module_path!(), "removal_is_the_last_event") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let (mut events, mut full) = (adapter.events(), adapter.events());
+    for _ in 0..KEPT {
+        fake("event 13 1");
+        follow(&mut events, &[AdapterEvent::SubnetManagerChanged { port: 1 }]).await;
+    }
+    fake("remove");
+    follow(&mut events, &[AdapterEvent::Removed]).await;
+    assert!(adapter.is_removed());
+    assert_eq!(within(events.recv()).await, None);
+    assert_eq!(within(events.next()).await, None);
+    follow(&mut full, &[AdapterEvent::Missed { count: 1 }]).await;
+    assert_eq!(within(full.by_ref().skip(KEPT - 1).collect::<Vec<_>>()).await, [AdapterEvent::Removed]);
+    let later: Vec<_> = within(adapter.events().collect()).await;
+    assert_eq!(later, [AdapterEvent::Removed]);
+    drop(adapter);
+    nothing_is_left().await;
+}
+
+// AD-09: a stream does not keep the device open, and ends when it is closed.
+#[tokio::test]
+async fn events_end_with_the_adapter() {
+    if !alone(module_path!(), "events_end_with_the_adapter") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let mut events = adapter.events();
+    let reading = tokio::spawn(async move { events.recv().await });
+    tokio::task::yield_now().await;
+    assert!(!reading.is_finished());
+    drop(adapter);
+    assert_eq!(within(reading).await.expect("no panic"), None);
+    nothing_is_left().await;
+}
+
+// AD-09: a stream of an adapter whose runtime shuts down ends for a task of another runtime.
+#[tokio::test]
+async fn events_end_with_the_runtime() {
+    if !alone(module_path!(), "events_end_with_the_runtime") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let adapter = runtime.spawn(async { adapter() }).await.expect("opened");
+    let mut events = adapter.events();
+    runtime.shutdown_background();
+    assert_eq!(within(events.recv()).await, None);
+}
