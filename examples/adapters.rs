@@ -98,6 +98,10 @@ fn show(info: &AdapterInfo) {
     println!("  adapter {} (id {}, info version {})", info.name, info.id.0, info.version);
     println!("    vendor_id                 {:#x}", info.vendor_id);
     println!("    device_id                 {:#x}", info.device_id);
+    let firmware = if info.firmware.is_empty() { "none" } else { &info.firmware };
+    println!("    firmware                  {firmware}");
+    println!("    node_guid                 {:#x}", info.node_guid);
+    println!("    ports                     {}", info.ports);
     println!("    addresses                 {}", join(&info.addresses));
     println!(
         "    max_read_limits           {} inbound, {} outbound",

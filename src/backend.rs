@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
 use crate::inflight::{CompletionSink, Payload, Polling, Ticket, WakeList};
 use crate::memory::{Owned, Shared};
+use crate::provider::details::PortInfo;
 use crate::provider::events::Subscription;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::params::{self, QueuePairParts};
@@ -276,6 +277,9 @@ impl Adapter {
 
         #[inline]
         pub(crate) fn is_removed(&self) -> bool;
+
+        /// Returns its ports as they are now.
+        pub(crate) fn port_info(&self) -> Result<Vec<PortInfo>, OpenError>;
 
         /// Returns its events from now on.
         pub(crate) fn subscribe(&self) -> Arc<Subscription>;

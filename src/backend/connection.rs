@@ -11,6 +11,7 @@ use crate::net::descriptors::{Descriptors, Held};
 use crate::proto::connector::Terms;
 use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
+use crate::provider::details::Path;
 use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::provider::runtime::WithRuntime;
@@ -56,6 +57,16 @@ impl Connector {
 
     pub(crate) fn kind(&self) -> ProviderKind {
         only_soft!(self, _ => ProviderKind::Soft, ProviderKind::Verbs)
+    }
+
+    /// Returns the name of the adapter.
+    pub(crate) fn adapter_name(&self) -> &str {
+        dispatch!(self, connector => &connector.adapter.info().name)
+    }
+
+    /// Returns the path of the connection, if it has one: with a device, once both ends know each other.
+    pub(crate) fn path(&self) -> Option<Path> {
+        by_provider!(self, Self::Soft(_) => None, Self::Verbs(connector) => connector.path())
     }
 
     /// Returns the adapter of a request, if its listener serves several: `None` with a device, whose listeners serve one.

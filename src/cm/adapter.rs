@@ -12,6 +12,7 @@ use super::provider::Provider;
 use crate::backend;
 use crate::error::{OpenError, RegisterError, RegisterFromError};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
+use crate::provider::details::PortInfo;
 use crate::provider::info::AdapterInfo;
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, Lane, LaneConfig, QueuePair, QueuePairConfig,
@@ -112,6 +113,14 @@ impl Adapter {
     /// device is removed or fails. All pending operations of a removed adapter complete with `DEVICE_REMOVED`.
     pub fn is_removed(&self) -> bool {
         self.provider.is_removed()
+    }
+
+    /// Returns the ports of the adapter as they are now (ibv_query_port(3)).
+    ///
+    /// # Errors
+    /// `DeviceRemoved`; `Os`.
+    pub fn ports(&self) -> Result<Vec<PortInfo>, OpenError> {
+        self.present()?.port_info()
     }
 
     /// Returns the events of the adapter from now on: ports that go down and come up, other addresses, the removal

@@ -10,6 +10,7 @@ use tokio::task::coop::cooperative;
 use crate::backend;
 use crate::error::DisconnectError;
 use crate::proto::connector::Terms;
+use crate::provider::details::ConnectionDetails;
 use crate::provider::info::ProviderKind;
 use crate::qp::{Endpoint, QueuePair, WeakQueuePair};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
@@ -184,6 +185,13 @@ impl Connection {
     /// Returns the negotiated read limits, as seen from this side.
     pub fn read_limits(&self) -> ReadLimits {
         self.attempt.read_limits
+    }
+
+    /// Returns what both ends have agreed on: queue pair numbers, path MTU, GIDs, options of the vendor. They do not change, and can
+    /// still be asked for after the end of the connection.
+    pub fn details(&self) -> ConnectionDetails {
+        let connector = &self.attempt.provider;
+        ConnectionDetails::new(connector.adapter_name().to_owned(), connector.path(), self.read_limits())
     }
 
     /// Returns the private data of the peer's request or accept.

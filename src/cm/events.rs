@@ -16,7 +16,7 @@ use crate::provider::events::{AdapterEvent, Subscription};
 /// [`AdapterEvent::Missed`] stands for the others.
 ///
 /// The stream does not keep the adapter open. It ends behind [`AdapterEvent::Removed`], and without that event when the adapter is
-/// closed, when its runtime shuts down, or when the system reports no changes any more.
+/// closed, when its runtime shuts down, or when the system cannot report changes any longer.
 #[must_use = "the events are lost with it"]
 pub struct AdapterEvents {
     subscription: Arc<Subscription>,

@@ -15,6 +15,7 @@ mod listener;
 mod local_address;
 mod provider;
 
+pub use crate::provider::details::{ConnectionDetails, Ece, LinkLayer, PortInfo, PortState};
 pub use crate::provider::events::AdapterEvent;
 pub use crate::provider::info::{AdapterInfo, ProviderKind};
 pub use crate::provider::params::{AcceptParams, ConnectParams};

@@ -14,7 +14,7 @@ const CAPACITY: usize = 32;
 /// An event of an adapter, or of its device. [`Adapter::events`](crate::Adapter::events) has them.
 ///
 /// An event says that something has changed, and not how it is now: by the time that a program reads it, it may have changed again.
-/// [`Adapter::info`](crate::Adapter::info) has the present addresses.
+/// [`Adapter::ports`](crate::Adapter::ports) and [`Adapter::info`](crate::Adapter::info) have the present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AdapterEvent {

@@ -47,6 +47,13 @@ pub struct AdapterInfo {
     /// The number that the vendor has given to the kind of device (`DeviceId`, `vendor_part_id` of `ibv_device_attr`). 0 for the
     /// soft provider.
     pub device_id: u32,
+    /// The version of the firmware, as the device has it (`fw_ver` of `ibv_device_attr`). Empty for the soft provider and for drivers that
+    /// name none.
+    pub firmware: String,
+    /// The number that no other device has (`node_guid` of `ibv_device_attr`). 0 for the soft provider and for drivers that name none.
+    pub node_guid: u64,
+    /// The number of ports: [`Adapter::ports`](crate::Adapter::ports) has their facts.
+    pub ports: u8,
     /// The local addresses that the adapter has now. A removed adapter has those that it had last.
     ///
     /// Link-local IPv6 addresses are missing, because an `IpAddr` has no scope. A device can be opened, bound and connected by

@@ -18,6 +18,7 @@
 //! | [`params`], [`work`] | the parameters of a queue pair or a connection, and the requests of a send queue |
 //! | [`lane`] | the parameters of a lane, and its requests |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
+//! | [`details`] | the facts of ports and of connections |
 //! | [`events`] | the events of an adapter, for programs that ask for them |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
@@ -26,6 +27,7 @@
 
 pub(crate) mod accept_queue;
 pub(crate) mod connector;
+pub(crate) mod details;
 pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod lane;

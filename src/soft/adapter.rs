@@ -29,6 +29,7 @@ use crate::net::host::Reserve;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::{Namespace, PortRange};
 use crate::net::{Host, Interface, Monitor, Stream};
+use crate::provider::details::{PortInfo, PortState};
 use crate::provider::events::{AdapterEvent, Announcer, Subscription};
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::registry::Registry;
@@ -164,6 +165,28 @@ impl Adapter {
     /// Returns the registry of the objects that end with the adapter.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// Returns the port, which is the interface as it is now.
+    ///
+    /// # Errors
+    /// `DeviceRemoved` if the interface no longer exists; `Os`.
+    pub(crate) fn port_info(&self) -> Result<Vec<PortInfo>, OpenError> {
+        let is_running = self.is_everywhere()
+            || list(&self.host)?
+                .into_iter()
+                .find(|other| other.index == self.interface.index)
+                .ok_or(OpenError::DeviceRemoved)?
+                .running;
+        Ok(vec![PortInfo {
+            number: PORT,
+            state: if is_running { PortState::Active } else { PortState::Down },
+            mtu: None,
+            speed: None,
+            link_layer: None,
+            lid: None,
+            gid: None,
+        }])
     }
 
     /// Returns the events of the adapter from now on.
@@ -355,6 +378,9 @@ fn info(interface: &Interface) -> AdapterInfo {
         name: interface.name.clone(),
         vendor_id: 0,
         device_id: 0,
+        firmware: String::new(),
+        node_guid: 0,
+        ports: 1,
         addresses: interface.addresses.clone(),
         max_read_limits: READ_LIMITS,
         max_request_data: MAX_PRIVATE_DATA,

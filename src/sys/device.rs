@@ -1,6 +1,6 @@
 //! Devices, and the attributes that they report.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
@@ -224,7 +224,12 @@ impl Context {
         // SAFETY: the device is open; the call fills the structure.
         call::number(|| unsafe { ffi::ibv_query_device(self.raw.as_ptr(), &mut raw) })?;
         let windows = number::IBV_DEVICE_MEM_WINDOW_TYPE_2A | number::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        // The driver ends it with a zero; without one it is all of the field.
+        let firmware = raw.fw_ver.map(c_char::cast_unsigned);
+        let firmware = firmware.split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(DeviceAttributes {
+            firmware: String::from_utf8_lossy(firmware).trim().to_owned(),
+            node_guid: u64::from_be(raw.node_guid),
             vendor_id: raw.vendor_id,
             vendor_part_id: raw.vendor_part_id,
             max_mr_size: raw.max_mr_size,
@@ -258,12 +263,16 @@ impl Context {
         Ok(self.query_port(port)?.max_msg_sz)
     }
 
-    /// Returns the state of a port of the device; the first port has number 1.
-    pub(crate) fn port(&self, port: u8) -> io::Result<PortState> {
+    /// Returns the attributes of a port of the device; the first port has number 1.
+    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttributes> {
         let raw = self.query_port(port)?;
-        // `enum ibv_mtu` counts from 1, which is 256 bytes.
-        let mtu = (1..=5).contains(&raw.active_mtu).then(|| 128 << raw.active_mtu);
-        Ok(PortState { active: raw.state == number::IBV_PORT_ACTIVE, mtu })
+        Ok(PortAttributes {
+            state: LinkState::of(raw.state),
+            mtu: mtu_of(raw.active_mtu),
+            speed: speed_of(raw.active_speed, raw.active_width),
+            lid: raw.lid,
+            link: raw.link_layer,
+        })
     }
 
     fn query_port(&self, port: u8) -> io::Result<ffi::ibv_port_attr> {
@@ -321,18 +330,95 @@ impl AsRawFd for Context {
     }
 }
 
-/// The state of a port.
+/// The attributes of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PortState {
-    /// Packets can be sent and received.
-    pub(crate) active: bool,
+pub(crate) struct PortAttributes {
+    pub(crate) state: LinkState,
     /// The largest payload of a packet in bytes; `None` if the device reports a value without a meaning.
     pub(crate) mtu: Option<u32>,
+    /// Bits per second; `None` as above.
+    pub(crate) speed: Option<u64>,
+    pub(crate) lid: u16,
+    /// `link_layer`.
+    link: u8,
+}
+
+impl PortAttributes {
+    /// Returns whether packets can be sent and received.
+    pub(crate) fn is_active(&self) -> bool {
+        self.state == LinkState::Active
+    }
+
+    /// Returns whether the link is InfiniBand, and not Ethernet; `None` if the device does not say.
+    pub(crate) fn is_infiniband(&self) -> Option<bool> {
+        match self.link {
+            number::IBV_LINK_LAYER_INFINIBAND => Some(true),
+            number::IBV_LINK_LAYER_ETHERNET => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// The state of a port, `enum ibv_port_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkState {
+    Down,
+    Initializing,
+    Armed,
+    Active,
+    ActiveDeferred,
+    Unknown,
+}
+
+impl LinkState {
+    fn of(state: u32) -> Self {
+        match state {
+            number::IBV_PORT_DOWN => Self::Down,
+            number::IBV_PORT_INIT => Self::Initializing,
+            number::IBV_PORT_ARMED => Self::Armed,
+            number::IBV_PORT_ACTIVE => Self::Active,
+            number::IBV_PORT_ACTIVE_DEFER => Self::ActiveDeferred,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Returns the bytes that `enum ibv_mtu` stands for: it counts from 1, which is 256 bytes.
+pub(super) fn mtu_of(code: u32) -> Option<u32> {
+    (1..=5).contains(&code).then(|| 128 << code)
+}
+
+/// Returns the bits per second of a link: those of a lane, which the kernel's `ib_port_speed` names by bits and the file `rate` in
+/// units of 100 Mbit/s, times the number of lanes.
+fn speed_of(speed: u8, width: u8) -> Option<u64> {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => return None,
+    };
+    // SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR.
+    let lane: u64 = match speed {
+        1 => 25,
+        2 => 50,
+        4 | 8 => 100,
+        16 => 140,
+        32 => 250,
+        64 => 500,
+        128 => 1000,
+        _ => return None,
+    };
+    Some(lanes * lane * 100_000_000)
 }
 
 /// The limits of a device, under the names that they have in C.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceAttributes {
+    /// `fw_ver`.
+    pub(crate) firmware: String,
+    pub(crate) node_guid: u64,
     pub(crate) vendor_id: u32,
     pub(crate) vendor_part_id: u32,
     pub(crate) max_mr_size: u64,

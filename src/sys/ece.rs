@@ -10,8 +10,8 @@ use super::{call, ffi};
 /// The options of a queue pair, in the bits of its vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ece {
-    vendor: u32,
-    options: u32,
+    pub(crate) vendor: u32,
+    pub(crate) options: u32,
 }
 
 impl Ece {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -240,6 +240,19 @@ impl RawCmId {
             // SAFETY: the device is valid as long as the context.
             let guid = u64::from_be(unsafe { ffi::ibv_get_device_guid(device.as_ptr()) });
             Some(BoundDevice { name, guid, port })
+        })
+    }
+
+    /// Returns the GIDs of the local address and of the peer; each `None` while it is not known. Over iWARP the fields have hardware
+    /// addresses, and not GIDs.
+    pub(crate) fn gids(&self) -> [Option<Ipv6Addr>; 2] {
+        let _fields = self.fields();
+        // SAFETY: the identifier is live, and the lock keeps the library from writing this.
+        let addresses = unsafe { (*self.raw.as_ptr()).route.addr.addr.ibaddr };
+        [addresses.sgid, addresses.dgid].map(|gid| {
+            // SAFETY: whatever the union holds is integers, and the bytes are all of it.
+            let gid = Ipv6Addr::from(unsafe { gid.raw });
+            (!gid.is_unspecified()).then_some(gid)
         })
     }
 

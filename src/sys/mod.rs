@@ -46,7 +46,7 @@ pub(crate) use completion::{
     BATCH, Batch, CompletionChannel, CompletionQueue, Completions, Keys, Told, WcResult,
 };
 pub(crate) use device::{
-    AsyncEvent, Context, DeviceAttributes, DeviceKind, Element, PortState, device_names,
+    AsyncEvent, Context, DeviceAttributes, DeviceKind, Element, LinkState, PortAttributes, device_names,
     forget_removed_devices,
 };
 pub(crate) use ffi::load;

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::call::Object;
 use super::completion::CompletionQueue;
+use super::device;
 use super::ffi::number;
 use super::memory::{AccessFlags, ProtectionDomain};
 use super::post::{self, ReceiveRequest, Refused, SendRequest};
@@ -249,6 +250,16 @@ impl QpAttributes {
     /// Returns whether the state has an attribute.
     fn has(&self, attribute: u32) -> bool {
         self.mask & attribute as c_int != 0
+    }
+
+    /// Returns the number of the queue pair of the peer, if the state has it.
+    pub(crate) fn peer_number(&self) -> Option<u32> {
+        self.has(number::IBV_QP_DEST_QPN).then_some(self.raw.dest_qp_num)
+    }
+
+    /// Returns the largest payload of a packet, in bytes, if the state has it.
+    pub(crate) fn path_mtu(&self) -> Option<u32> {
+        self.has(number::IBV_QP_PATH_MTU).then_some(self.raw.path_mtu).and_then(device::mtu_of)
     }
 
     /// Sets the number of reads of the peer that are served at a time.

@@ -154,8 +154,9 @@ impl Connector {
         }
         if self.adapter.is_iwarp() {
             queue_pair.set_reads(limits);
+            self.set_path(device.path(id, None));
         } else {
-            queue_pair.ready(device, id, limits, offer.options)?;
+            self.set_path(queue_pair.ready(device, id, limits, offer.options)?);
         }
         id.accept(&offer.parameters(limits, device.queue_pair.number))
     }

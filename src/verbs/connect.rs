@@ -301,6 +301,7 @@ impl Connector {
         let device = state.queue_pair.as_ref()?.lend()?;
         let offer = state.offer.clone();
         let me = self.me.clone();
+        self.set_path(device.path(&id, None));
         state.pending_call = PendingCall::Calling;
         self.adapter.runtime.spawn_blocking(move || {
             let outcome = id.connect(&offer.parameters(offer.limits, device.queue_pair.number));
@@ -458,7 +459,11 @@ impl Connector {
         let (limits, options) = (state.limits, state.offer.options);
         state.pending_call = PendingCall::Calling;
         after.jobs.push(Box::new(move || {
-            let outcome = queue_pair.ready(&device, &id, limits, options).and_then(|()| id.establish());
+            let ready = queue_pair.ready(&device, &id, limits, options);
+            let outcome = ready.and_then(|path| {
+                connector.set_path(path);
+                id.establish()
+            });
             connector.returned(id, Some(device), |state| {
                 if let Err(error) = outcome {
                     return Err(aborted(error.raw_os_error().map(Reason::Errno)));

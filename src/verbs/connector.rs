@@ -22,6 +22,7 @@ use crate::error::{DisconnectError, Reason};
 use crate::inspect::{ConnectionReport, Snapshot};
 use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
+use crate::provider::details::Path;
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;
@@ -38,6 +39,8 @@ pub(crate) struct Connector {
     /// Itself, for the events of its ids.
     pub(crate) me: Weak<Connector>,
     state: Mutex<State>,
+    /// The path of the connection, known before it is established.
+    path: Mutex<Option<Box<Path>>>,
     _registered: Registered,
 }
 
@@ -196,9 +199,20 @@ impl Connector {
                 role,
                 me: me.clone(),
                 state: Mutex::new(state),
+                path: Mutex::default(),
                 _registered: registered,
             }
         })
+    }
+
+    /// Sets the path of the connection that is about to be made.
+    pub(super) fn set_path(&self, path: Path) {
+        *self.path.lock() = Some(Box::new(path));
+    }
+
+    /// Returns the path of the connection.
+    pub(crate) fn path(&self) -> Option<Path> {
+        self.path.lock().as_deref().copied()
     }
 
     fn lose(&self, status: Status, reason: Reason, applies: impl FnOnce(&State) -> bool) -> AfterStep {

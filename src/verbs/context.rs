@@ -2,7 +2,7 @@
 //! protection domain, and the lists of the objects that end with the adapter.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "inspect")]
@@ -64,6 +64,12 @@ impl Opened {
     ) -> io::Result<Self> {
         let initial = initial(&anchor, rights)?;
         Ok(Self { anchor, initial, rights, channel, domain, context })
+    }
+
+    /// Returns the port of the address that it watches, and the GID of this address.
+    pub(crate) fn gid(&self) -> Option<(u8, Ipv6Addr)> {
+        let [own, _] = self.anchor.gids();
+        Some((self.anchor.device()?.port, own?))
     }
 
     /// Takes a new queue pair of the device to its first state, in which it can have receives.

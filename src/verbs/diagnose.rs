@@ -13,7 +13,7 @@ use super::config::VerbsConfig;
 use super::devices::{self, Owner, owner, without_scope};
 use crate::error::{OpenError, RegisterError};
 use crate::net::kernel::interfaces::{interface_of, interfaces};
-use crate::sys::{self, Context, EventChannel, PortState, device_names};
+use crate::sys::{self, Context, EventChannel, device_names};
 
 /// A fault that keeps a program from an RDMA device. [`check_up`](crate::verbs::check_up) finds them.
 ///
@@ -249,7 +249,7 @@ pub(crate) fn faults_of(address: IpAddr) -> (Vec<Fault>, Option<u32>) {
         let port = context
             .and_then(|context| context.port(bound.port).map_err(|source| failed("ibv_query_port", source)));
         return match port {
-            Ok(PortState { active: true, mtu }) => (Vec::new(), mtu),
+            Ok(port) if port.is_active() => (Vec::new(), port.mtu),
             Ok(_) => (vec![port_down(&bound.name, bound.port)], None),
             Err(fault) => (vec![fault], None),
         };
@@ -333,7 +333,7 @@ fn device_fault(device: &str, nodes: &[Node]) -> Option<Fault> {
         Err(fault) => return Some(fault),
     };
     let ports = context.attributes().map_or(0, |attributes| attributes.ports);
-    let is_active = |port| context.port(port).is_ok_and(|state| state.active);
+    let is_active = |port| context.port(port).is_ok_and(|port| port.is_active());
     (!(1..=ports).any(is_active)).then(|| port_down(device, 1))
 }
 

@@ -61,6 +61,9 @@ pub(super) fn info_of(
         name: device.name.clone(),
         vendor_id: attributes.vendor_id,
         device_id: attributes.vendor_part_id,
+        firmware: attributes.firmware.clone(),
+        node_guid: attributes.node_guid,
+        ports: attributes.ports,
         addresses: without_scope(&device.addresses),
         max_read_limits: ReadLimits::new(
             attributes.max_qp_rd_atom.min(MAX_READS),

@@ -9,6 +9,7 @@
 // | `cm_id` | rdma_cm ids, and the routing of their events |
 // | `routes` | the way from the device to the queue pairs: the ids of requests, and what follows from completions |
 // | `context` | the context of an adapter: the open device, its protection domain, its removal |
+// | `ports` | the facts of ports |
 // | `announce` | the events of an adapter, for programs that read them |
 // | `limits` | the limits and abilities of a device, reported or found by asking |
 // | `memory` | registered memory, and memory windows |
@@ -49,6 +50,7 @@ pub(crate) mod listener;
 pub(crate) mod memory;
 mod news;
 mod patience;
+mod ports;
 pub(crate) mod queue_pair;
 pub(crate) mod reactor;
 pub(crate) mod receive_queue;

@@ -33,6 +33,7 @@ use crate::inflight::CompletionSink;
 use crate::inflight::WakeList;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
+use crate::provider::details::Path;
 use crate::provider::params::{self, Options, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
 use crate::status::{DeviceEvent, Status};
@@ -306,7 +307,7 @@ impl QueuePair {
         Some(current.qp.clone())
     }
 
-    /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. On RoCE
+    /// Takes a queue pair of the device from its first state to ready-to-send, by what the id has negotiated. Returns its path. On RoCE
     /// the kernel looks for the peer's hardware address during the call, which may take long.
     ///
     /// # Errors
@@ -317,7 +318,7 @@ impl QueuePair {
         id: &CmId,
         limits: ReadLimits,
         options: Options,
-    ) -> io::Result<()> {
+    ) -> io::Result<Path> {
         // Limits are capped to the device, which knows no more than 255.
         let reads = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let opened = self.adapter.opened().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
@@ -335,7 +336,7 @@ impl QueuePair {
         send.set_max_rd_atomic(reads(limits.outbound));
         device.modify(&send)?;
         self.set_reads(limits);
-        Ok(())
+        Ok(device.path(id, Some(&receive)))
     }
 
     /// Sets the number of reads that may be outstanding at once. The connection need not be established: a message of the peer may

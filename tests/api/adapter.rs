@@ -12,9 +12,10 @@ use common::*;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tokio_rdma::cm::{LinkLayer, PortState};
 use tokio_rdma::error::{ConnectError, OpenError, RegisterError};
 use tokio_rdma::{
-    AcceptParams, Access, AdapterInfo, CompletionQueueConfig, ConnectParams, DisconnectReason,
+    AcceptParams, Access, AdapterInfo, CompletionQueueConfig, ConnectParams, DisconnectReason, ProviderKind,
     QueuePairConfig, ReadLimits, Status,
 };
 
@@ -54,6 +55,59 @@ async fn limits_are_plausible_and_flags_are_consistent() {
         assert!(!info.waits_for_shared_receives || info.max_shared_depth > 0, "{info:?}");
         assert!(!info.immediate_send || info.immediate, "{info:?}");
     }
+}
+
+// AD-10: an adapter has the ports that its properties count, one of them active, with the facts of a link on a device.
+#[tokio::test]
+async fn ports_are_those_of_the_properties() {
+    for adapter in all_adapters() {
+        let (info, ports) = (adapter.info(), adapter.ports().expect("listed"));
+        let is_soft = info.provider == ProviderKind::Soft;
+        let numbers: Vec<_> = ports.iter().map(|port| port.number).collect();
+        assert_eq!(numbers, (1..=info.ports).collect::<Vec<_>>());
+        assert!(ports.iter().any(|port| port.state == PortState::Active), "{ports:?}");
+        for port in &ports {
+            assert_eq!([port.speed.is_none(), port.link_layer.is_none()], [is_soft; 2], "{port:?}");
+            assert!(port.mtu.map_or(is_soft, |mtu| (256..=4096).contains(&mtu)), "{port:?}");
+            assert!(port.speed.is_none_or(|speed| (1_000_000_000..=2_000_000_000_000).contains(&speed)));
+            assert_eq!(port.lid.is_some(), port.link_layer == Some(LinkLayer::InfiniBand), "{port:?}");
+        }
+        // One is that of the address by which the adapter was opened.
+        let gids = ports.iter().filter(|port| port.gid.is_some()).count();
+        assert_eq!(gids, usize::from(!info.iwarp), "{ports:?}");
+        assert_eq!(info.node_guid == 0, is_soft, "{info:?}");
+    }
+}
+
+// CM-39: the ends of a connection name each other's queue pairs and GIDs, as far as the transport shows them.
+#[tokio::test]
+async fn details_of_both_ends_match() {
+    let adapter = adapter();
+    let info = adapter.info();
+    let pair = connected(&adapter).await;
+    let details = |end: &End| {
+        let details = end.connection.details();
+        assert_eq!(details.adapter, info.name);
+        assert_eq!(details.read_limits, end.connection.read_limits());
+        details
+    };
+    let [near, far] = [details(&pair.active), details(&pair.passive)];
+    let own = [near.queue_pair, far.queue_pair];
+    match (info.provider, info.iwarp) {
+        (ProviderKind::Soft, _) => assert_eq!(own, [None; 2]),
+        (_, is_iwarp) => {
+            assert!(own[0].is_some() && own[1].is_some() && own[0] != own[1], "{own:?}");
+            assert!(near.port.is_some_and(|port| (1..=info.ports).contains(&port)), "{near:?}");
+            assert_eq!([near.path_mtu.is_none(), near.gid.is_none()], [is_iwarp; 2], "{near:?}");
+        }
+    }
+    if !info.iwarp {
+        assert_eq!([far.peer_queue_pair, near.peer_queue_pair], own);
+        assert_eq!((near.gid, near.peer_gid, near.path_mtu), (far.peer_gid, far.gid, far.path_mtu));
+    }
+    // They stay after the end.
+    within(pair.active.connection.disconnect()).await.expect("disconnected");
+    assert_eq!(pair.active.connection.details(), near);
 }
 
 // The default read limits and the default queue pair are within what the adapter reports (AD-01).

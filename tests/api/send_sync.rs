@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use tokio_rdma::cm::{ConnectionDetails, Ece, LinkLayer, PortInfo, PortState};
 use tokio_rdma::error::{
     AcceptError, BindError, CompletionError, ConnectError, DecodeError, DisconnectError, Excerpt,
     NotifyError, OpenError, PostError, PostErrorKind, ProtocolError, Reason, RegisterError,
@@ -134,6 +135,11 @@ fn values_go_to_any_thread() {
     counted::<Access>();
     counted::<AdapterEvent>();
     counted::<AdapterId>();
+    counted::<ConnectionDetails>();
+    counted::<Ece>();
+    counted::<LinkLayer>();
+    counted::<PortInfo>();
+    counted::<PortState>();
     counted::<AdapterInfo>();
     counted::<CmEvent>();
     counted::<CmPhase>();

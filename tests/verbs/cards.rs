@@ -98,6 +98,13 @@ async fn both_ends_use_common_vendor_options() {
         let pair = connected_queue_pairs(&adapter, one, two, connect, accept).await;
         exchange(&adapter, &pair.active.queue_pair, &pair.passive.queue_pair).await;
         assert_eq!(fake(&format!("ece {used}")), Some(count), "{active}, {passive}");
+        // CM-39: each end that has options says which of them it uses.
+        for (line, end) in [(active, &pair.active), (passive, &pair.passive)] {
+            let told =
+                end.connection.details().ece.map(|ece| format!("ece {} {}", ece.vendor_id, ece.options));
+            let vendor = line.split(' ').nth(1).filter(|word| *word != "none");
+            assert_eq!(told, vendor.map(|vendor| format!("ece {vendor} {used}")));
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod early_answers;
 mod echoes;
 mod events;
 mod exhaustion;
+mod facts;
 mod failures;
 mod faults;
 mod held;

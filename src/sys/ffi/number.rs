@@ -17,8 +17,13 @@ numbers! {
     IBV_TRANSPORT_IB: c_int = 0;
     IBV_TRANSPORT_IWARP: c_int = 1;
 
+    IBV_LINK_LAYER_INFINIBAND: u8 = 1;
     IBV_LINK_LAYER_ETHERNET: u8 = 2;
+    IBV_PORT_DOWN: c_uint = 1;
+    IBV_PORT_INIT: c_uint = 2;
+    IBV_PORT_ARMED: c_uint = 3;
     IBV_PORT_ACTIVE: c_uint = 4;
+    IBV_PORT_ACTIVE_DEFER: c_uint = 5;
     IBV_ATOMIC_NONE: c_uint = 0;
     IBV_ATOMIC_GLOB: c_uint = 2;
     IBV_MW_TYPE_2: c_uint = 2;
@@ -66,9 +71,11 @@ numbers! {
 
     IBV_QP_STATE: u32 = 1 << 0;
     IBV_QP_ACCESS_FLAGS: u32 = 1 << 3;
+    IBV_QP_PATH_MTU: u32 = 1 << 8;
     IBV_QP_MAX_QP_RD_ATOMIC: u32 = 1 << 13;
     IBV_QP_MIN_RNR_TIMER: u32 = 1 << 15;
     IBV_QP_MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    IBV_QP_DEST_QPN: u32 = 1 << 20;
 
     RDMA_OPTION_ID: c_int = 0;
     RDMA_OPTION_ID_TOS: c_int = 0;

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::provider::connector::Job;
+use crate::provider::details::{Ece, Path};
 use crate::sync::Mutex;
 use crate::sys::{self, CompletionQueue, QpAttributes};
 use crate::verbs::cm_id::CmId;
@@ -178,6 +179,22 @@ impl DeviceQp {
         {
             // The peer then uses none.
             debug!(%error, "options of the vendor not offered");
+        }
+    }
+
+    /// Returns the path of its connection by this id. Over InfiniBand and RoCE, `receive` has the attributes with which it becomes ready
+    /// to receive.
+    pub(crate) fn path(&self, id: &CmId, receive: Option<&QpAttributes>) -> Path {
+        let [gid, peer_gid] = if receive.is_some() { id.gids() } else { [None; 2] };
+        let ece = self.queue_pair.ece();
+        Path {
+            port: id.device().map(|device| device.port),
+            queue_pair: Some(self.queue_pair.number),
+            peer_queue_pair: receive.and_then(QpAttributes::peer_number),
+            mtu: receive.and_then(QpAttributes::path_mtu),
+            gid,
+            peer_gid,
+            ece: ece.map(|sys::ece::Ece { vendor, options }| Ece { vendor_id: vendor, options }),
         }
     }
 

@@ -1,9 +1,12 @@
 //! The adapter of an interface that the test creates, and the example that prints adapters.
 
 use common::deviation::{all_adapters, loops_back};
+use common::life::eventually;
 use common::net::{ip, isolated};
 use common::programs::{address, example, stdout};
 use common::*;
+use tokio_rdma::cm::PortState;
+use tokio_rdma::error::OpenError;
 use tokio_rdma::{Adapter, AdapterEvent, AdapterEvents, AdapterInfo, ReadLimits};
 
 // The interface is one end of a veth pair, and a connection to its own address stays on the host (AD-04, CM-30).
@@ -32,13 +35,20 @@ fn changes_of_the_interface_are_events() {
         ip("address add 10.9.0.1/24 dev left");
         ip("link set right up");
         ip("link set left up");
-        let adapter = adapter_at(address("10.9.0.1"));
+        // The kernel notices the carrier a moment after both ends are up.
+        let open = || adapter_at(address("10.9.0.1"));
+        let is_up = || open().ports().is_ok_and(|ports| ports[0].state == PortState::Active);
+        eventually("the carrier is noticed", is_up).await;
+        let adapter = open();
         let mut events = adapter.events();
         for _ in 0..2 {
             ip("link set right down");
             assert_eq!(event(&mut events).await, Some(AdapterEvent::PortDown { port: 1 }));
+            // AD-10: the port is as the event says.
+            assert_eq!(adapter.ports().expect("listed")[0].state, PortState::Down);
             ip("link set right up");
             assert_eq!(event(&mut events).await, Some(AdapterEvent::PortUp { port: 1 }));
+            assert_eq!(adapter.ports().expect("listed")[0].state, PortState::Active);
         }
         ip("address add 10.9.0.2/24 dev left");
         assert_eq!(event(&mut events).await, Some(AdapterEvent::AddressesChanged));
@@ -55,6 +65,7 @@ fn changes_of_the_interface_are_events() {
         assert_eq!(event(&mut events).await, None);
         let mut later = adapter.events();
         assert_eq!([event(&mut later).await, event(&mut later).await], [Some(AdapterEvent::Removed), None]);
+        assert!(matches!(adapter.ports(), Err(OpenError::DeviceRemoved)));
     });
 }
 
@@ -99,6 +110,9 @@ async fn adapters_tool_prints_every_limit_and_flag() {
         let expected = [
             ("vendor_id", format!("{:#x}", info.vendor_id)),
             ("device_id", format!("{:#x}", info.device_id)),
+            ("firmware", if info.firmware.is_empty() { "none".to_owned() } else { info.firmware.clone() }),
+            ("node_guid", format!("{:#x}", info.node_guid)),
+            ("ports", info.ports.to_string()),
             ("addresses", addresses.join(" ")),
             ("max_read_limits", format!("{inbound} inbound, {outbound} outbound")),
             ("max_request_data", number(info.max_request_data)),

@@ -14,9 +14,13 @@ use super::{
 
 const NAME: &str = "fake0";
 const GUID: u64 = 0x00fa_ce00_00fa_ce01;
+const FIRMWARE: &str = "16.35.2000";
 const DOWN: u32 = 1;
 const ACTIVE: u32 = 4;
 const MTU_4096: u32 = 5;
+/// Four lanes of 25 Gbit/s.
+const WIDTH_4X: u8 = 2;
+const SPEED_EDR: u8 = 32;
 const VECTORS: c_int = 4;
 
 pub(super) const MAX_QP_WR: u32 = 16_384;
@@ -367,6 +371,9 @@ unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, to: *mut ibv_de
         unsafe { to.write_bytes(0, 1) };
         // SAFETY: as above.
         let to = unsafe { &mut *to };
+        for (to, from) in to.fw_ver.iter_mut().zip(FIRMWARE.bytes()) {
+            *to = from as c_char;
+        }
         to.node_guid = GUID.to_be();
         to.sys_image_guid = GUID.to_be();
         to.max_mr_size = 1 << 40;
@@ -424,6 +431,7 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, to: *mu
         port.state = if world.devices.is_up(number) { ACTIVE } else { DOWN };
         (port.max_mtu, port.active_mtu, port.gid_tbl_len) = (MTU_4096, MTU_4096, 2);
         (port.max_msg_sz, port.pkey_tbl_len) = (MAX_MESSAGE, PARTITIONS);
+        (port.active_width, port.active_speed) = (WIDTH_4X, SPEED_EDR);
         world.card.dress.fill_port(number, port);
         let first = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
         // SAFETY: the caller's structure has at least these members.

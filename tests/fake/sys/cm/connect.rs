@@ -97,6 +97,7 @@ impl World {
             unsafe { address::write(&raw mut raw.route.addr.src_addr_union.src_storage, source) };
             // SAFETY: as above.
             unsafe { address::write(&raw mut raw.route.addr.dst_addr_union.dst_storage, destination) };
+            raw.route.addr.addr.ibaddr.dgid = gid(destination.ip());
         }
         live(&mut self.cm.ids, active).peer = Some(child.addr());
         let event = Event {

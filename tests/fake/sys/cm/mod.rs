@@ -128,6 +128,15 @@ struct Told {
     counts: usize,
 }
 
+/// The GID of an address, as RoCE has it.
+fn gid(ip: IpAddr) -> ibv_gid {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    ibv_gid { raw: ip.octets() }
+}
+
 impl World {
     /// A new id on a channel.
     fn new_id(&mut self, channel: *mut rdma_event_channel, context: *mut c_void) -> *mut rdma_cm_id {
@@ -174,6 +183,8 @@ impl World {
         let raw = unsafe { &mut *raw };
         (raw.verbs, raw.port_num) = (device, place.port);
         raw.route.addr.addr.ibaddr.pkey = place.partition();
+        // Over iWARP the kernel has a hardware address here.
+        raw.route.addr.addr.ibaddr.sgid = gid(place.ip);
     }
 
     /// Tells the user of an id something.
