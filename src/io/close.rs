@@ -16,6 +16,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,10 @@ pub(super) struct Shared {
     /// The drop aborts the connection.
     aborts: AtomicBool,
 }
+
+// As tokio's streams are: the locks survive a panic, and no state is left half changed by one.
+impl UnwindSafe for Shared {}
+impl RefUnwindSafe for Shared {}
 
 impl Shared {
     pub(super) fn new(end: End) -> Arc<Self> {

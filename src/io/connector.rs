@@ -218,10 +218,11 @@ impl RdmaConnector {
             // In a box: it is rare, and a future has the place of its largest state.
             return Either::Left(Box::pin(self.clone().connect_session(address)));
         }
-        // The limit of all attempts is that of the connector.
-        let config = self.config.connect_timeout(None);
-        let connect = move |adapter: Adapter, peer| async move {
-            RdmaStream::connect_on(&adapter, peer, &config).await
+        // The limit of all attempts is that of the connector. The settings are shared, because the future would hold them twice.
+        let config = Arc::new(self.config.connect_timeout(None));
+        let connect = move |adapter: Adapter, peer| {
+            let config = config.clone();
+            async move { RdmaStream::connect_on(&adapter, peer, &config).await }
         };
         Either::Right(self.connect_with(address, connect))
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -42,6 +43,10 @@ pub struct RdmaListener {
     acceptor: Acceptor<RdmaStream>,
     local: SocketAddr,
 }
+
+// As tokio's listeners are: the locks survive a panic, and no state is left half changed by one.
+impl UnwindSafe for RdmaListener {}
+impl RefUnwindSafe for RdmaListener {}
 
 impl RdmaListener {
     /// Listens on an address of an adapter. The unspecified address means all addresses of its family that the

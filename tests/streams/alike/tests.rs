@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,34 @@ async fn becomes(stream: &Stream, interest: Interest, flags: Ready) -> Ready {
         }
     })
     .await
+}
+
+fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>(_: &T) {}
+
+// IO-12: a program can catch a panic of what owns streams.
+#[tokio::test]
+async fn panic_of_an_owner_of_streams_is_caught() {
+    let listener = listening().await;
+    let (left, right) = pair_of(&listener).await;
+    within(left.writable()).await.expect("connected");
+    let caught = catch_unwind(move || {
+        left.try_write(b"the last words").expect("room");
+        panic!("caught by this test")
+    });
+    let panic = caught.expect_err("a panic");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"caught by this test"));
+    let (mut reader, writer) = right.into_split();
+    let mut received = Vec::new();
+    within(reader.read_to_end(&mut received)).await.expect("its end was dropped in good order");
+    assert_eq!(received, b"the last words");
+    is_unwind_safe(&(listener, reader, writer));
+}
+
+// IO-12: tokio's own tests have this limit, for tasks that connect by name.
+#[test]
+fn future_of_connect_by_name_is_small() {
+    let connect = Stream::connect("localhost:1");
+    assert!(size_of_val(&connect) < 900, "{} bytes", size_of_val(&connect));
 }
 
 /// Reads without waiting until that would wait.
