@@ -18,6 +18,7 @@ mod examples;
 mod exec;
 mod fake;
 mod fake_bench;
+mod foreign;
 mod guest;
 mod headers;
 mod instructions;
@@ -83,6 +84,12 @@ const TASKS: &[Task] = &[
         arguments: "[--seeds N] [--first K] [--threads T] [--json]",
         about: "run the mixed workload of tests/simulate over the simulated network, each seed with its own faults",
         run: simulate::main,
+    },
+    Task {
+        name: "foreign",
+        arguments: "tokio",
+        about: "run tests of other projects: tokio's own tests of TCP, over streams",
+        run: foreign::main,
     },
     Task {
         name: "guest",

@@ -11,8 +11,8 @@ use crate::Usage;
 use crate::failure::Failure;
 use crate::tally::Tally;
 use crate::{
-    bench, bindings, examples, exec, fake, guest, headers, instructions, oldest, packages, pages, simulate,
-    steps,
+    bench, bindings, examples, exec, fake, foreign, guest, headers, instructions, oldest, packages, pages,
+    simulate, steps,
 };
 
 /// One step.
@@ -78,6 +78,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "bindings", place: HOST, turn: Turn::Test, about: "unit tests of the bindings with the verbs libraries linked", run: bindings::step },
     Step { name: "default", place: HOST, turn: Turn::Test, about: "unit tests with the default features alone", run: steps::default_set },
     Step { name: "doctests", place: HOST, turn: Turn::Test, about: "code in the documentation", run: steps::doctests },
+    Step { name: "foreign", place: HOST, turn: Turn::Test, about: "tokio's own tests of TCP, over streams of the soft provider", run: foreign::step },
     Step { name: "async-rdma", place: HOST, turn: Turn::Test, about: "the crate that joins async-rdma to this one", run: steps::async_rdma },
     Step { name: "instructions", place: HOST, turn: Turn::Test, about: "no operation takes more instructions or system calls than are committed", run: instructions::step },
     // Beside those from `clippy` on.
