@@ -124,7 +124,12 @@ impl<'a> Progress<'a> {
         if failures.is_empty() && tally.failed > 0 {
             failures.push(current.said);
         } else {
-            failures = failures.into_iter().map(|failure| failure.at(self.suite.place)).collect();
+            let place = match current.unit.tests {
+                Some(_) => self.suite.place.to_owned(),
+                // The programs of a project may have tests with the same name.
+                None => format!("{}: {}", self.suite.place, current.unit.name),
+            };
+            failures = failures.into_iter().map(|failure| failure.at(&place)).collect();
         }
         self.failures.extend(failures);
         let seconds = current.started.elapsed().as_secs_f32();
@@ -191,6 +196,16 @@ mod tests {
         output: &str,
         ended: Result<(), String>,
     ) -> (usize, Tally, usize) {
+        let (begun, tally, failures) = read_failures(units, output, ended);
+        (begun, tally, failures.len())
+    }
+
+    /// The same, with what is said of each failure.
+    fn read_failures(
+        units: &[(&str, Option<usize>)],
+        output: &str,
+        ended: Result<(), String>,
+    ) -> (usize, Tally, Vec<String>) {
         let unit = |(name, tests): &(&str, _)| Unit {
             name: (*name).to_owned(),
             command: vec!["/x".into()],
@@ -218,7 +233,7 @@ mod tests {
         let mut progress = Progress::new(&suite, &units);
         output.lines().for_each(|line| progress.line(line));
         let outcome = progress.finish(ended);
-        (outcome.begun, outcome.tally, outcome.failures.len())
+        (outcome.begun, outcome.tally, outcome.failures.iter().map(Failure::to_string).collect())
     }
 
     const ONE: &str = "\x1ebegin 0\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\
@@ -232,6 +247,13 @@ mod tests {
             read(&[("x", Some(2)), ("y", Some(2)), ("z", Some(1))], &[ONE, HUNG, GOOD].concat(), Ok(()));
         assert_eq!((begun, remembered), (3, 2));
         assert_eq!(tally, Tally { passed: 2, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn failed_test_of_a_project_is_named_with_its_program() {
+        let failure = |tests| read_failures(&[("test x", tests)], ONE, Ok(())).2;
+        assert_eq!(failure(None), ["-- guest rxe: test x: b\n    why"]);
+        assert_eq!(failure(Some(2)), ["-- guest rxe: b\n    why"]);
     }
 
     #[test]
