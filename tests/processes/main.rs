@@ -10,3 +10,4 @@ mod removal;
 mod rping;
 mod srq_server;
 mod stream_options;
+mod valkey;
