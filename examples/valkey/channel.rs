@@ -168,6 +168,14 @@ impl Channel {
         self.control(Control::Keepalive)
     }
 
+    /// The reason of the end of the connection, if that is why a call has failed.
+    pub(crate) async fn explained(&self, error: io::Error) -> io::Error {
+        if self.connection.is_connected() || error.kind() == io::ErrorKind::InvalidData {
+            return error;
+        }
+        io::Error::new(io::ErrorKind::ConnectionAborted, self.connection.disconnected().await)
+    }
+
     /// Waits for the writes, and disconnects.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         for write in self.writes.drain(..) {
@@ -181,10 +189,7 @@ impl Channel {
         let oldest = self.end.receives.front_mut().ok_or(io::ErrorKind::NotConnected)?;
         let (outcome, slot) = oldest.await;
         self.end.receives.pop_front();
-        let Ok(completion) = outcome else {
-            let reason = self.connection.disconnected().await;
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason));
-        };
+        let completion = outcome?;
         let mut message = [0; control::LENGTH];
         slot.region().read(slot.range().start, &mut message)?;
         // The peer counts on as many receives as at the beginning.

@@ -39,9 +39,12 @@ impl Client {
                     None => self.channel.receive().await?,
                 }
             }
-            Ok(replies)
+            io::Result::Ok(replies)
         };
-        timeout(REPLY_TIMEOUT, exchange).await?
+        match timeout(REPLY_TIMEOUT, exchange).await? {
+            Err(error) => Err(self.channel.explained(error).await),
+            replies => replies,
+        }
     }
 
     /// Stores, reads and deletes so many values of several lengths, and compares each; returns what it has done.

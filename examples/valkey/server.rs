@@ -55,7 +55,8 @@ impl Server {
             };
             let (mut channel, store) = (accepted, store.clone());
             clients.spawn(async move {
-                let Err(end) = serve(&mut channel, &store).await;
+                let Err(error) = serve(&mut channel, &store).await;
+                let end = channel.explained(error).await;
                 println!("server: {}: {end}", channel.connection().peer_addr());
             });
         }

@@ -1,4 +1,5 @@
 //! The example `valkey`: Valkey's protocol for RDMA, with both ends ours, and with a peer that knows its bytes only.
+//! `cargo xtask foreign valkey` runs it with Valkey itself.
 //!
 //! Runs on: soft, rxe
 

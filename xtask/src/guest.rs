@@ -23,7 +23,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
 }
 
 /// The folders of the machine: its image is with the user, so that every clone of the repository finds it, and its runs are here.
-fn places() -> &'static Places {
+pub(crate) fn places() -> &'static Places {
     static PLACES: OnceLock<Places> = OnceLock::new();
     PLACES.get_or_init(|| {
         let runs = crate::root().join("target/guest");

@@ -87,8 +87,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "foreign",
-        arguments: "tokio",
-        about: "run tests of other projects: tokio's own tests of TCP, over streams",
+        arguments: "tokio | valkey",
+        about: "run tests of other projects over streams (tokio's own of TCP), and their programs as peers (Valkey)",
         run: foreign::main,
     },
     Task {
