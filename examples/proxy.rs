@@ -55,6 +55,8 @@ enum Role {
     TcpToRdma { listen: String, connect: String },
     /// Accept RDMA connections at one address, and forward them by TCP to another.
     RdmaToTcp { listen: String, connect: String },
+    /// Forward TCP connections by TCP, to compare with.
+    TcpToTcp { listen: String, connect: String },
 }
 
 /// The duties of a proxy besides forwarding.
@@ -90,6 +92,11 @@ async fn main() -> Result<(), report::Report> {
             rdma_to_tcp(listener.map_err(|error| named("listen at", &listen, &error))?, connect, limits)
                 .await?;
         }
+        Role::TcpToTcp { listen, connect } => {
+            let listener = listen_tcp(&listen).await;
+            tcp_to_tcp(listener.map_err(|error| named("listen at", &listen, &error))?, connect, limits)
+                .await?;
+        }
     }
     Ok(())
 }
@@ -122,33 +129,38 @@ async fn tcp_to_rdma(listener: TcpListener, to: String, limits: Limits) -> io::R
     println!("tcp-to-rdma: listens on {}, forwards to {to}", listener.local_addr()?);
     // Keeps its adapters open from one connection to the next.
     let connector = RdmaConnector::new();
-    let accept = async || {
-        let (client, peer) = listener.accept().await?;
-        client.set_nodelay(true)?;
-        Ok((client, peer))
-    };
     let connect = move || {
         let connecting = connector.connect(to.clone());
         async { Ok(connecting.await?) }
     };
-    forward("tcp-to-rdma", accept, connect, limits).await
+    forward("tcp-to-rdma", async || accept_tcp(&listener).await, connect, limits).await
 }
 
 async fn rdma_to_tcp(listener: RdmaListener, to: String, limits: Limits) -> io::Result<()> {
     println!("rdma-to-tcp: listens on {}, forwards to {to}", listener.local_addr()?);
-    let accept = async || listener.accept().await;
-    let connect = move || {
-        let to = to.clone();
-        async move {
-            // Unlike the connector, tokio has no time limit of its own.
-            let connecting = timeout(Duration::from_secs(10), TcpStream::connect(&to)).await;
-            let connected = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-            let server = connected.map_err(|error| named("connect to", &to, &error))?;
-            server.set_nodelay(true)?;
-            Ok(server)
-        }
-    };
-    forward("rdma-to-tcp", accept, connect, limits).await
+    let connect = move || connect_tcp(to.clone());
+    forward("rdma-to-tcp", async || listener.accept().await, connect, limits).await
+}
+
+async fn tcp_to_tcp(listener: TcpListener, to: String, limits: Limits) -> io::Result<()> {
+    println!("tcp-to-tcp: listens on {}, forwards to {to}", listener.local_addr()?);
+    let connect = move || connect_tcp(to.clone());
+    forward("tcp-to-tcp", async || accept_tcp(&listener).await, connect, limits).await
+}
+
+async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (client, peer) = listener.accept().await?;
+    client.set_nodelay(true)?;
+    Ok((client, peer))
+}
+
+async fn connect_tcp(to: String) -> io::Result<TcpStream> {
+    // Unlike the connector, tokio has no time limit of its own.
+    let connecting = timeout(Duration::from_secs(10), TcpStream::connect(&to)).await;
+    let connected = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let server = connected.map_err(|error| named("connect to", &to, &error))?;
+    server.set_nodelay(true)?;
+    Ok(server)
 }
 
 /// A stream that can be ended so that the peer does not take it for complete.
