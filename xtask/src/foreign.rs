@@ -13,6 +13,7 @@ use crate::{Usage, guest};
 
 mod debian;
 mod list;
+mod proxies;
 mod tokio;
 mod valkey;
 
@@ -25,9 +26,10 @@ const FOLDER: &str = "target/foreign";
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     let words: Vec<_> = arguments.iter().map(String::as_str).collect();
     let tally = match words[..] {
+        ["proxies", ..] => return proxies::main(&arguments[1..]),
         ["tokio"] => step(&Settings::default()),
         ["valkey"] => valkey::run(),
-        _ => return Err(Usage("`foreign` needs one of the words `tokio` and `valkey`".into())),
+        _ => return Err(Usage("`foreign` needs one of the words `proxies`, `tokio` and `valkey`".into())),
     };
     println!("\n{tally}");
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

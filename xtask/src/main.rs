@@ -87,8 +87,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "foreign",
-        arguments: "tokio | valkey",
-        about: "run tests of other projects over streams (tokio's own of TCP), and their programs as peers (Valkey)",
+        arguments: "proxies [--no-install] [--only PART,..] | tokio | valkey",
+        about: "run programs of others through two `proxy` examples, tokio's own tests of TCP over streams, Valkey as a peer",
         run: foreign::main,
     },
     Task {

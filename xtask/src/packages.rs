@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 pub(crate) use rdma_guest::packages::lacking;
-use rdma_guest::packages::{MACHINE, has_apt, how_to_install, missing};
+pub(crate) use rdma_guest::packages::missing;
+use rdma_guest::packages::{MACHINE, has_apt, how_to_install};
 
 use crate::exec;
 use crate::tally::Tally;
@@ -30,6 +31,12 @@ pub(crate) const VALGRIND: &[&str] = &["valgrind"];
 #[rustfmt::skip]
 pub(crate) const PROGRAMS: &[&str] = &[
     "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest", "curl", "netcat-traditional", "wget",
+];
+
+/// The programs of others that run through two proxies.
+#[rustfmt::skip]
+pub(crate) const PROXIED: &[&str] = &[
+    "iproute2", "util-linux", "postgresql", "redis-server", "redis-tools", "nginx-light", "nghttp2-client", "apache2-utils",
 ];
 
 /// To make the guest machine, to run it, and what tests run in it.
@@ -75,20 +82,26 @@ pub(crate) fn step(settings: &Settings) -> Tally {
         println!("present: {}", wanted.join(" "));
         return Tally::PASSED;
     }
-    let result = if !has_apt() || !settings.install || !is_root() {
-        Err(how_to_install(&packages))
-    } else {
-        let install = ["install", "-y", "--no-install-recommends"];
-        let run = |arguments: &[&str]| exec::show(apt_get(arguments), exec::minutes(10));
-        run(&["update"]).and_then(|()| run(&[&install[..], &packages[..]].concat()))
-    };
-    match result {
+    match install(&packages, settings.install) {
         Ok(()) => Tally::PASSED,
         Err(sentence) => {
             println!("{sentence}");
             if settings.ci { Tally::FAILED } else { Tally::SKIPPED }
         }
     }
+}
+
+/// Installs these packages if that is allowed and this process runs as root.
+///
+/// # Errors
+/// The command that a person would type, or what went wrong.
+pub(crate) fn install(packages: &[&str], allowed: bool) -> Result<(), String> {
+    if !has_apt() || !allowed || !is_root() {
+        return Err(how_to_install(packages));
+    }
+    let install = ["install", "-y", "--no-install-recommends"];
+    let run = |arguments: &[&str]| exec::show(apt_get(arguments), exec::minutes(10));
+    run(&["update"]).and_then(|()| run(&[&install[..], packages].concat()))
 }
 
 /// The tally of a check without its packages: `None` if it has them.
