@@ -36,7 +36,7 @@ pub(crate) const PROGRAMS: &[&str] = &[
 /// The programs of others that run through two proxies.
 #[rustfmt::skip]
 pub(crate) const PROXIED: &[&str] = &[
-    "iproute2", "util-linux", "postgresql", "redis-server", "redis-tools", "nginx-light", "nghttp2-client", "apache2-utils",
+    "iproute2", "ethtool", "util-linux", "postgresql", "redis-server", "redis-tools", "nginx-light", "nghttp2-client", "apache2-utils",
 ];
 
 /// To make the guest machine, to run it, and what tests run in it.

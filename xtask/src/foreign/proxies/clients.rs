@@ -1,12 +1,16 @@
 //! The client programs, and what each says of its requests.
 
 use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::hosts::Host;
 use super::servers::{HTTP, HTTP2, POSTGRES, REDIS};
 use crate::exec;
+
+/// The time before the limit of a run at which its connections are looked at.
+const WATCH: Duration = Duration::from_secs(2);
 
 /// A command line of a client program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub(super) struct Client {
     words: Vec<String>,
     /// The requests or transactions that it must report, or at least one if it runs for a time.
     expected: u64,
+    /// The port of the server.
+    port: u16,
 }
 
 /// The result of a run.
@@ -27,7 +33,7 @@ pub(super) struct Report {
     pub(super) failed: u64,
     /// What keeps the run from being a success.
     pub(super) wrong: Option<String>,
-    /// Whether the program did not end, and was killed.
+    /// Whether the program did not end although it still had a connection, and was killed.
     pub(super) hung: bool,
     /// How long it ran.
     pub(super) took: Duration,
@@ -37,8 +43,8 @@ pub(super) struct Report {
 
 impl Client {
     /// Makes a client from its command line.
-    fn new(line: &str, expected: u64) -> Self {
-        Self { words: line.split(' ').map(str::to_owned).collect(), expected }
+    fn new(line: &str, expected: u64, port: u16) -> Self {
+        Self { words: line.split(' ').map(str::to_owned).collect(), expected, port }
     }
 
     /// Runs the program on this host.
@@ -47,12 +53,21 @@ impl Client {
         command.args(&self.words[1..]);
         let mut output = String::new();
         let begun = Instant::now();
-        let ended = exec::quiet_lines(command, limit, |line| {
-            output += line;
-            output.push('\n');
+        let (ended, connected) = thread::scope(|scope| {
+            let (running, end) = mpsc::channel::<()>();
+            let watch = scope.spawn(move || {
+                let ended = end.recv_timeout(limit - WATCH) != Err(RecvTimeoutError::Timeout);
+                !ended && host.is_connected_to(self.port)
+            });
+            let ended = exec::quiet_lines(command, limit, |line| {
+                output += line;
+                output.push('\n');
+            });
+            drop(running);
+            (ended, watch.join().unwrap_or(true))
         });
         let took = begun.elapsed();
-        let hung = took >= limit;
+        let hung = took >= limit && connected;
         let mut said = Said::read(&self.words[0], &output);
         said.done *= self.requests_per_count();
         let wrong = match ended {
@@ -184,12 +199,12 @@ pub(super) fn long(at: &str) -> Vec<Client> {
 pub(super) fn broken(at: &str) -> Vec<Client> {
     vec![
         pgbench(at, "-c 10 -T 8", 1),
-        redis(at, "-n 200000 -c 50 -t set,get", 400_000),
+        redis(at, "-n 100000 -c 50 -t set,get", 200_000),
         h2load(at, "-D 8 -c 50 -m 10", "", 1),
-        h2load(at, "-n 4000 -c 20 -m 4", "large", 4_000),
+        h2load(at, "-n 2000 -c 20 -m 4", "large", 2_000),
         // With -r it goes on after an error.
-        ab(at, "-r -c 64 -n 20000", "", 20_000),
-        ab(at, "-k -r -c 64 -n 100000", "", 100_000),
+        ab(at, "-r -c 64 -n 10000", "", 10_000),
+        ab(at, "-k -r -c 64 -n 50000", "", 50_000),
     ]
 }
 
@@ -211,23 +226,27 @@ pub(super) fn churn(at: &str, requests: u64) -> Client {
 
 /// Returns a run of pgbench.
 fn pgbench(at: &str, options: &str, expected: u64) -> Client {
-    Client::new(&format!("pgbench -n -h {at} -p {POSTGRES} -U postgres {options} postgres"), expected)
+    Client::new(
+        &format!("pgbench -n -h {at} -p {POSTGRES} -U postgres {options} postgres"),
+        expected,
+        POSTGRES,
+    )
 }
 
 /// Returns a run of redis-benchmark.
 fn redis(at: &str, options: &str, expected: u64) -> Client {
-    Client::new(&format!("redis-benchmark --csv -h {at} -p {REDIS} {options}"), expected)
+    Client::new(&format!("redis-benchmark --csv -h {at} -p {REDIS} {options}"), expected, REDIS)
 }
 
 /// Returns a run of h2load.
 fn h2load(at: &str, options: &str, page: &str, expected: u64) -> Client {
-    Client::new(&format!("h2load {options} http://{at}:{HTTP2}/{page}"), expected)
+    Client::new(&format!("h2load {options} http://{at}:{HTTP2}/{page}"), expected, HTTP2)
 }
 
 /// Returns a run of `ab`.
 fn ab(at: &str, options: &str, page: &str, expected: u64) -> Client {
     // -s: the seconds after which a request has failed.
-    Client::new(&format!("ab -q -s 60 {options} http://{at}:{HTTP}/{page}"), expected)
+    Client::new(&format!("ab -q -s 60 {options} http://{at}:{HTTP}/{page}"), expected, HTTP)
 }
 
 #[cfg(test)]

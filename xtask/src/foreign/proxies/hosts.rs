@@ -90,6 +90,16 @@ impl Host {
         })
     }
 
+    /// Whether a program here is connected to this port.
+    pub(super) fn is_connected_to(&self, port: u16) -> bool {
+        let table = fs::read_to_string(format!("/proc/{}/net/tcp", self.0.id())).unwrap_or_default();
+        let ending = format!(":{port:04X}");
+        table.lines().skip(1).any(|line| {
+            let mut words = line.split_whitespace().skip(2);
+            words.next().is_some_and(|peer| peer.ends_with(&ending)) && words.next() == Some("01")
+        })
+    }
+
     /// Starts a program that ends when it is dropped, and waits until it listens on `port`. Its output goes to a file.
     pub(super) fn start(&self, mut command: Command, port: u16, log: PathBuf) -> Result<Running, String> {
         let wrong = |error: std::io::Error| format!("cannot start {}: {error}", exec::shown(&command));
