@@ -8,7 +8,7 @@
 //! * errors: a connection that breaks is reset on the other side, so that a part of an answer is not taken for all of it;
 //! * no delay: an `RdmaStream` sends at once, and a `TcpStream` does with `set_nodelay`. Without it, an answer in several writes
 //!   waits up to 40 ms for the acknowledgement of the TCP peer;
-//! * limits: beyond a number of connections, clients wait in the backlog;
+//! * limits: beyond a number of connections, clients wait in the backlog, and a burst of clients is not one of handshakes;
 //! * an end: after ctrl-c no connection is accepted, and those that exist have some seconds to finish.
 //!
 //! ```sh
@@ -58,6 +58,10 @@ enum Role {
     /// Forward TCP connections by TCP, to compare with.
     TcpToTcp { listen: String, connect: String },
 }
+
+/// How many RDMA connections are made at a time: half of the handshakes that the listener of the other proxy has places for. If they
+/// are all taken by one address, it drops those that are slow.
+const CONNECTING: usize = 128;
 
 /// The duties of a proxy besides forwarding.
 #[derive(Clone)]
@@ -129,9 +133,14 @@ async fn tcp_to_rdma(listener: TcpListener, to: String, limits: Limits) -> io::R
     println!("tcp-to-rdma: listens on {}, forwards to {to}", listener.local_addr()?);
     // Keeps its adapters open from one connection to the next.
     let connector = RdmaConnector::new();
+    let turns = Arc::new(Semaphore::new(CONNECTING));
     let connect = move || {
-        let connecting = connector.connect(to.clone());
-        async { Ok(connecting.await?) }
+        let (connecting, turn) = (connector.connect(to.clone()), turns.clone().acquire_owned());
+        // In a box, whose memory is free once the connection is made: without it the task would keep it as long as it forwards.
+        Box::pin(async {
+            let _turn = turn.await.map_err(io::Error::other)?;
+            Ok(connecting.await?)
+        })
     };
     forward("tcp-to-rdma", async || accept_tcp(&listener).await, connect, limits).await
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use super::hosts::{Host, Running};
+use super::hosts::{Host, Running, until};
 use crate::exec::{self, minutes};
 
 /// The port of each server.
@@ -40,6 +41,11 @@ fn postgres(host: &Host, folder: &Path) -> Result<Running, String> {
     serve.args(USER).arg(programs.join("postgres")).arg("-D").arg(&data).arg("-k").arg(&data);
     serve.args(["-h", "127.0.0.1", "-c", "fsync=off", "-c", "max_connections=200"]);
     let server = host.start(serve, POSTGRES, folder.join("postgres.log"))?;
+    // It listens before it serves.
+    let serves = || host.run("pg_isready", "-q -h 127.0.0.1").is_ok();
+    if !until(Duration::from_secs(60), serves) {
+        return Err("PostgreSQL does not serve".into());
+    }
     let mut tables = host.command("pgbench");
     tables.args(["-h", "127.0.0.1", "-U", "postgres", "-i", "-q", "postgres"]);
     exec::quietly(tables, minutes(2))?;
