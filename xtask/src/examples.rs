@@ -1,5 +1,5 @@
 //! The `examples` step: builds the examples from the package that would be published, as a user would but without optimization,
-//! checks the package that depends on it, runs the commands of their READMEs, and compares the output with the documented one.
+//! checks the packages that depend on it, runs the commands of their READMEs, and compares the output with the documented one.
 
 mod transcript;
 
@@ -43,8 +43,8 @@ const SHIM: &str = "target/xtask/bin";
 /// The time limit of a script: far more than it needs on a busy machine.
 const SCRIPT_LIMIT: Duration = minutes(3);
 
-/// The packages that are published, each behind those that it needs.
-const PACKAGES: [&str; 2] = ["tokio-rdma", "tokio-rdma-rpc"];
+/// The packages that are published: the first, and those that need it.
+const PACKAGES: [&str; 3] = ["tokio-rdma", "tokio-rdma-rpc", "rdma-top"];
 
 /// How many crates the first example may take to build. Compiling them has to take a minute or two.
 const MOST_CRATES: usize = 95;
@@ -53,9 +53,9 @@ const MOST_CRATES: usize = 95;
 pub(crate) fn step(settings: &Settings) -> Tally {
     let mut tally = Tally::check(count_crates());
     let packages = unpack();
-    let package = packages.and_then(|[package, rpc]| {
+    let package = packages.and_then(|[package, others @ ..]| {
         build(&package)?;
-        check(&rpc, &package)?;
+        others.iter().try_for_each(|other| check(other, &package))?;
         Ok(package)
     });
     tally += Tally::check(package.as_ref().map(drop).map_err(Clone::clone));
@@ -133,7 +133,7 @@ fn run(transcript: &Transcript) -> Result<(), String> {
 }
 
 /// Makes the packages as they would be published; returns the folders with what is in them, in the order of `PACKAGES`.
-fn unpack() -> Result<[PathBuf; 2], String> {
+fn unpack() -> Result<[PathBuf; 3], String> {
     let folder = Path::new("target/package");
     // Another version may have been left there.
     let _ = fs::remove_dir_all(folder);
@@ -141,29 +141,35 @@ fn unpack() -> Result<[PathBuf; 2], String> {
     package.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
     exec::show(package, minutes(5))?;
     let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut crates: Vec<PathBuf> = files
+    let crates: Vec<PathBuf> = files
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "crate"))
         .collect();
-    // A digit precedes a letter: the version of the one goes before the rest of the name of the other.
-    crates.sort_unstable();
-    let [first, second] = &crates[..] else {
-        return Err(format!("{} packages are in {}", crates.len(), folder.display()));
-    };
-    for package in [first, second] {
+    let mut unpacked = Vec::new();
+    for name in PACKAGES {
+        let package = crates.iter().find(|path| is_of(path, name));
+        let package = package.ok_or_else(|| format!("no package of {name} is in {}", folder.display()))?;
         let mut tar = Command::new("tar");
         // Files in a package have a fixed time, by which cargo would take every package for the one that it has built before.
         tar.arg("-xzmf").arg(package).arg("-C").arg(folder);
         exec::show(tar, minutes(1))?;
+        unpacked.push(package.with_extension(""));
     }
-    Ok([first.with_extension(""), second.with_extension("")])
+    unpacked.try_into().map_err(|_| "packages are missing".to_owned())
 }
 
-/// Checks that the package of calls in messages has all that it needs, with the other package as the one that is published. Its
-/// features are those of the step `features`, which has built what is on the way.
+/// Whether a file is the package of this name: a hyphen and the version follow.
+fn is_of(path: &Path, name: &str) -> bool {
+    let file = path.file_name().and_then(|file| file.to_str());
+    let version = file.and_then(|file| file.strip_prefix(name)?.strip_prefix('-'));
+    version.is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+}
+
+/// Checks that a package has all that it needs, with the first package as the one that is published. The features of that of calls in
+/// messages are those of the step `features`, which has built what is on the way.
 fn check(package: &Path, other: &Path) -> Result<(), String> {
-    let mut command = exec::cargo(&["check", "--lib", "--target-dir", BUILT, "--config"]);
+    let mut command = exec::cargo(&["check", "--lib", "--bins", "--target-dir", BUILT, "--config"]);
     command.arg(format!("patch.crates-io.{}.path='{}'", PACKAGES[0], crate::root().join(other).display()));
     command.arg("--manifest-path").arg(package.join("Cargo.toml"));
     command.env("CARGO_BUILD_BUILD_DIR", crate::root().join("target"));
@@ -196,4 +202,16 @@ fn count_crates() -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{} crates before the first example runs, and not 1 to {MOST_CRATES}", crates.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_told_apart_by_their_versions() {
+        let file = Path::new("target/package/tokio-rdma-rpc-0.1.0.crate");
+        assert!(is_of(file, "tokio-rdma-rpc"));
+        assert!(!is_of(file, "tokio-rdma") && !is_of(file, "rdma-rpc"));
+    }
 }
