@@ -18,8 +18,8 @@ const FAREWELL: Duration = Duration::from_secs(30);
 pub(crate) struct App {
     /// What the processes have served.
     readings: Vec<Reading>,
-    /// The processes that were seen, with the time of the first look without them.
-    seen: Vec<(PathBuf, Option<Instant>)>,
+    /// The processes that were seen.
+    seen: Vec<Seen>,
     /// Nothing has been read yet.
     pub(crate) is_new: bool,
     /// Every line, in the order that is chosen.
@@ -42,6 +42,17 @@ pub(crate) struct App {
     pub(crate) detail: Option<Detail>,
     /// The user wants to leave.
     pub(crate) is_over: bool,
+}
+
+/// A process that was seen.
+#[derive(Debug)]
+struct Seen {
+    /// The path of its socket.
+    path: PathBuf,
+    /// Its number and program, if it has answered once.
+    name: Option<String>,
+    /// The time of the first look without it.
+    missing: Option<Instant>,
 }
 
 /// One object in detail.
@@ -79,23 +90,24 @@ impl App {
 
     /// Takes what the processes have served.
     pub(crate) fn update(&mut self, mut readings: Vec<Reading>, now: Instant) {
-        let is_missing = |path: &PathBuf| readings.iter().all(|reading| reading.path != *path);
-        let mut ended = Vec::new();
-        self.seen.retain_mut(|(path, since)| {
-            if !is_missing(path) {
-                return false;
+        self.seen.retain_mut(|seen| {
+            if readings.iter().any(|reading| reading.path == seen.path) {
+                seen.missing = None;
+                return true;
             }
-            let is_shown = now.duration_since(*since.get_or_insert(now)) < FAREWELL;
-            if is_shown {
-                ended.push(Reading { path: path.clone(), outcome: Err(Failure::Ended) });
-            }
-            is_shown
+            now.duration_since(*seen.missing.get_or_insert(now)) < FAREWELL
         });
-        self.seen.extend(readings.iter().map(|reading| (reading.path.clone(), None)));
-        readings.extend(ended);
+        for reading in &readings {
+            if self.seen.iter().all(|seen| seen.path != reading.path) {
+                self.seen.push(Seen { path: reading.path.clone(), name: None, missing: None });
+            }
+        }
+        let ended = self.seen.iter().filter(|seen| seen.missing.is_some());
+        readings.extend(ended.map(|seen| Reading { path: seen.path.clone(), outcome: Err(Failure::Ended) }));
         self.readings = readings;
         self.is_new = false;
         self.all = rows::rows(&self.readings);
+        self.name_processes();
         self.arrange();
         if let Some(detail) = &mut self.detail {
             let row = self.all.iter().find(|row| row.key == detail.row.key);
@@ -103,6 +115,19 @@ impl App {
             if let Some(row) = row {
                 detail.sections = detail::sections(row, &self.readings);
                 detail.row = row.clone();
+            }
+        }
+    }
+
+    /// Gives the processes that do not answer the names that they had before.
+    fn name_processes(&mut self) {
+        for seen in &mut self.seen {
+            let mut own = self.all.iter_mut().filter(|row| row.key.path == seen.path);
+            let Some(row) = own.next() else { continue };
+            match (&seen.name, row.key.kind) {
+                (Some(name), Kind::Process) => row.process.clone_from(name),
+                (_, Kind::Process) => {}
+                _ => seen.name = Some(row.process.clone()),
             }
         }
     }
@@ -206,10 +231,10 @@ mod tests {
     #[test]
     fn the_mark_moves_with_its_object() {
         let mut app = app();
-        press(&mut app, &[KeyCode::Down, KeyCode::Down]);
+        press(&mut app, &[KeyCode::Down, KeyCode::Down, KeyCode::Down]);
         assert_eq!(app.rows[app.marked].key.kind, Kind::Stream);
         press(&mut app, &[KeyCode::Char('r')]);
-        assert_eq!((app.marked, app.rows[app.marked].key.kind), (4, Kind::Stream));
+        assert_eq!((app.marked, app.rows[app.marked].key.kind), (3, Kind::Stream));
         press(&mut app, &[KeyCode::End]);
         assert_eq!(app.marked, 6);
         press(&mut app, &[KeyCode::Char('f'), KeyCode::Char('f')]);
@@ -234,7 +259,7 @@ mod tests {
     #[test]
     fn the_object_in_detail_stays_when_it_is_gone() {
         let mut app = app();
-        press(&mut app, &[KeyCode::Enter, KeyCode::Down]);
+        press(&mut app, &[KeyCode::Down, KeyCode::Enter, KeyCode::Down]);
         assert_eq!(app.detail.as_ref().map(|detail| (detail.is_gone, detail.scroll)), Some((false, 1)));
         app.update(Vec::new(), Instant::now());
         assert!(app.detail.as_ref().is_some_and(|detail| detail.is_gone && !detail.sections.is_empty()));
@@ -248,7 +273,7 @@ mod tests {
         let start = Instant::now();
         app.update(Vec::new(), start);
         let lines: Vec<_> = app.rows.iter().map(|row| format!("{} {}", row.process, row.state)).collect();
-        assert_eq!(lines, ["17 ended", "18 ended"]);
+        assert_eq!(lines, ["17 kv ended", "18 ended"]);
         app.update(Vec::new(), start + FAREWELL / 2);
         assert_eq!(app.rows.len(), 2);
         app.update(samples::readings(), start + FAREWELL / 2);

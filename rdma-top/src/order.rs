@@ -97,11 +97,11 @@ impl Column {
                 all(other).cmp(&all(one))
             }
             Self::WaitsFor => {
-                let waiting = |row: &Row| {
-                    (row.waits_for.is_none(), row.waits_for.is_some().then_some(Reverse(row.since)))
-                };
-                // The ages of the others say nothing.
-                waiting(one).cmp(&waiting(other)).then_with(|| one.key.kind.cmp(&other.key.kind))
+                // A process that does not answer hides what waits in it. The ages of objects that do not wait say nothing.
+                let is_process = |row: &Row| row.key.kind == Kind::Process;
+                let since = |row: &Row| row.waits_for.is_some().then_some(Reverse(row.since));
+                let key = |row: &Row| (row.waits_for.is_none(), !is_process(row), since(row));
+                key(one).cmp(&key(other)).then_with(|| one.key.kind.cmp(&other.key.kind))
             }
             Self::State | Self::Local | Self::Peer => self.of(one).cmp(&self.of(other)),
         }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn those_that_wait_longest_come_first() {
         let expected =
-            ["listener #1", "connection 4", "stream 4", "connection 5", "cq #1", "process ", "adapter 1"];
+            ["process ", "listener #1", "connection 4", "stream 4", "connection 5", "cq #1", "adapter 1"];
         assert_eq!(sorted(Column::WaitsFor, false), expected);
         assert_eq!(sorted(Column::WaitsFor, true)[0], "adapter 1");
     }

@@ -76,7 +76,7 @@ mod tests {
             "PROCESS  KIND        ID  STATE      SINCE  LOCAL           PEER               OUT/IN  WAITS FOR"
         );
         assert_eq!(
-            lines[3],
+            lines[4],
             "17 kv    stream      4   write      12.0s  127.0.0.1:7000  127.0.0.1:41000   2.0M/12  no credit: the program of the peer has not read 2,097,152 bytes"
         );
         assert!(lines[7].starts_with("17 kv    adapter     1   soft"), "{table}");

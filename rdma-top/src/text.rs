@@ -42,7 +42,7 @@ pub(crate) fn fit(text: &str, columns: usize) -> String {
     format!("{text}{:missing$}", "")
 }
 
-/// Breaks a text into lines of at most this number of columns, between words where it can.
+/// Breaks a text into lines of at most this number of columns, between words where it can. Spaces at the beginning are lost.
 pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = Vec::new();
