@@ -18,6 +18,7 @@ mod guide {
         errors = "errors",
         faq = "faq",
         first_connection = "first-connection",
+        inspect = "inspect",
         memory = "memory",
         migration = "migration",
         negotiation = "negotiation",
