@@ -222,11 +222,11 @@ mod tests {
             not_a_snapshot(json, &error).to_string()
         };
         assert_eq!(
-            reason(br#"{"version":2,"all":[]}"#),
+            reason(br#"{"version":2,"adapters":"none"}"#),
             "the snapshot has version 2, and this program reads version 1"
         );
         assert!(reason(b"HTTP/1.1 400\r\n").starts_with("not a snapshot: "));
-        assert!(reason(br#"{"version":1}"#).starts_with("not a snapshot: missing field"));
+        assert!(reason(br#"{"version":1,"adapters":"none"}"#).starts_with("not a snapshot: invalid type"));
     }
 
     #[test]

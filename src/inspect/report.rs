@@ -14,9 +14,11 @@ pub(crate) const LISTED: usize = 8;
 ///
 /// As JSON, times are numbers of seconds, and addresses and names are strings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The version of this structure. Later versions with the same number only add fields.
+    /// The version of this structure. Later versions of the crate with the same number only add fields; what a snapshot lacks is read as
+    /// nothing.
     pub version: u32,
     /// The number of the process.
     pub process: u32,
@@ -49,6 +51,7 @@ impl Snapshot {
 
 /// An open adapter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct AdapterReport {
     /// The number of the adapter in this process; other reports name it by this number.
@@ -70,6 +73,7 @@ pub struct AdapterReport {
 
 /// A listener.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ListenerReport {
     /// Its adapter.
@@ -145,6 +149,7 @@ impl ConnectionState {
 
 /// A connector, with the queue pair that it uses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ConnectionReport {
     /// The number of the connection, which is that of its events of `tracing`.
@@ -176,6 +181,7 @@ pub struct ConnectionReport {
 
 /// Something that happened to a connector.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct EventReport {
     /// The call or the report.
@@ -187,6 +193,7 @@ pub struct EventReport {
 
 /// A queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct QueuePairReport {
     /// The number that the device has given it (`qp_num`); `None` with the soft provider.
@@ -233,6 +240,7 @@ pub enum SendState {
 
 /// One queue of a queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct WorkQueueReport {
     /// The most requests that it holds; 0 where nothing is queued in this process.
@@ -249,6 +257,7 @@ pub struct WorkQueueReport {
 
 /// A request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct RequestReport {
     /// The kind, by the name of [`OpKind`](crate::OpKind).
@@ -262,6 +271,7 @@ pub struct RequestReport {
 
 /// The TCP connection below a connection of the soft provider (`TCP_INFO`, tcp(7)).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct TcpReport {
     /// The state, by the name that ss(8) gives it.
@@ -295,6 +305,7 @@ pub struct TcpReport {
 
 /// A completion queue that the program polls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct CompletionQueueReport {
     /// Its adapter.
@@ -316,6 +327,7 @@ pub struct CompletionQueueReport {
 
 /// A shared receive queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct SharedReceiveQueueReport {
     /// Its adapter.
@@ -332,6 +344,7 @@ pub struct SharedReceiveQueueReport {
 
 /// A lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct LaneReport {
     /// Its adapter.
@@ -355,6 +368,7 @@ pub struct LaneReport {
 
 /// One end of a byte stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct StreamReport {
     /// The connection that it uses now.
@@ -399,6 +413,7 @@ pub struct StreamReport {
 
 /// A session of streams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct SessionReport {
     /// A short name, which the streams of it have too.
@@ -423,6 +438,7 @@ pub struct SessionReport {
 
 /// A connection of calls (`tokio-rdma-rpc`): that of a channel, or one of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ChannelReport {
     /// `client` or `server`.
