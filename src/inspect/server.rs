@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tracing::{debug, info};
@@ -59,11 +61,22 @@ impl Server {
     ///
     /// # Errors
     /// `AddrInUse` if a process serves there, `AlreadyExists` if the path is that of something else; the errors of the system;
-    /// `Other` without a runtime.
+    /// `Other` without such a runtime.
     pub fn bind(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        let runtime = Handle::try_current().map_err(io::Error::other)?;
         let listener = listen(&path)?;
+        // tokio reports a lack of either only by a panic. Found here, it does not hit the task later.
+        let listener = catch_unwind(|| {
+            drop(tokio::time::sleep(Duration::ZERO));
+            UnixListener::from_std(listener)
+        });
+        let lacking = |_| {
+            io::Error::other("the tokio runtime has no I/O driver or no timers: build it with enable_all")
+        };
+        let listener = listener.map_err(lacking).and_then(|listener| listener).inspect_err(|_| {
+            let _ = fs::remove_file(&path);
+        })?;
         let task = runtime.spawn(serve(listener)).abort_handle();
         info!(path = %path.display(), "serving snapshots");
         Ok(Self { path, task })
@@ -112,7 +125,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// Listens at a socket that only this user can connect to.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
     let address = SockAddr::unix(path)?;
     if let Err(error) = socket.bind(&address) {
@@ -125,7 +138,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     // Before `listen` nobody can connect, whatever the mode is.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
-    UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
+    Ok(socket.into())
 }
 
 /// Removes a socket at which no process listens.

@@ -84,3 +84,17 @@ async fn only_a_socket_that_is_left_behind_is_replaced() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read_to_string(&place.0).expect("it is still there"), "a file");
 }
+
+// OBS-04: an error, and no panic in a task, and no socket that is left behind.
+#[test]
+fn a_runtime_without_drivers_is_refused() {
+    let place = Place::new("bare");
+    let refused = |runtime: tokio::runtime::Runtime| {
+        let _entered = runtime.enter();
+        assert_eq!(Server::bind(&place.0).expect_err("it lacks something").kind(), ErrorKind::Other);
+        assert!(!place.0.exists());
+    };
+    refused(tokio::runtime::Builder::new_current_thread().build().expect("a runtime"));
+    refused(tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime"));
+    refused(tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"));
+}
