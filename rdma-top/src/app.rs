@@ -1,12 +1,13 @@
 //! The state of the display, and the keys that change it.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::detail::{self, Section};
-use crate::order::{Filter, Order};
+use crate::order::{Column, Filter, Order};
 use crate::rows::{self, Key, Kind, Row};
 use crate::source::{Failure, Reading};
 
@@ -23,9 +24,11 @@ pub(crate) struct App {
     /// Nothing has been read yet.
     pub(crate) is_new: bool,
     /// Every line, in the order that is chosen.
-    all: Vec<Row>,
+    all: Vec<Rc<Row>>,
     /// Those that the filter shows.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Rc<Row>>,
+    /// The widths of their columns: a process may have a hundred thousand lines, and the display shows fifty.
+    pub(crate) widths: [usize; Column::ALL.len()],
     /// The order of the lines.
     pub(crate) order: Order,
     /// The lines that are shown.
@@ -77,6 +80,7 @@ impl App {
             is_new: true,
             all: Vec::new(),
             rows: Vec::new(),
+            widths: Default::default(),
             order: Order::default(),
             filter: Filter::default(),
             marked: 0,
@@ -106,23 +110,24 @@ impl App {
         readings.extend(ended.map(|seen| Reading { path: seen.path.clone(), outcome: Err(Failure::Ended) }));
         self.readings = readings;
         self.is_new = false;
-        self.all = rows::rows(&self.readings);
-        self.name_processes();
+        let mut rows = rows::rows(&self.readings);
+        self.name_processes(&mut rows);
+        self.all = rows.into_iter().map(Rc::new).collect();
         self.arrange();
         if let Some(detail) = &mut self.detail {
             let row = self.all.iter().find(|row| row.key == detail.row.key);
             detail.is_gone = row.is_none();
             if let Some(row) = row {
                 detail.sections = detail::sections(row, &self.readings);
-                detail.row = row.clone();
+                detail.row = Row::clone(row);
             }
         }
     }
 
     /// Gives the processes that do not answer the names that they had before.
-    fn name_processes(&mut self) {
+    fn name_processes(&mut self, rows: &mut [Row]) {
         for seen in &mut self.seen {
-            let mut own = self.all.iter_mut().filter(|row| row.key.path == seen.path);
+            let mut own = rows.iter_mut().filter(|row| row.key.path == seen.path);
             let Some(row) = own.next() else { continue };
             match (&seen.name, row.key.kind) {
                 (Some(name), Kind::Process) => row.process.clone_from(name),
@@ -147,6 +152,7 @@ impl App {
     fn arrange(&mut self) {
         self.order.sort(&mut self.all);
         self.rows = self.all.iter().filter(|row| self.filter.shows(row)).cloned().collect();
+        self.widths = Column::ALL.map(|column| column.width(&self.rows));
         let place = self.chosen.as_ref().and_then(|key| self.rows.iter().position(|row| row.key == *key));
         self.marked = place.unwrap_or(self.marked).min(self.rows.len().saturating_sub(1));
     }
@@ -198,7 +204,7 @@ impl App {
             KeyCode::Esc => self.filter = Filter::default(),
             KeyCode::Enter => {
                 self.detail = self.rows.get(self.marked).map(|row| Detail {
-                    row: row.clone(),
+                    row: Row::clone(row),
                     sections: detail::sections(row, &self.readings),
                     is_gone: false,
                     scroll: 0,
@@ -213,7 +219,6 @@ impl App {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::Column;
     use crate::samples;
 
     /// Returns a display of the sample.

@@ -58,6 +58,11 @@ impl Column {
         }
     }
 
+    /// Returns the width of the longest of its texts, without its head.
+    pub(crate) fn width<R: AsRef<Row>>(self, rows: &[R]) -> usize {
+        rows.iter().map(|row| text::width(&self.of(row.as_ref()))).max().unwrap_or_default()
+    }
+
     /// Returns whether numbers stand in it, on the right.
     pub(crate) fn is_number(self) -> bool {
         matches!(self, Self::Since | Self::Bytes)
@@ -133,9 +138,9 @@ impl Order {
     }
 
     /// Sorts lines. Those that the column does not tell apart stand in the order of the processes.
-    pub(crate) fn sort(self, rows: &mut [Row]) {
+    pub(crate) fn sort<R: AsRef<Row>>(self, rows: &mut [R]) {
         rows.sort_by(|one, other| {
-            let order = self.column.compare(one, other);
+            let order = self.column.compare(one.as_ref(), other.as_ref());
             if self.is_reversed { order.reverse() } else { order }
         });
     }
@@ -158,8 +163,8 @@ impl Filter {
     }
 
     /// Chooses the next kind of which there is an object, or all.
-    pub(crate) fn next_kind(&mut self, rows: &[Row]) {
-        let is_there = |kind: &Kind| rows.iter().any(|row| row.key.kind == *kind);
+    pub(crate) fn next_kind<R: AsRef<Row>>(&mut self, rows: &[R]) {
+        let is_there = |kind: &Kind| rows.iter().any(|row| row.as_ref().key.kind == *kind);
         let after = |own| Kind::ALL.iter().skip_while(move |&&kind| kind != own).skip(1);
         self.kind = match self.kind {
             None => Kind::ALL.iter().find(|kind| is_there(kind)),

@@ -11,9 +11,7 @@ use crate::text::{fit, is_hidden, width};
 pub(crate) fn table(readings: &[Reading]) -> String {
     let mut rows = rows::rows(readings);
     Order::default().sort(&mut rows);
-    let widths = Column::ALL.map(|column| {
-        rows.iter().map(|row| width(&column.of(row))).max().unwrap_or_default().max(width(column.head()))
-    });
+    let widths = Column::ALL.map(|column| column.width(&rows).max(width(column.head())));
     let mut table = String::new();
     let mut line = |text: &dyn Fn(Column) -> String| {
         let mut line = String::new();

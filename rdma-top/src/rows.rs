@@ -107,6 +107,12 @@ pub(crate) struct Row {
     pub(crate) waits_for: Option<String>,
 }
 
+impl AsRef<Self> for Row {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Row {
     /// Returns the line of a process that serves no snapshot.
     fn of_failure(index: usize, reading: &Reading, failure: &Failure) -> Self {

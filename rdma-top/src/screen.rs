@@ -103,17 +103,16 @@ fn summary(app: &App, columns: usize) -> Line<'static> {
     Line::styled(fit(&text, columns), Style::new().add_modifier(Modifier::REVERSED))
 }
 
-/// Returns the columns that fit, with their widths.
-fn columns(rows: &[Row], columns: usize) -> Vec<(Column, usize)> {
-    let mut fitting: Vec<_> = Column::ALL.into_iter().map(|column| (column, natural(column, rows))).collect();
+/// Returns the columns that fit, with their widths, from the widths of all.
+fn columns(widths: &[usize; Column::ALL.len()], columns: usize) -> Vec<(Column, usize)> {
+    // One that is empty is not missed.
+    let all = Column::ALL.into_iter().zip(widths);
+    let some = all.filter(|&(column, &width)| width > 0 || !OPTIONAL.contains(&column));
+    let mut fitting: Vec<_> = some.map(|(column, &width)| (column, limited(column, width))).collect();
     let room = |fitting: &[(Column, usize)]| {
         let others = fitting.iter().filter(|(column, _)| *column != Column::WaitsFor);
         columns.saturating_sub(others.map(|(_, width)| width + 1).sum())
     };
-    // One that is empty is not missed.
-    fitting.retain(|(column, _)| {
-        !OPTIONAL.contains(column) || rows.iter().any(|row| !column.of(row).is_empty())
-    });
     for left_out in OPTIONAL {
         if room(&fitting) < SENTENCE {
             fitting.retain(|(column, _)| *column != left_out);
@@ -126,8 +125,8 @@ fn columns(rows: &[Row], columns: usize) -> Vec<(Column, usize)> {
     fitting
 }
 
-/// Returns the width that a column needs, and at most has.
-fn natural(column: Column, rows: &[Row]) -> usize {
+/// Returns the width that a column gets.
+fn limited(column: Column, longest: usize) -> usize {
     let most = match column {
         Column::Process => 18,
         Column::Id => 8,
@@ -136,13 +135,12 @@ fn natural(column: Column, rows: &[Row]) -> usize {
         _ => 12,
     };
     // The head of the chosen column has an arrow.
-    let head = width(column.head()) + 1;
-    rows.iter().map(|row| width(&column.of(row))).max().unwrap_or_default().min(most).max(head)
+    longest.min(most).max(width(column.head()) + 1)
 }
 
 /// Draws the table.
 fn draw_table(frame: &mut Frame<'_>, area: Rect, app: &mut App) {
-    let fitting = columns(&app.rows, area.width.into());
+    let fitting = columns(&app.widths, area.width.into());
     app.height = usize::from(area.height).saturating_sub(1).max(1);
     let least = (app.marked + 1).saturating_sub(app.height);
     let most = app.marked.min(app.rows.len().saturating_sub(app.height));
