@@ -15,8 +15,11 @@ pub(crate) struct Args {
     #[arg(value_name = "PROCESS")]
     pub(crate) processes: Vec<String>,
     /// The time from one look to the next, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) interval: Duration,
+    /// The time that a process has to answer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) timeout: Duration,
     /// Print one table as plain text, and end
     #[arg(long)]
     pub(crate) once: bool,
@@ -49,7 +52,7 @@ impl Args {
 }
 
 /// Reads a number of seconds.
-fn interval(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if (0.1..=3600.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use tokio_rdma::inspect;
 
 use crate::args::Args;
-use crate::source::{Reading, Source};
+use crate::source::{Processes, Reading, Source};
 
 /// Runs the command with the arguments of this process.
 #[must_use]
@@ -38,10 +38,11 @@ pub fn main() -> ExitCode {
         }
     };
     let directory = inspect::directory();
-    let source = match args.processes[..] {
-        [] => Source::All(directory),
-        _ => Source::Named(args.sockets(&directory)),
+    let processes = match args.processes[..] {
+        [] => Processes::All(directory),
+        _ => Processes::Named(args.sockets(&directory)),
     };
+    let source = Source { processes, limit: args.timeout };
     let is_printed = args.once || args.json;
     let has_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !is_printed && !has_terminal {
@@ -76,7 +77,7 @@ fn print(source: &Source, is_json: bool) -> io::Result<ExitCode> {
     }
     let failures = readings.iter().filter_map(failure);
     let failed = failures.inspect(|sentence| eprintln!("error: {sentence}")).count();
-    let is_named = matches!(source, Source::Named(_));
+    let is_named = matches!(source.processes, Processes::Named(_));
     Ok(if failed > 0 && is_named { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -285,7 +285,7 @@ mod tests {
             [
                 " rdma-top: 2 processes, 6 objects, 6 wait",
                 "PROCESS  KIND       ID  STATE      SINCE WAITS FOR▼",
-                "18       process        silent           no answer within a second: the process…",
+                "18       process        silent           no answer in time: the process is stop…",
                 "17 kv    listener   #1  listening  30.0s no peer asks",
                 "17 kv    connection 4   connected  30.0s socket full: the peer has read nothing…",
                 "17 kv    stream     4   write      12.0s no credit: the program of the peer has…",
@@ -309,7 +309,7 @@ mod tests {
             lines[1..6],
             [
                 "PROCESS  KIND       ID  STATE      SINCE LOCAL          PEER              OUT/IN WAITS FOR▼",
-                "18       process        silent                                                   no answer within a second: the process is stopped, or its runtime is blocked",
+                "18       process        silent                                                   no answer in time: the process is stopped, or its runtime is blocked",
                 "17 kv    listener   #1  listening  30.0s 127.0.0.1:7000                          no peer asks",
                 "17 kv    connection 4   connected  30.0s 127.0.0.1:7000 127.0.0.1:41000 2.0M/400 socket full: the peer has read nothing for 12.0 s, and its window is closed",
                 "17 kv    stream     4   write      12.0s 127.0.0.1:7000 127.0.0.1:41000  2.0M/12 no credit: the program of the peer has not read 2,097,152 bytes",

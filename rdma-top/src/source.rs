@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio_rdma::inspect::Snapshot;
 
-/// The time that a process has for its snapshot.
-const LIMIT: Duration = Duration::from_secs(1);
 /// The longest snapshot that is read: about 100,000 connections.
 const LONGEST: usize = 64 << 20;
 /// The number of processes that are read at once.
@@ -19,11 +17,20 @@ const AT_ONCE: usize = 64;
 
 /// The processes to look at.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum Processes {
     /// Those with a socket in this directory.
     All(PathBuf),
     /// Those with these sockets.
     Named(Vec<PathBuf>),
+}
+
+/// The reader of snapshots.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The processes to look at.
+    pub(crate) processes: Processes,
+    /// The time that each has for its snapshot.
+    pub(crate) limit: Duration,
 }
 
 /// What one process has served.
@@ -70,7 +77,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Ended => f.write_str("no process serves snapshots there"),
             Self::Silent => {
-                f.write_str("no answer within a second: the process is stopped, or its runtime is blocked")
+                f.write_str("no answer in time: the process is stopped, or its runtime is blocked")
             }
             Self::Wrong(reason) => f.write_str(reason),
         }
@@ -90,25 +97,26 @@ impl From<io::Error> for Failure {
 }
 
 impl Source {
-    /// Reads every process. It returns within about a second, whatever the processes do.
+    /// Reads every process. It returns soon after the limit, whatever the processes do.
     ///
     /// Sockets in the directory at which no process listens are left out.
     pub(crate) fn read(&self) -> Vec<Reading> {
-        let paths = match self {
-            Self::All(directory) => list(directory),
-            Self::Named(paths) => paths.clone(),
+        let paths = match &self.processes {
+            Processes::All(directory) => list(directory),
+            Processes::Named(paths) => paths.clone(),
         };
         let mut readings = Vec::new();
         for paths in paths.chunks(AT_ONCE) {
             let outcomes = thread::scope(|scope| {
-                let threads: Vec<_> = paths.iter().map(|path| scope.spawn(|| read(path))).collect();
+                let threads: Vec<_> =
+                    paths.iter().map(|path| scope.spawn(|| read(path, self.limit))).collect();
                 let ended = |_| Err(Failure::Wrong("the snapshot cannot be read".to_owned()));
                 threads.into_iter().map(|thread| thread.join().unwrap_or_else(ended)).collect::<Vec<_>>()
             });
             let pairs = paths.iter().zip(outcomes);
             readings.extend(pairs.map(|(path, outcome)| Reading { path: path.clone(), outcome }));
         }
-        if let Self::All(_) = self {
+        if let Processes::All(_) = self.processes {
             readings.retain(|reading| !matches!(reading.outcome, Err(Failure::Ended)));
         }
         readings
@@ -130,8 +138,8 @@ fn list(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Reads the snapshot that is served at a socket.
-fn read(path: &Path) -> Result<Answer, Failure> {
-    let deadline = Instant::now() + LIMIT;
+fn read(path: &Path, limit: Duration) -> Result<Answer, Failure> {
+    let deadline = Instant::now() + limit;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
     // It does not wait if others do before it.
     socket.connect(&SockAddr::unix(path)?)?;
