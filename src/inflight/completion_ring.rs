@@ -5,6 +5,8 @@
 //! instead asks for a notification: of any result, of those that the peer solicited, or of failures
 //! (IND2CompletionQueue::Notify).
 
+#[cfg(feature = "inspect")]
+use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
@@ -311,6 +313,14 @@ impl CompletionRing {
     /// Returns the status with which the ring was closed, if it is closed.
     pub(crate) fn closed(&self) -> Option<Status> {
         self.lock().closed
+    }
+
+    /// Returns the requests of this table whose results have not been polled.
+    #[cfg(feature = "inspect")]
+    pub(super) fn tickets_of(&self, table: &Arc<Table>) -> HashSet<Ticket> {
+        let state = self.lock();
+        let of_table = state.entries.iter().filter(|entry| Arc::ptr_eq(&entry.table, table));
+        of_table.map(|entry| entry.ticket).collect()
     }
 
     /// Adds what it holds to a report.

@@ -1,5 +1,7 @@
 //! Delivers the completions of one queue of a queue pair, and counts the receives of a shared receive queue.
 
+#[cfg(feature = "inspect")]
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -120,7 +122,8 @@ impl CompletionSink {
     #[cfg(feature = "inspect")]
     pub(crate) fn inspect(&self, receives: bool, report: &mut WorkQueueReport) {
         match &self.destination {
-            Destination::Futures(table) | Destination::Ring(table, _) => table.inspect(receives, report),
+            Destination::Futures(table) => table.inspect(receives, &HashSet::new(), report),
+            Destination::Ring(table, ring) => table.inspect(receives, &ring.tickets_of(table), report),
             #[cfg(feature = "soft")]
             Destination::Lane(_) => {}
         }

@@ -1,5 +1,7 @@
 //! The slots in which completions meet the futures that wait for them.
 
+#[cfg(feature = "inspect")]
+use std::collections::HashSet;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
@@ -149,14 +151,15 @@ impl Table {
         self.completed.sent(1);
     }
 
-    /// Adds its requests to a report: the receives, or all others.
+    /// Adds its requests to a report: the receives, or all others. `done` have completed, and wait for a poll.
     #[cfg(feature = "inspect")]
-    pub(crate) fn inspect(&self, receives: bool, report: &mut WorkQueueReport) {
+    pub(crate) fn inspect(&self, receives: bool, done: &HashSet<Ticket>, report: &mut WorkQueueReport) {
         let slots = self.slots.lock();
         let wanted = slots.iter().filter(|(_, slot)| (slot.label.kind == OpKind::Receive) == receives);
         let (mut requests, mut uncollected) = (Vec::new(), 0);
-        for (_, slot) in wanted {
+        for (place, slot) in wanted {
             match slot.state {
+                State::Pending(_) | State::Orphaned if done.contains(&Ticket(place)) => uncollected += 1,
                 State::Pending(_) | State::Orphaned => requests.push((slot.label.kind, slot.posted)),
                 State::Done(_) => uncollected += 1,
             }

@@ -22,7 +22,7 @@ pub(super) fn explain(snapshot: &mut Snapshot) {
     connections.iter_mut().for_each(|report| report.waits_for = connection(report));
     completion_queues.iter_mut().for_each(|report| report.waits_for = completion_queue(report));
     shared_receive_queues.iter_mut().for_each(|report| report.waits_for = shared_receive_queue(report));
-    let Snapshot { lanes, streams, sessions, channels, .. } = snapshot;
+    let Snapshot { connections, lanes, streams, sessions, .. } = snapshot;
     lanes.iter_mut().for_each(|report| report.waits_for = lane(report));
     sessions.iter_mut().for_each(|report| report.waits_for = session(report));
     let sessions: HashMap<_, _> = sessions.iter().map(|report| (report.connection, report)).collect();
@@ -33,7 +33,13 @@ pub(super) fn explain(snapshot: &mut Snapshot) {
         report.waits_for = stream(report, connections.get(&report.connection).copied(), session);
     }
     let streams: HashMap<_, _> = streams.iter().map(|report| (report.connection, &*report)).collect();
-    for report in channels {
+    for report in &mut snapshot.connections {
+        if report.state == ConnectionState::Connected && streams.contains_key(&report.id) {
+            // The stream says it, and its requests are not the program's.
+            report.waits_for = None;
+        }
+    }
+    for report in &mut snapshot.channels {
         let stream = report.connection.and_then(|id| streams.get(&id)).copied();
         report.waits_for = channel(report, stream);
     }
@@ -49,14 +55,11 @@ fn listener(report: &ListenerReport) -> Option<String> {
         return (*calls > 0).then(|| "no peer asks".to_owned());
     }
     let refused = if waiting >= backlog { ", and others are refused" } else { "" };
-    Some(format!(
-        "{} wait: the program has taken none for {}{refused}",
-        count(*waiting, "request"),
-        time(*since_taken)
-    ))
+    let (waiting, wait) = (count(*waiting, "request"), if *waiting == 1 { "waits" } else { "wait" });
+    Some(format!("{waiting} {wait}: the program has taken none for {}{refused}", time(*since_taken)))
 }
 
-pub(super) fn connection(report: &ConnectionReport) -> Option<String> {
+fn connection(report: &ConnectionReport) -> Option<String> {
     let since = time(report.since);
     Some(match report.state {
         ConnectionState::Idle | ConnectionState::Bound => return None,
@@ -76,7 +79,7 @@ pub(super) fn connection(report: &ConnectionReport) -> Option<String> {
         ConnectionState::Disconnecting => {
             format!("disconnect pending: the peer has not answered for {since}")
         }
-        ConnectionState::Disconnected | ConnectionState::Dead => return None,
+        ConnectionState::Disconnected | ConnectionState::Dead | ConnectionState::Unknown => return None,
     })
 }
 
@@ -97,13 +100,28 @@ fn connected(report: &ConnectionReport) -> Option<String> {
             count(uncollected, "request")
         ));
     }
-    let oldest = receives.oldest.first()?;
-    let silent = report.tcp.as_ref().map_or(oldest.age, |tcp| tcp.since_received.min(oldest.age));
+    let oldest = time(receives.oldest.first()?.age);
     Some(format!(
-        "{} posted: the peer has sent nothing for {}",
-        count(receives.outstanding, "receive"),
-        time(silent)
+        "{} posted: no message has come for the oldest in {oldest}",
+        count(receives.outstanding, "receive")
     ))
+}
+
+/// Says why a time limit ends a connection: what it has sent for, or that the peer is silent.
+pub(super) fn silence(report: &ConnectionReport) -> Option<String> {
+    if report.state != ConnectionState::Connected {
+        return connection(report);
+    }
+    let tcp = report.tcp.as_ref();
+    let pending = report.queue_pair.as_ref().and_then(|queue_pair| sending(queue_pair, tcp));
+    let silent = || match tcp {
+        Some(tcp) if is_unheard(tcp) => {
+            format!("the peer has acknowledged nothing for {}", time(tcp.since_acknowledged))
+        }
+        Some(tcp) => format!("the peer has sent nothing for {}", time(tcp.since_received)),
+        None => "the peer has sent nothing".to_owned(),
+    };
+    Some(pending.unwrap_or_else(silent))
 }
 
 /// Says why the send queue does not go on.
@@ -176,8 +194,8 @@ fn completion_queue(report: &CompletionQueueReport) -> Option<String> {
 }
 
 fn shared_receive_queue(report: &SharedReceiveQueueReport) -> Option<String> {
-    (report.messages_waiting > 0)
-        .then(|| format!("empty: messages of {} wait", count(report.messages_waiting, "connection")))
+    let waiting = count(report.messages_waiting, "connection");
+    (report.messages_waiting > 0).then(|| format!("empty: {waiting} with a message for it"))
 }
 
 fn lane(report: &LaneReport) -> Option<String> {
@@ -217,11 +235,7 @@ fn stream(
         if report.unread > 0 {
             return Some(format!("the program has not read {}", count(report.unread, "byte")));
         }
-        let waits = report.read_waits?;
-        let silent = connection
-            .and_then(|connection| connection.tcp.as_ref())
-            .map_or(waits, |tcp| tcp.since_received.min(waits));
-        Some(format!("read pending: the peer has sent nothing for {}", time(silent)))
+        Some(format!("read pending: the peer has sent nothing for {}", time(report.read_waits?)))
     })
 }
 
@@ -236,7 +250,7 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
         let otherwise = || format!("write pending for {}: {sent} have not completed", time(waits));
         return socket.or_else(|| (report.outstanding > 0).then(otherwise));
     }
-    // Who is heard of and has room has read; one whose host is silent may have.
+    // A host that is silent cannot say that its program has read.
     if let Some(tcp) = connection.and_then(|connection| connection.tcp.as_ref())
         && is_unheard(tcp)
     {
@@ -286,7 +300,7 @@ impl fmt::Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
         for (place, digit) in digits.chars().enumerate() {
-            if place > 0 && (digits.len() - place) % 3 == 0 {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
                 f.write_str(",")?;
             }
             write!(f, "{digit}")?;

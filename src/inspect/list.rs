@@ -129,7 +129,7 @@ pub fn snapshot() -> Snapshot {
 
 /// Logs why a connection has waited, which this time limit ends. The caller has no locks.
 pub(crate) fn log_cause(report: &ConnectionReport, limit: &str) {
-    if let Some(waits_for) = causes::connection(report) {
+    if let Some(waits_for) = causes::silence(report) {
         info!(connection = report.id, limit, %waits_for, "time limit ends connection");
     }
 }

@@ -1,4 +1,4 @@
-//! Tells why a program waits: the state of every object of this crate in the process (feature `inspect`).
+//! Snapshots of every object of this crate in the process, with the reason why each waits (feature `inspect`).
 //!
 //! [`snapshot`] looks at each adapter, listener, connection, completion queue, lane, stream, session and channel, and returns plain
 //! data. Each report has a field `waits_for`, a sentence with the cause if the object makes no progress:
@@ -13,7 +13,7 @@
 //! [`Server`] serves snapshots at a Unix socket, which `cargo rdma-top` reads. When a time limit of this crate ends a connection, the
 //! sentence is in the log, too.
 //!
-//! Without the feature none of this is compiled. With it, and as long as nobody asks, a request costs a look at the clock.
+//! Without the feature none of this is compiled. With it, and as long as no snapshot is made, a request costs a look at the clock.
 
 #[cfg(feature = "inspect")]
 mod causes;

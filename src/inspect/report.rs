@@ -30,7 +30,7 @@ pub struct Snapshot {
     pub listeners: Vec<ListenerReport>,
     /// Every connector: connections, attempts at one, and what is left of one.
     pub connections: Vec<ConnectionReport>,
-    /// Every completion queue that the program polls, and those of streams on devices.
+    /// Every completion queue that the program polls.
     pub completion_queues: Vec<CompletionQueueReport>,
     /// Every shared receive queue.
     pub shared_receive_queues: Vec<SharedReceiveQueueReport>,
@@ -125,6 +125,9 @@ pub enum ConnectionState {
     Disconnected,
     /// The adapter was removed.
     Dead,
+    /// A state that a later version has added.
+    #[serde(other)]
+    Unknown,
 }
 
 impl ConnectionState {
@@ -143,6 +146,7 @@ impl ConnectionState {
             Self::Disconnecting => "disconnecting",
             Self::Disconnected => "disconnected",
             Self::Dead => "dead",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -236,6 +240,9 @@ pub enum SendState {
     ReadLimit,
     /// The connection has ended.
     Closed,
+    /// A state that a later version has added.
+    #[serde(other)]
+    Unknown,
 }
 
 /// One queue of a queue pair.
@@ -321,7 +328,7 @@ pub struct CompletionQueueReport {
     pub tasks: usize,
     /// It has lost a completion, or its adapter was removed.
     pub is_closed: bool,
-    /// Why nobody takes what it holds.
+    /// Why its completions are not taken.
     pub waits_for: Option<String>,
 }
 

@@ -51,7 +51,9 @@ impl Server {
     /// Those of [`bind`](Self::bind), and of the creation of the directory; `PermissionDenied` if the directory belongs to another
     /// user, or others may write it.
     pub fn start() -> io::Result<Self> {
-        make_directory(&directory())?;
+        let directory = directory();
+        make_directory(&directory)?;
+        remove_ended(&directory);
         Self::bind(default_path())
     }
 
@@ -115,13 +117,25 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         outcome => return outcome,
     }
-    // `/tmp` is everyone's: whoever made the directory could replace the socket.
+    // In `/tmp` every user can make directories, and the one who has made this could replace the socket.
     let found = fs::symlink_metadata(directory)?;
     if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
         return Ok(());
     }
     let problem = format!("{} is not a directory that only this user can change", directory.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+}
+
+/// Removes the sockets of processes that have ended without a drop of their server.
+fn remove_ended(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let process = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+        // A process of another namespace has no entry here, and its socket may be served.
+        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+            let _ = remove_stale(&path);
+        }
+    }
 }
 
 /// Listens at a socket that only this user can connect to.
@@ -135,7 +149,7 @@ fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
         remove_stale(path)?;
         socket.bind(&address)?;
     }
-    // Before `listen` nobody can connect, whatever the mode is.
+    // No connect succeeds before `listen`, whatever the mode is.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -1,4 +1,4 @@
-//! What the kernel tells about a TCP connection.
+//! The kernel's view of a TCP connection.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -75,7 +75,7 @@ impl TcpInfo {
 
 #[cfg(feature = "inspect")]
 impl TcpInfo {
-    /// Returns what a snapshot tells of the connection. The caller knows how many bytes are not acknowledged.
+    /// Returns the report for a snapshot. The caller knows how many bytes are not acknowledged.
     pub(crate) fn report(&self, unacknowledged: usize) -> TcpReport {
         // In the order of the kernel, from 1 on.
         const STATES: [&str; 12] = [
@@ -93,19 +93,19 @@ impl TcpInfo {
             "CLOSING",
         ];
         let [state, _, retransmits, probes] = self.states();
-        let mut report = TcpReport::default();
-        report.state = STATES.get(usize::from(state)).unwrap_or(&STATES[0]).to_string();
-        report.round_trip = Duration::from_micros(self.0[17].into());
-        report.round_trip_variance = Duration::from_micros(self.0[18].into());
-        report.unacknowledged = unacknowledged;
-        report.unsent = (self.0[36] as usize).min(unacknowledged);
-        report.peer_window = self.0[57] as usize;
-        report.retransmits = self.0[25];
-        report.unanswered_probes = u32::from(retransmits.max(probes));
-        report.since_sent = self.milliseconds(11);
-        report.since_received = self.since_received();
-        report.since_acknowledged = self.since_acknowledged();
-        report
+        TcpReport {
+            state: STATES.get(usize::from(state)).unwrap_or(&STATES[0]).to_string(),
+            round_trip: Duration::from_micros(self.0[17].into()),
+            round_trip_variance: Duration::from_micros(self.0[18].into()),
+            unacknowledged,
+            unsent: (self.0[36] as usize).min(unacknowledged),
+            peer_window: self.0[57] as usize,
+            retransmits: self.0[25],
+            unanswered_probes: u32::from(retransmits.max(probes)),
+            since_sent: self.milliseconds(11),
+            since_received: self.since_received(),
+            since_acknowledged: self.since_acknowledged(),
+        }
     }
 }
 

@@ -314,7 +314,7 @@ impl Stream {
         )
     }
 
-    /// Returns what a snapshot tells of the TCP connection.
+    /// Returns the report of the TCP connection for a snapshot.
     #[cfg(feature = "inspect")]
     pub(crate) fn report(&self) -> io::Result<TcpReport> {
         let unacknowledged = self.unacknowledged()?;

@@ -173,6 +173,9 @@ struct Inner {
     /// The queue of the device.
     device: backend::CompletionQueue,
     config: CompletionQueueConfig,
+    /// The program polls it, and not a stream.
+    #[cfg_attr(not(feature = "inspect"), expect(dead_code, reason = "only snapshots read it"))]
+    is_of_program: bool,
     _registered: Registered,
 }
 
@@ -183,6 +186,9 @@ impl Member for Inner {
 
     #[cfg(feature = "inspect")]
     fn inspect(&self, adapter: u64, snapshot: &mut Snapshot) {
+        if !self.is_of_program {
+            return;
+        }
         let mut report = CompletionQueueReport { adapter, ..CompletionQueueReport::default() };
         self.results.inspect(&mut report);
         snapshot.completion_queues.push(report);
@@ -194,14 +200,23 @@ impl CompletionQueue {
     pub(crate) fn new(adapter: &backend::Adapter, config: CompletionQueueConfig) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let device = adapter.completion_queue(config.depth, config.affinity, config.busy_poll)?;
-        Self::over(adapter, device, config)
+        Self::with(adapter, device, config, true)
     }
 
-    /// Creates an empty queue over a queue of the device that other queues share.
+    /// Creates an empty queue of a stream, over a queue of the device that other queues share.
     pub(crate) fn over(
         adapter: &backend::Adapter,
         device: backend::CompletionQueue,
         config: CompletionQueueConfig,
+    ) -> Result<Self, OpenError> {
+        Self::with(adapter, device, config, false)
+    }
+
+    fn with(
+        adapter: &backend::Adapter,
+        device: backend::CompletionQueue,
+        config: CompletionQueueConfig,
+        is_of_program: bool,
     ) -> Result<Self, OpenError> {
         config.check(adapter.info().max_completion_depth)?;
         let results = CompletionRing::new(config.depth);
@@ -210,6 +225,7 @@ impl CompletionQueue {
             adapter: adapter.clone(),
             device,
             config,
+            is_of_program,
             _registered: registered,
         });
         Ok(Self { inner })

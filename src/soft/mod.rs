@@ -20,7 +20,7 @@
 // | `queue_pair` | both queues of a connection, used by a `QueuePairUser` |
 // | `lane` | slots, queue pairs and completions with one owner; requests in batches past the send queue |
 // | `connector` | the state machine of a connector with its futures: observer and user |
-// | `inspect` | what a snapshot tells of all these |
+// | `inspect` | the reports of all these for a snapshot |
 // | `connect`, `listener` | the active side of a connector; the listener, and the passive side |
 
 pub(crate) mod adapter;

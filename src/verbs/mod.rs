@@ -22,7 +22,7 @@
 // | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `keepalive` notices a silent peer; `device` is a queue pair of the device and the way of its completions, `generations` says which one is meant, and `teardown` ends one |
 // | `lane` | a lane: posts and polls by itself; `settle` handles the completions that are not plain, `members` the queue pairs, `request` the requests with options |
 // | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
-// | `inspect` | what a snapshot tells of these |
+// | `inspect` | the reports of these for a snapshot |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
 // A file knows only files above its own in this list.

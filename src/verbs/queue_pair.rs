@@ -110,7 +110,7 @@ pub(crate) trait QueuePairUser: Send + Sync {
     fn queue_pair_removed(&self);
 }
 
-/// What a snapshot tells of a queue pair.
+/// The facts about a queue pair that a snapshot has.
 #[cfg(feature = "inspect")]
 pub(super) struct Facts {
     pub(super) number: Option<u32>,
@@ -194,7 +194,7 @@ impl QueuePair {
         Self::with(adapter, parts, queues, None)
     }
 
-    /// Returns what a snapshot tells of it.
+    /// Returns the facts for a snapshot.
     #[cfg(feature = "inspect")]
     pub(super) fn facts(&self) -> Facts {
         let state = self.lock();

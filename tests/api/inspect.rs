@@ -70,7 +70,7 @@ async fn requests_wait_for_a_program_that_takes_none() {
         let report = listeners.into_iter().find(|report| report.local == Some(address));
         report.and_then(|report| report.waits_for).unwrap_or_default()
     };
-    eventually("a request waits", || why().starts_with("1 request wait: the program has taken none for"))
+    eventually("a request waits", || why().starts_with("1 request waits: the program has taken none for"))
         .await;
     drop(listener);
     abandon(connecting).await;
@@ -87,7 +87,7 @@ async fn requests_are_listed_with_length_and_age() {
     assert_eq!((queue.outstanding, queue.uncollected), (1, 0));
     assert_eq!((&*queue.oldest[0].kind, queue.oldest[0].bytes), ("Receive", 48));
     let why = report.waits_for.expect("it waits");
-    assert!(why.starts_with("1 receive posted: the peer has sent nothing for"), "{why}");
+    assert!(why.starts_with("1 receive posted: no message has come for the oldest in"), "{why}");
     success(pair.active.queue_pair.send(bytes(&adapter, b"message")).expect("posted")).await;
     let done = || cause(pair.passive.connection.id());
     eventually("it has come", || done() == "1 request completed: the program has not polled the futures")
@@ -155,7 +155,7 @@ async fn a_message_waits_for_a_shared_receive() {
     let is_named = |(active, passive, queue): &(String, String, String)| {
         if is_soft {
             passive == "shared receive queue empty: a message of the peer waits for a receive"
-                && queue == "empty: messages of 1 connection wait"
+                && queue == "empty: 1 connection with a message for it"
         } else {
             active.starts_with("Send of 7 bytes pending: the peer has acknowledged nothing for")
                 && active.ends_with("it may have posted no receive")

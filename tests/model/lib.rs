@@ -13,6 +13,8 @@
 mod error;
 #[path = "../../src/inflight/mod.rs"]
 mod inflight;
+#[path = "../../src/inspect/mod.rs"]
+mod inspect;
 #[path = "../../src/memory/mod.rs"]
 mod memory;
 #[path = "../../src/status/mod.rs"]

@@ -225,7 +225,7 @@ impl Stream {
         })
     }
 
-    /// Returns what a snapshot tells of the connection. The peer is heard by data and acknowledgements alike.
+    /// Returns the report for a snapshot. Data and acknowledgements of the peer are not told apart.
     #[cfg(feature = "inspect")]
     pub(crate) fn report(&self, unacknowledged: usize) -> TcpReport {
         let mut report = TcpReport { unacknowledged, ..TcpReport::default() };

@@ -1,4 +1,4 @@
-//! What a machine of rsocket tells a snapshot.
+//! The report of a machine of rsocket for a snapshot.
 
 use super::{Carrier, Machine, reserve};
 use crate::inspect::StreamReport;

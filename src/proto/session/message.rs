@@ -29,7 +29,7 @@ const VERSION: u8 = 1;
 pub(crate) struct Id(pub(crate) [u8; 16]);
 
 impl Id {
-    /// Returns a name for people, which nobody can resume the session with.
+    /// Returns a short name, which is not enough to resume the session.
     #[cfg(feature = "inspect")]
     pub(crate) fn short(self) -> String {
         let [a, b, c, d, ..] = self.0;
