@@ -6,6 +6,7 @@ mod names;
 mod network;
 mod path;
 mod peers;
+mod proxy;
 mod removal;
 mod rping;
 mod srq_server;

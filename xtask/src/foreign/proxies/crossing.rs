@@ -14,8 +14,8 @@ const OFFSET: u16 = 10_000;
 const SETTLE: Duration = Duration::from_secs(60);
 /// The descriptors that a proxy keeps after its first connection: those of the connector's adapter.
 const KEPT: usize = 1;
-/// The memory that a proxy may have gained in kB, besides a half of what it had.
-const SLACK: u64 = 8 << 10;
+/// The memory in kB that a proxy may have gained besides a half of what it had: the allocator keeps some of what was in use.
+const SLACK: u64 = 16 << 10;
 
 /// The protocol between two proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
