@@ -4,8 +4,8 @@
 //! provider. The network delays, loses and breaks.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ mod servers;
 
 /// The parts of the command.
 const PARTS: &[&str] = &["plain", "long", "breaks", "churn", "memory"];
-/// The folder of the servers' files and of all output. PostgreSQL's user has to reach it.
+/// The folder of the servers' files and of all output, before the number of the process. PostgreSQL's user has to reach it.
 const FOLDER: &str = "/var/tmp/tokio-rdma-proxies";
 /// The address of the far host over the plain cable.
 const PLAIN: &str = "10.77.0.2";
@@ -90,16 +90,25 @@ fn run(options: &Options) -> Result<(), String> {
         packages::install(&missing, options.install)?;
     }
     exec::show(cargo(&["build", "--release", "--example", "proxy"]), minutes(30))?;
-    let folder = Path::new(FOLDER);
-    let _ = fs::remove_dir_all(folder);
-    fs::create_dir_all(folder).map_err(|error| format!("cannot make {FOLDER}: {error}"))?;
+    let folder = PathBuf::from(format!("{FOLDER}-{}", process::id()));
+    // It fails if there is something with this name.
+    fs::create_dir(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     versions();
+    let outcome = run_parts(&options.parts, &folder);
+    match outcome {
+        Ok(()) => fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display())),
+        Err(sentence) => Err(format!("{sentence}\nthe output of the programs is in {}", folder.display())),
+    }
+}
+
+/// Runs the parts between two new hosts.
+fn run_parts(parts: &[&str], folder: &Path) -> Result<(), String> {
     let (near, far) = (Host::new()?, Host::new()?);
     near.plug(&far, [("left", "10.77.0.1"), ("right", PLAIN)])?;
     let _servers = servers::start(&far, folder)?;
     let route = Route { near: &near, far: &far, to: PLAIN, folder };
     let mut failures = Vec::new();
-    for part in &options.parts {
+    for part in parts {
         println!("== {part}");
         let outcome = match *part {
             "plain" => all_succeed(route, &clients::plain(ENTRY)),

@@ -25,8 +25,13 @@ impl Host {
         let child = command.spawn().map_err(|error| format!("cannot run setpriv: {error}"))?;
         let mut host = Self(child);
         let own = fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
-        let entered = || fs::read_link(host.namespace()).is_ok_and(|theirs| theirs != own);
-        if !until(START, entered) || !matches!(host.0.try_wait(), Ok(None)) {
+        let (mut ended, mut entered) = (false, false);
+        until(START, || {
+            ended = !matches!(host.0.try_wait(), Ok(None));
+            entered = fs::read_link(host.namespace()).is_ok_and(|theirs| theirs != own);
+            ended || entered
+        });
+        if ended || !entered {
             return Err("needs CAP_NET_ADMIN: cannot make a network namespace".into());
         }
         host.run("ip", "link set lo up")?;
