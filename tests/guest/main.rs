@@ -14,6 +14,7 @@ mod perftest;
 mod rping;
 mod rsocket;
 mod rsocket_verbs;
+mod sideway;
 mod siw;
 mod verbs;
 mod verbs_p2p;

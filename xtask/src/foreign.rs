@@ -8,9 +8,9 @@ use rdma_guest::command::Request;
 use rdma_guest::machine::Siw;
 
 use crate::tally::Tally;
-use crate::test::Settings;
 use crate::{Usage, guest};
 
+mod crates;
 mod debian;
 mod list;
 mod proxies;
@@ -22,17 +22,30 @@ pub(crate) use self::tokio::step;
 /// The folder of everything that is fetched and built. It may be deleted at any time.
 const FOLDER: &str = "target/foreign";
 
-/// The command: exit status 1 if a check fails, or a test does not have the result that is listed.
+/// Runs the subject that the first word names. Its exit status is 1 if a check fails, or a test does not have the result that is listed.
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
-    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let tally = match words[..] {
-        ["proxies", ..] => return proxies::main(&arguments[1..]),
-        ["tokio"] => step(&Settings::default()),
-        ["valkey"] => valkey::run(),
-        _ => return Err(Usage("`foreign` needs one of the words `proxies`, `tokio` and `valkey`".into())),
-    };
+    match arguments.split_first() {
+        Some((subject, rest)) if subject == "crates" => crates::main(rest),
+        Some((subject, rest)) if subject == "proxies" => proxies::main(rest),
+        Some((subject, rest)) if subject == "tokio" => tokio::main(rest),
+        Some((subject, rest)) if subject == "valkey" => Usage::none(rest).map(|()| code(valkey::run())),
+        Some((subject, _)) => Err(Usage(format!("`foreign` has no subject `{subject}`"))),
+        None => Err(Usage("a subject is missing after `foreign`".into())),
+    }
+}
+
+/// Prints a tally. Returns exit status 1 if something in it has failed.
+fn code(tally: Tally) -> ExitCode {
     println!("\n{tally}");
-    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The folder of a package, from what `cargo metadata` prints.
+fn folder_of(package: &str, metadata: &str) -> Option<PathBuf> {
+    // A dependency has no version behind its name.
+    let (_, package) = metadata.split_once(&format!("{{\"name\":\"{package}\",\"version\":\""))?;
+    let (_, manifest) = package.split_once("\"manifest_path\":\"")?;
+    Path::new(manifest.split('"').next()?).parent().map(Path::to_path_buf)
 }
 
 /// A script for the guest machine, each of whose lines that begin with `check ` is a check. Its exit status is the number of
@@ -83,5 +96,12 @@ mod tests {
     fn each_script_has_checks() {
         assert_eq!(checks("check a\n  check b\n# check\ncheck c d\n"), 2);
         assert!(checks(valkey::SCRIPT) > 0);
+    }
+
+    #[test]
+    fn package_is_found_in_metadata() {
+        let metadata = r#"{"packages":[{"name":"a","version":"1.0.0","dependencies":[{"name":"tokio","source":"b"}],"manifest_path":"/a/Cargo.toml"},{"name":"tokio","version":"1.54.1","id":"c","dependencies":[],"manifest_path":"/d/tokio-1.54.1/Cargo.toml"}]}"#;
+        assert_eq!(folder_of("tokio", metadata), Some("/d/tokio-1.54.1".into()));
+        assert_eq!(folder_of("tokio", r#"{"packages":[]}"#), None);
     }
 }

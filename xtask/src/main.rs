@@ -87,8 +87,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "foreign",
-        arguments: "proxies [--no-install] [--only PART,..] | tokio | valkey",
-        about: "run programs of others through two `proxy` examples, tokio's own tests of TCP over streams, Valkey as a peer",
+        arguments: "crates [NAME..] | proxies [--no-install] [--only PART,..] | tokio | valkey",
+        about: "run tests of other projects (tokio's of TCP over streams; crates for RDMA), and programs: through proxies, Valkey",
         run: foreign::main,
     },
     Task {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use rdma_guest::libtest::Report;
 use rdma_guest::messages::Program;
 
 use super::list::{self, File, WHOLE};
+use crate::Usage;
 use crate::exec::{self, cargo, minutes};
 use crate::tally::Tally;
 use crate::test::Settings;
@@ -34,6 +35,14 @@ const LIMIT: Duration = minutes(2);
 
 /// How long a test may take that is listed as one that fails: some of them wait for ever.
 const FAILS_WITHIN: Duration = Duration::from_secs(3);
+
+/// The command: exit status 1 if a test does not have the result that is listed.
+pub(super) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
+    Usage::none(arguments)?;
+    let tally = step(&Settings::default());
+    println!("\n{tally}");
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
 
 /// The step: each test has the result that is listed.
 pub(crate) fn step(settings: &Settings) -> Tally {
@@ -109,16 +118,10 @@ fn source_of_tokio() -> Result<PathBuf, String> {
     let mut command = cargo(&["metadata", "--format-version", "1", "--locked", "--filter-platform"]);
     command.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
     let mut found = None;
-    exec::quiet_lines(command, minutes(5), |line| found = found.take().or_else(|| folder_of_tokio(line)))?;
+    exec::quiet_lines(command, minutes(5), |line| {
+        found = found.take().or_else(|| super::folder_of("tokio", line))
+    })?;
     found.ok_or_else(|| "cargo's metadata has no package of tokio".to_owned())
-}
-
-/// The same, from what `cargo metadata` prints.
-fn folder_of_tokio(metadata: &str) -> Option<PathBuf> {
-    // A dependency has no version behind its name.
-    let (_, package) = metadata.split_once("{\"name\":\"tokio\",\"version\":\"")?;
-    let (_, manifest) = package.split_once("\"manifest_path\":\"")?;
-    Path::new(manifest.split('"').next()?).parent().map(Path::to_path_buf)
 }
 
 /// Writes the tests with their replacements, those that must not be built one by one.
@@ -323,13 +326,6 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokio_is_found_in_metadata() {
-        let metadata = r#"{"packages":[{"name":"a","version":"1.0.0","dependencies":[{"name":"tokio","source":"b"}],"manifest_path":"/a/Cargo.toml"},{"name":"tokio","version":"1.54.1","id":"c","dependencies":[],"manifest_path":"/d/tokio-1.54.1/Cargo.toml"}]}"#;
-        assert_eq!(folder_of_tokio(metadata), Some("/d/tokio-1.54.1".into()));
-        assert_eq!(folder_of_tokio(r#"{"packages":[]}"#), None);
-    }
 
     #[test]
     fn the_committed_list_is_understood() {

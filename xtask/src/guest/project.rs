@@ -72,7 +72,7 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Builds the command; its program.
-fn build() -> Result<PathBuf, String> {
+pub(crate) fn build() -> Result<PathBuf, String> {
     exec::show(exec::cargo(&["build", "--package", "rdma-guest"]), minutes(10))?;
     Ok(crate::root().join("target/debug/cargo-rdma-guest"))
 }
@@ -114,7 +114,7 @@ fn commands_run(folder: &Path, program: &Path) -> Result<(), String> {
 }
 
 /// The command, in the folder of the project, with the machine of the other steps.
-fn command(folder: &Path, program: &Path) -> Command {
+pub(crate) fn command(folder: &Path, program: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg("rdma-guest").current_dir(folder);
     command.envs(super::places().cache.parent().map(|cache| ("XDG_CACHE_HOME", cache)));
