@@ -1,6 +1,7 @@
 //! Says what keeps programs from the RDMA devices of this machine, and what to type; then which adapter serves which address.
 //!
-//! On a machine without a device this comes first, with what would have to be done if it should have one.
+//! On a machine without a device this comes first, with what would have to be done if it should have one. With a device, and a limit of
+//! the memory that may be locked, it says how many streams that is enough for.
 //!
 //! ```sh
 //! cargo run --features verbs --example doctor               # every device
@@ -16,8 +17,8 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tokio_rdma::Provider;
-use tokio_rdma::verbs::check_up;
+use tokio_rdma::verbs::{CheckUp, check_up};
+use tokio_rdma::{Adapter, Provider, ProviderKind, StreamConfig};
 use tracing_subscriber::EnvFilter;
 
 /// Says what keeps programs from the RDMA devices of this machine, and what to type.
@@ -44,8 +45,22 @@ async fn main() -> ExitCode {
     for choice in &found.choices {
         println!("{choice}");
     }
+    if let Some(line) = streams(&found) {
+        println!("{line}");
+    }
     if address.is_none() && Provider::soft().is_ok() {
         println!("any other address: the provider soft, because no device can be used for it");
     }
     if found.faults.is_empty() || is_without_device { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns the line about the streams that the limit of locked memory is enough for. `None` without a limit or a device.
+fn streams(found: &CheckUp) -> Option<String> {
+    let limit = found.memory_lock?;
+    let device = found.choices.iter().find(|choice| choice.provider == ProviderKind::Verbs)?;
+    let each = StreamConfig::default().locked_memory(&Adapter::open(device.address).ok()?).ok()?;
+    let streams = limit / u64::try_from(each).ok()?;
+    Some(format!(
+        "ulimit -l: the process may lock {limit} bytes, enough for {streams} idle streams of {each} bytes"
+    ))
 }

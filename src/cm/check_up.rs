@@ -15,6 +15,7 @@ use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::qp::QueuePairConfig;
 use crate::verbs::diagnose::{self, Fault};
+use crate::verbs::memlock;
 
 /// The memory that the check-up registers: as much as a program with a few streams.
 const MEMORY: usize = 1 << 20;
@@ -32,6 +33,12 @@ pub struct CheckUp {
     pub faults: Vec<Fault>,
     /// The adapter of each address that was checked and that an adapter serves, with or without faults.
     pub choices: Vec<Choice>,
+    /// The number of bytes that this process may lock, which registering memory does (`ulimit -l`). `None` if there is no limit, or if
+    /// the process has the capability `IPC_LOCK` in effect.
+    ///
+    /// [`StreamConfig::locked_memory`](crate::StreamConfig::locked_memory) is the part of a stream. Some drivers also lock the queues
+    /// of a queue pair.
+    pub memory_lock: Option<u64>,
 }
 
 /// The adapter that [`Adapter::open`] opens for an address. Its text says which one it is and why.
@@ -88,7 +95,8 @@ impl fmt::Display for Choice {
 /// Dropping the future ends the check-up. Calls that have begun end on the runtime's blocking pool.
 pub async fn check_up(address: Option<IpAddr>) -> CheckUp {
     let devices = blocking(diagnose::device_list).await.unwrap_or_default();
-    let mut result = CheckUp { devices, ..CheckUp::default() };
+    let memory_lock = blocking(memlock::limit).await.ok().flatten();
+    let mut result = CheckUp { devices, memory_lock, ..CheckUp::default() };
     match address {
         Some(address) => result.check_address(address).await,
         None => {
@@ -153,7 +161,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 /// Registers memory, and connects the adapter to itself. Fails with the fault of the adapter.
 async fn try_out(adapter: &Adapter, address: IpAddr) -> Result<(), Fault> {
     let memory = adapter.buffer(MEMORY).map_err(|error| match error {
-        RegisterError::MemoryLockLimit { .. } => Fault::MemoryLock(error),
+        RegisterError::MemoryLockLimit { .. } => memlock::fault(error),
         error => Fault::Other(OpenError::Os { call: "ibv_reg_mr", source: Arc::new(error.into()) }),
     })?;
     drop(memory);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::config::StreamConfig;
-use crate::cm::{Adapter, ProviderKind};
+use crate::cm::{Adapter, AdapterInfo, ProviderKind};
 use crate::error::{PostErrorKind, StreamError};
 use crate::inflight::{self, LIST, STREAM_KEY, StreamInbox};
 use crate::mr::{Region, RemoteRegion};
@@ -68,7 +68,7 @@ impl StreamResources {
     pub(super) async fn new(adapter: &Adapter, config: &StreamConfig) -> Result<Self, StreamError> {
         let info = adapter.properties();
         let config = config.on(info)?;
-        let carrier = if info.iwarp { Carrier::Send } else { Carrier::Immediate };
+        let carrier = carrier_of(info);
         let (sends, receives) = (config.send_depth, config.receives(info));
         let frames = info.provider == ProviderKind::Soft;
         // The soft provider frames data itself: only control messages are posted.
@@ -139,6 +139,56 @@ impl StreamResources {
     }
 }
 
+/// The offsets in the memory that no peer writes, and its length.
+struct Layout {
+    outgoing: usize,
+    entries: usize,
+    incoming: usize,
+    length: usize,
+}
+
+impl Layout {
+    fn new(carrier: Carrier, send_ring: usize, send_entries: usize, receives: usize) -> Self {
+        let outgoing = send_ring.next_multiple_of(Span::LEN);
+        let entries = (outgoing + send_entries * Message::LEN).next_multiple_of(Span::LEN);
+        let incoming = entries + ENTRIES * Span::LEN;
+        let length = match carrier {
+            Carrier::Send => incoming + receives * Message::LEN,
+            Carrier::Immediate => incoming,
+        };
+        Self { outgoing, entries, incoming, length }
+    }
+}
+
+impl StreamConfig {
+    /// Returns the memory that a stream with these settings keeps registered at the adapter, idle or not, in bytes: whole pages of 4 KiB,
+    /// which count against the limit of locked memory (`ulimit -l`). 0 on the soft provider, which registers none.
+    ///
+    /// Some drivers lock the queues of the stream's queue pair, too.
+    ///
+    /// # Errors
+    /// `OutOfRange` for settings with which the adapter makes no stream.
+    pub fn locked_memory(&self, adapter: &Adapter) -> Result<usize, StreamError> {
+        let info = adapter.properties();
+        let config = self.on(info)?;
+        if info.provider == ProviderKind::Soft {
+            return Ok(0);
+        }
+        let [send_buffer, receive_buffer] = config.buffers(info);
+        let carrier = carrier_of(info);
+        let own = Layout::new(carrier, send_buffer, config.send_depth, config.receives(info)).length;
+        Ok((RING + receive_buffer).next_multiple_of(PAGE) + own.next_multiple_of(PAGE))
+    }
+}
+
+/// The size of a page. Larger ones of other machines make a difference of two pages.
+const PAGE: usize = 4096;
+
+/// Returns what announces the data of a stream to the peer.
+fn carrier_of(info: &AdapterInfo) -> Carrier {
+    if info.iwarp { Carrier::Send } else { Carrier::Immediate }
+}
+
 /// The error of a message that has no place in the memory of its stream. The sizes of the memory rule it out.
 pub(super) const NO_PLACE: PostErrorKind =
     PostErrorKind::InsufficientResources("the memory of the stream has no place for the message");
@@ -151,13 +201,8 @@ impl Memory {
         receive_buffer: usize,
     ) -> Result<Self, StreamError> {
         let Settings { carrier, send_ring, send_entries, receives, .. } = *settings;
-        let outgoing = send_ring.next_multiple_of(Span::LEN);
-        let entries = (outgoing + send_entries * Message::LEN).next_multiple_of(Span::LEN);
-        let incoming = entries + ENTRIES * Span::LEN;
-        let length = match carrier {
-            Carrier::Send => incoming + usize::from(receives) * Message::LEN,
-            Carrier::Immediate => incoming,
-        };
+        let Layout { outgoing, entries, incoming, length } =
+            Layout::new(carrier, send_ring, send_entries, usize::from(receives));
         let exposed = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let exposed = adapter.register(RING + receive_buffer, exposed).await?;
         let own = adapter.register(length, Access::LOCAL_WRITE).await?;

@@ -56,6 +56,16 @@ pub enum Fault {
     /// This process may not lock enough memory.
     #[error(transparent)]
     MemoryLock(RegisterError),
+    /// This process may not lock enough memory, although its container was given the capability `IPC_LOCK`.
+    ///
+    /// A container gives its capabilities to programs that run as root (capabilities(7)). What counts is `CapEff` of `/proc/self/status`.
+    #[error("{error}; the capability IPC_LOCK has no effect, because {reason}")]
+    IpcLockInVain {
+        /// The error of the registration.
+        error: RegisterError,
+        /// The cause, as a part of a sentence.
+        reason: &'static str,
+    },
     /// The device belongs to another network namespace than this process.
     #[error("{device} is in another network namespace")]
     Namespace {
@@ -142,6 +152,9 @@ impl Fault {
             },
             Self::MemoryLock(_) => {
                 "ulimit -l unlimited (a service: LimitMEMLOCK=infinity; docker run --ulimit memlock=-1)".to_owned()
+            }
+            Self::IpcLockInVain { .. } => {
+                "docker run --ulimit memlock=-1 (Kubernetes: LimitMEMLOCK=infinity for the service of the container runtime), or setcap cap_ipc_lock+ep PROGRAM in the image".to_owned()
             }
             Self::Namespace { device } => {
                 format!("docker run --network=host, or if rdma system shows exclusive: rdma dev set {device} netns NAME")

@@ -5,6 +5,7 @@
 // | `config` | settings, and the choice of the devices that are used |
 // | `devices` | the devices of the machine, and their addresses |
 // | `diagnose` | the faults of the machine that keep programs from its devices |
+// | `memlock` | how much memory the process may lock |
 // | `workers` | threads for the calls of a driver that may take long |
 // | `cm_id` | rdma_cm ids, and the routing of their events |
 // | `routes` | the way from the device to the queue pairs: the ids of requests, and what follows from completions |
@@ -47,6 +48,7 @@ mod inspect;
 pub(crate) mod lane;
 mod limits;
 pub(crate) mod listener;
+pub(crate) mod memlock;
 pub(crate) mod memory;
 mod news;
 mod patience;

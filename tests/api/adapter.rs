@@ -16,7 +16,7 @@ use tokio_rdma::cm::{LinkLayer, PortState};
 use tokio_rdma::error::{ConnectError, OpenError, RegisterError};
 use tokio_rdma::{
     AcceptParams, Access, AdapterInfo, CompletionQueueConfig, ConnectParams, DisconnectReason, ProviderKind,
-    QueuePairConfig, ReadLimits, Status,
+    QueuePairConfig, ReadLimits, Status, StreamConfig,
 };
 
 // The ranges begin at what portable programs rely on and end at what the wire can carry (AD-01).

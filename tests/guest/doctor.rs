@@ -60,6 +60,8 @@ struct Found {
     faults: Vec<(String, String)>,
     /// The line of each address that an adapter serves.
     choices: Vec<String>,
+    /// The line about the limit of locked memory.
+    limit: Option<String>,
     /// Whether the first line says that there is no device.
     is_without_device: bool,
 }
@@ -80,7 +82,7 @@ impl Found {
         prepare(&mut command);
         let output = command.output().expect("started");
         let text = stdout(&output);
-        let (mut faults, mut choices) = (Vec::new(), Vec::new());
+        let (mut faults, mut choices, mut limit) = (Vec::new(), Vec::new(), None);
         let mut lines = text.lines().peekable();
         let none = "this machine has no RDMA device: its programs use the provider soft";
         let is_without_device = lines.next_if_eq(&none).is_some();
@@ -91,13 +93,14 @@ impl Found {
                     let remedy = lines.next().and_then(|line| line.strip_prefix("    ")).expect("a remedy");
                     faults.push((fault.to_owned(), remedy.to_owned()));
                 }
+                None if line.starts_with("ulimit -l: ") => limit = Some(line.to_owned()),
                 None => choices.push(line.to_owned()),
             }
         }
         let errors = String::from_utf8_lossy(&output.stderr);
         let is_wrong = !faults.is_empty() && !is_without_device;
         assert_eq!(output.status.code(), Some(i32::from(is_wrong)), "{text}{errors}");
-        Self { faults, choices, is_without_device }
+        Self { faults, choices, limit, is_without_device }
     }
 
     /// Checks the whole machine.
@@ -247,6 +250,46 @@ fn a_low_limit_of_locked_memory_is_named() {
         assert_eq!(found.texts(), [text], "{found:?}");
         assert!(found.faults[0].1.starts_with("ulimit -l unlimited"), "{found:?}");
     }
+}
+
+// HW-19: a container that adds IPC_LOCK for a program without root, of which the example knows the reason.
+#[test]
+fn capability_without_effect_is_named() {
+    let Some(_machine) = machine() else { return };
+    let restricted = |set: &'static str| {
+        [
+            "setpriv",
+            set,
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "prlimit",
+            "--memlock=65536:65536",
+        ]
+    };
+    let limit = "cannot lock 1048576 bytes: the process may lock 65536 bytes in total (ulimit -l)";
+    let found = Found::new(&restricted("--bounding-set=-sys_module"), Some(rxe()), |_| {});
+    let reason = "; the capability IPC_LOCK has no effect, because this process does not run as root";
+    assert_eq!(found.texts(), [format!("{limit}{reason}")], "{found:?}");
+    assert!(found.faults[0].1.starts_with("docker run --ulimit memlock=-1"), "{found:?}");
+    // A container without it, in which the capability is no topic.
+    let found = Found::new(&restricted("--bounding-set=-sys_module,-ipc_lock"), Some(rxe()), |_| {});
+    assert_eq!(found.texts(), [limit], "{found:?}");
+}
+
+// HW-19: the number of streams for which the limit is enough, which the superuser does not have.
+#[test]
+fn streams_within_the_limit_are_counted() {
+    let Some(_machine) = machine() else { return };
+    let limit = ["prlimit", "--memlock=16777216:16777216"];
+    let found = Found::new(&limit, Some(rxe()), as_nobody);
+    assert!(found.faults.is_empty(), "{found:?}");
+    let line = found.limit.expect("the line");
+    let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [bytes, streams, each] = numbers[..] else { panic!("{line}") };
+    assert_eq!((bytes, streams), (16_777_216, 16_777_216 / each), "{line}");
+    assert!((128 << 10..1 << 20).contains(&each), "{line}");
+    assert_eq!(Found::new(&limit, Some(rxe()), |_| {}).limit, None);
 }
 
 // An empty file and a library without functions stand for a missing and an old library (HW-17).

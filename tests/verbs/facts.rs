@@ -4,12 +4,14 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use common::life::eventually;
 use common::process::alone;
+use common::stream::streams_with;
 use common::verbs::{fake, fake_reset};
 use common::*;
-use tokio_rdma::AdapterEvent;
 use tokio_rdma::cm::{LinkLayer, PortState};
-use tokio_rdma::error::OpenError;
+use tokio_rdma::error::{OpenError, StreamError};
+use tokio_rdma::{AdapterEvent, StreamConfig};
 
 /// The GID of an address.
 fn gid(ip: IpAddr) -> Ipv6Addr {
@@ -68,4 +70,27 @@ async fn details_are_those_of_the_path() {
             assert_eq!(details.path_mtu, known.map(|_| 4096));
         }
     }
+}
+
+// HW-19: each end of a stream registers what its settings say, as the program of the check-up counts.
+#[tokio::test]
+async fn streams_lock_what_their_settings_say() {
+    if !alone(module_path!(), "streams_lock_what_their_settings_say") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = adapter();
+    let registered = || usize::try_from(fake("registered").expect("a fake device")).expect("a number");
+    let usual = StreamConfig::default();
+    let before = registered();
+    for config in [usual.clone(), usual.clone().send_buffer(70_001).receive_buffer(100_000).receive_depth(17)]
+    {
+        let each = config.locked_memory(&adapter).expect("in range");
+        let streams = streams_with(&adapter, &config, &config).await;
+        assert_eq!(registered(), before + 2 * each);
+        drop(streams);
+        eventually("the memory is returned", || registered() == before).await;
+    }
+    let error = usual.send_depth(0).locked_memory(&adapter).expect_err("out of range");
+    assert!(matches!(error, StreamError::OutOfRange { .. }), "{error:?}");
 }

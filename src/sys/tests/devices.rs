@@ -28,7 +28,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device) {
     assert!(context.max_message(1).unwrap() >= 1 << 20);
     assert_eq!(attributes.ports, 1);
     let port = context.port(1).unwrap();
-    assert!(port.active && port.mtu.is_some_and(|mtu| mtu >= 1024), "{port:?}");
+    assert!(port.is_active() && port.mtu.is_some_and(|mtu| mtu >= 1024), "{port:?}");
 
     let channel = EventChannel::new().unwrap();
     let mut id = RawCmId::new(&channel, 7).unwrap();

@@ -8,6 +8,7 @@
 //! | `vendor NUMBER` | the number of its vendor; refused once it was opened |
 //! | `count KIND` | the number of objects: `qp`, `cq`, `mr`, `mw`, `pd`, `srq`, `context`, `channel`, `cm_id`, `cm_channel` |
 //! | `access FLAGS` | the number of registrations with exactly these access flags |
+//! | `registered` | the bytes of all registrations, in whole pages |
 //! | `count cqe` | the number of entries that all completion queues have room for |
 //! | `vector NUMBER` | the number of completion queues whose events come by this vector |
 //! | `calls CALL` | the number of calls of this function since the last `reset`; `ibv_poll_cq` and `ibv_req_notify_cq` are counted, too |

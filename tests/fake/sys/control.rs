@@ -302,6 +302,10 @@ impl World {
                 let found = counts.iter().find(|(name, _)| *name == kind).ok_or(libc::EINVAL)?;
                 Ok(found.1 as i64)
             }
+            ["registered"] => {
+                let pages = self.regions.values().map(|region| region.length.div_ceil(4096));
+                Ok(pages.sum::<u64>() as i64 * 4096)
+            }
             ["held"] => Ok(self.held as i64),
             ["access", flags] => {
                 let flags: u32 = parse(flags)?;
