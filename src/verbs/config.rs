@@ -4,6 +4,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::sync::LONGEST;
 use crate::sys::DeviceKind;
 
@@ -23,6 +25,7 @@ pub struct VerbsConfig {
     pub(crate) spin: Duration,
     pub(crate) disconnect_timeout: Duration,
     pub(crate) path_timeout: Option<Duration>,
+    pub(crate) max_connects: Option<usize>,
     /// The devices that the program has chosen.
     devices: Option<DeviceFilter>,
 }
@@ -33,6 +36,7 @@ impl Default for VerbsConfig {
             spin: Duration::ZERO,
             disconnect_timeout: Duration::from_secs(10),
             path_timeout: Some(Duration::from_secs(30)),
+            max_connects: None,
             devices: None,
         }
     }
@@ -81,6 +85,26 @@ impl VerbsConfig {
     #[must_use]
     pub fn path_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.path_timeout = timeout.map(|timeout| timeout.clamp(SHORTEST, LONGEST));
+        self
+    }
+
+    /// Limits the connects that an adapter has in progress: from the resolution of the peer's address to the peer's accept. Default:
+    /// `None`, no limit. 0 counts as 1.
+    ///
+    /// Further ones wait in the order in which they were called. The time-out of a connect
+    /// ([`ConnectParams::timeout`](crate::ConnectParams::timeout)) runs while it waits. A connect that is dropped or cancelled leaves the
+    /// line. Connects of streams and of sessions count, too, and accepts do not.
+    ///
+    /// With a limit, an attempt that this host refuses for lack of resources (`INSUFFICIENT_RESOURCES`) is made again after a pause, as
+    /// long as the time-out is not over: of 5 to 10 ms, then each time of up to twice as long, and of half a second to a second at last.
+    /// A random part of the pause keeps programs that were refused together from coming back together. Without a limit the connect fails
+    /// at once.
+    ///
+    /// A program that connects to thousands of peers at a time, after a failure of the network for example, keeps by this the connection
+    /// manager and the subnet manager from being so busy with them that all of them time out.
+    #[must_use]
+    pub fn max_connects(mut self, connects: Option<usize>) -> Self {
+        self.max_connects = connects.map(|connects| connects.clamp(1, Semaphore::MAX_PERMITS));
         self
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info};
 
 use super::accept::MARKER;
+use super::backoff::Backoff;
 use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Offer, PendingCall, State};
 use super::context::AdapterContext;
@@ -65,18 +66,9 @@ impl Connector {
         peer: SocketAddr,
         params: &ConnectParams,
     ) -> Result<(), ConnectError> {
-        if self.adapter.is_removed() {
-            return Err(ConnectError::DeviceRemoved);
-        }
+        self.check_adapter(peer)?;
         if queue_pair.adapter.domain != self.adapter.domain {
             return Err(ConnectError::ForeignQueuePair);
-        }
-        if self.adapter.is_stopped() {
-            return Err(ConnectError::Other {
-                peer,
-                status: Status::CANCELED,
-                reason: Reason::RUNTIME_ENDED,
-            });
         }
         if params.multipath {
             return Err(ConnectError::NotSupported("multipath"));
@@ -86,15 +78,76 @@ impl Connector {
         }
         let limit = params.timeout.or_else(|| self.answer_limit());
         let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
-        // After an attempt that failed it is being renewed, which may wait for a call of the driver.
-        let settled = self.unless_canceled(queue_pair.settled());
-        let wait = match deadline {
-            None => settled.await?,
-            Some(deadline) => {
-                let settled = tokio::time::timeout_at(deadline, settled).await;
-                settled.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })??
+        let mut backoff = self.adapter.config.max_connects.map(|_| Backoff::default());
+        let (mut pause, mut place) = (None, None);
+        loop {
+            let ready = async {
+                if let Some(pause) = pause {
+                    tokio::time::sleep(pause).await;
+                }
+                // After an attempt that failed it is being renewed, which may wait for a call of the driver.
+                queue_pair.settled().await;
+                if place.is_none() {
+                    place = self.adapter.connect_place().await;
+                }
+            };
+            let ready = self.unless_canceled(ready);
+            let wait = match deadline {
+                None => ready.await?,
+                Some(deadline) => {
+                    let ready = tokio::time::timeout_at(deadline, ready).await;
+                    ready.map_err(|_elapsed| ConnectError::TimedOut { peer, limit })??
+                }
+            };
+            // Either may have ended during the wait.
+            self.check_adapter(peer)?;
+            let outcome = self.attempt(queue_pair, peer, params, deadline, wait).await;
+            let refused = outcome.as_ref().is_err_and(|error| {
+                error.status() == Status::INSUFFICIENT_RESOURCES && error.is_connector_usable()
+            });
+            pause = backoff.as_mut().filter(|_| refused).map(Backoff::pause);
+            let is_late =
+                |pause| deadline.is_some_and(|deadline| tokio::time::Instant::now() + pause >= deadline);
+            match pause {
+                Some(pause) if !is_late(pause) => {
+                    let connection = self.id;
+                    debug!(%connection, %peer, ?pause, "no resources on this host, connect repeated");
+                }
+                _ => return outcome,
             }
-        };
+        }
+    }
+
+    /// Checks that the adapter was not removed, and that its runtime has not shut down.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`; `Other` with `CANCELED`.
+    fn check_adapter(&self, peer: SocketAddr) -> Result<(), ConnectError> {
+        if self.adapter.is_removed() {
+            return Err(ConnectError::DeviceRemoved);
+        }
+        if self.adapter.is_stopped() {
+            return Err(ConnectError::Other {
+                peer,
+                status: Status::CANCELED,
+                reason: Reason::RUNTIME_ENDED,
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes one attempt of a connect.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    async fn attempt(
+        &self,
+        queue_pair: &Arc<QueuePair>,
+        peer: SocketAddr,
+        params: &ConnectParams,
+        deadline: Option<tokio::time::Instant>,
+        wait: Option<ConnectWait<'_, Self>>,
+    ) -> Result<(), ConnectError> {
         let call =
             self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std), wait)?;
         let answer = self.answer(Op::Connect);

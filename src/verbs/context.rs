@@ -10,6 +10,7 @@ use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
@@ -165,6 +166,8 @@ pub(crate) struct AdapterContext {
     pub(crate) setup: Arc<Workers>,
     pub(crate) teardown: Arc<Workers>,
     tasks: Mutex<Vec<AbortHandle>>,
+    /// The places of connects in progress, if their number is limited. Closed when none begins any more.
+    connects: Option<Arc<Semaphore>>,
     /// When it was opened, and its place among what snapshots look at.
     #[cfg(feature = "inspect")]
     inspected: (Mark, OnceLock<Place>),
@@ -184,6 +187,7 @@ impl AdapterContext {
             info: Arc::new(info),
             addresses: Mutex::new(device.addresses.clone()),
             device,
+            connects: config.max_connects.map(|connects| Arc::new(Semaphore::new(connects))),
             config,
             resolution: Workers::new(runtime.clone(), false),
             setup: Workers::new(runtime.clone(), false),
@@ -247,6 +251,15 @@ impl AdapterContext {
     /// Returns whether its runtime has shut down.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Waits for a place among the connects in progress, which is free again when the permit is dropped. `None` without a limit, and
+    /// once the adapter is removed or its runtime has shut down.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the line.
+    pub(super) async fn connect_place(&self) -> Option<OwnedSemaphorePermit> {
+        self.connects.clone()?.acquire_owned().await.ok()
     }
 
     /// Returns the registry of the objects that end with the adapter.
@@ -333,6 +346,7 @@ impl AdapterContext {
         }
         warn!(adapter = %self.device.name, "adapter removed");
         self.announcer.end(Some(AdapterEvent::Removed));
+        self.connects.iter().for_each(|places| places.close());
         let adapter = self.clone();
         self.teardown.run_next(Box::new(move || adapter.end()));
     }
@@ -355,6 +369,7 @@ impl AdapterContext {
     pub(crate) fn runtime_ended(&self) {
         if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
             self.announcer.end(None);
+            self.connects.iter().for_each(|places| places.close());
             self.registry.runtime_ended();
         }
     }

@@ -5,6 +5,7 @@
 // | `config` | settings, and the choice of the devices that are used |
 // | `devices` | the devices of the machine, and their addresses |
 // | `diagnose` | the faults of the machine that keep programs from its devices |
+// | `backoff` | the pauses between attempts to connect that this host refuses |
 // | `memlock` | how much memory the process may lock |
 // | `workers` | threads for the calls of a driver that may take long |
 // | `cm_id` | rdma_cm ids, and the routing of their events |
@@ -35,6 +36,7 @@
 pub(crate) mod accept;
 pub(crate) mod adapter;
 mod announce;
+mod backoff;
 pub(crate) mod cm_id;
 pub(crate) mod completion_queue;
 pub(crate) mod config;

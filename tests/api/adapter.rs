@@ -76,6 +76,9 @@ async fn ports_are_those_of_the_properties() {
         let gids = ports.iter().filter(|port| port.gid.is_some()).count();
         assert_eq!(gids, usize::from(!info.iwarp), "{ports:?}");
         assert_eq!(info.node_guid == 0, is_soft, "{info:?}");
+        // HW-19: only streams of devices register memory.
+        let locked = StreamConfig::default().locked_memory(&adapter).expect("the usual settings");
+        assert_eq!(locked == 0, is_soft, "{locked}");
     }
 }
 

@@ -56,8 +56,11 @@ fn settings_are_kept_together() {
     {
         let config = tokio_rdma::verbs::VerbsConfig::default();
         let config = config.devices("rxe0").path_timeout(Some(3 * second));
-        let shown = format!("{:?}", config.disconnect_timeout(5 * second).spin(7 * second));
-        for part in ["rxe0", "path_timeout: Some(3s)", "disconnect_timeout: 5s", "spin: 7s"] {
+        let config = config.max_connects(Some(11)).disconnect_timeout(5 * second).spin(7 * second);
+        let shown = format!("{config:?}");
+        for part in
+            ["rxe0", "max_connects: Some(11)", "path_timeout: Some(3s)", "disconnect_timeout: 5s", "spin: 7s"]
+        {
             assert!(shown.contains(part), "{part}: {shown}");
         }
     }
@@ -75,10 +78,10 @@ fn settings_are_kept_together() {
     }
 }
 
-// Each time of `VerbsConfig` may be zero and `Duration::MAX` (SEC-09).
+// Each time of `VerbsConfig` may be zero and `Duration::MAX`, and each number zero and `usize::MAX` (SEC-09).
 #[cfg(feature = "verbs")]
 #[tokio::test]
-async fn times_of_the_verbs_provider() {
+async fn times_and_numbers_of_the_verbs_provider() {
     use tokio_rdma::Provider;
     use tokio_rdma::verbs::VerbsConfig;
 
@@ -94,6 +97,12 @@ async fn times_of_the_verbs_provider() {
             let id = provider.resolve(v4()).expect("a device has the address");
             assert_connects_and_drops(&provider.open(id).expect("opened")).await;
         }
+    }
+    for number in NUMBERS {
+        let provider = Provider::verbs_with(VerbsConfig::default().max_connects(Some(number)));
+        let provider = provider.expect("there are devices");
+        let id = provider.resolve(v4()).expect("a device has the address");
+        assert_connects_and_drops(&provider.open(id).expect("opened")).await;
     }
     // The shortest is shorter than an emulated machine may need to answer.
     let shortest = VerbsConfig::default().path_timeout(Some(Duration::ZERO));

@@ -8,6 +8,7 @@ mod catalogue;
 mod check_up;
 mod choice;
 mod completions;
+mod connect_limits;
 mod data;
 mod dropped;
 mod early_answers;
