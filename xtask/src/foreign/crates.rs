@@ -32,6 +32,8 @@ struct Package {
     version: String,
     /// The arguments of the command that runs its tests.
     arguments: Vec<String>,
+    /// A lock file to fetch it with.
+    lock: Option<String>,
     /// The programs that its build calls.
     needs: Vec<String>,
     /// The examples that are run as tests.
@@ -92,6 +94,7 @@ fn parse(list: &str) -> Result<Vec<Package>, String> {
             ("arguments", words) => package.arguments = words.split(' ').map(str::to_owned).collect(),
             ("example", name) => package.examples.push(name.to_owned()),
             ("peer", name) => package.peers.push(name.to_owned()),
+            ("lock", path) => package.lock = Some(path.to_owned()),
             ("needs", program) => package.needs.push(program.to_owned()),
             ("empty", reason) => package.empty = Some(reason.to_owned()),
             ("without", rest) => {
@@ -156,12 +159,20 @@ fn copy(package: &Package) -> Result<PathBuf, String> {
         "[package]\nname = \"fetch\"\nedition = \"2024\"\n\n[dependencies]\n{name} = \"={version}\"\n\n[workspace]\n"
     );
     fs::write(fetcher.join("Cargo.toml"), manifest).map_err(wrong)?;
+    if let Some(lock) = &package.lock {
+        fs::copy(lock, fetcher.join("Cargo.lock")).map_err(wrong)?;
+    }
     let mut metadata = cargo(&["metadata", "--format-version", "1", "--filter-platform"]);
     metadata.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH)).current_dir(&fetcher);
-    let mut found = None;
-    exec::quiet_lines(metadata, minutes(10), |line| {
+    let (mut found, mut output) = (None, String::new());
+    let fetched = exec::quiet_lines(metadata, minutes(10), |line| {
         found = found.take().or_else(|| super::folder_of(name, line));
-    })?;
+        if !line.starts_with('{') {
+            output += line;
+            output.push('\n');
+        }
+    });
+    fetched.map_err(|error| format!("{output}{error}"))?;
     let source = found.ok_or_else(|| format!("cargo's metadata has no package {name}"))?;
     let _ = fs::remove_dir_all(&folder);
     let mut copy = Command::new("cp");
@@ -249,6 +260,7 @@ mod tests {
     const LIST: &str = "# A list.
 [a 1.0.0]
 needs cmake
+lock a/Cargo.lock
 arguments --locked --lib
 example two
 peer three
@@ -269,6 +281,7 @@ empty it has none
             version: text("1.0.0"),
             arguments: vec![text("--locked"), text("--lib")],
             needs: vec![text("cmake")],
+            lock: Some(text("a/Cargo.lock")),
             examples: vec![text("two")],
             peers: vec![text("three")],
             fails: [(text("siw"), text("loop::main"))].into(),
