@@ -32,7 +32,7 @@ pub(super) fn explain(snapshot: &mut Snapshot) {
         report.session = session.map(|session| session.id.clone());
         report.waits_for = stream(report, connections.get(&report.connection).copied(), session);
     }
-    let streams: HashMap<_, _> = streams.iter().map(|report| (report.connection, &*report)).collect();
+    let streams: HashMap<_, _> = snapshot.streams.iter().map(|report| (report.connection, report)).collect();
     for report in &mut snapshot.connections {
         if report.state == ConnectionState::Connected && streams.contains_key(&report.id) {
             // The stream says it, and its requests are not the program's.

@@ -86,7 +86,7 @@ mod tests {
     // Against a plain queue, over the ends of chunks.
     #[test]
     fn bytes_come_out_as_they_went_in() {
-        let (mut kept, mut plain) = (Kept::default(), VecDeque::new());
+        let (mut kept, mut plain) = (Kept::default(), VecDeque::<u8>::new());
         let mut next = 0_u8;
         for round in 0..400_usize {
             let length = round * 997 % (2 * CHUNK);

@@ -179,7 +179,7 @@ impl World {
         assert_eq!(end.arrived.remove(0), end.read, "nothing is lost, and nothing comes twice");
         end.read += 1;
         end.counts.read(1);
-        assert_eq!(end.counts.progress(), end.read.into());
+        assert_eq!(end.counts.progress(), u64::from(end.read));
         Some(())
     }
 
