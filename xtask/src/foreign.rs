@@ -13,6 +13,7 @@ use crate::{Usage, guest};
 mod crates;
 mod debian;
 mod list;
+mod preload;
 mod proxies;
 mod tokio;
 mod valkey;
@@ -26,6 +27,7 @@ const FOLDER: &str = "target/foreign";
 pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     match arguments.split_first() {
         Some((subject, rest)) if subject == "crates" => crates::main(rest),
+        Some((subject, rest)) if subject == "preload" => Usage::none(rest).map(|()| code(preload::run())),
         Some((subject, rest)) if subject == "proxies" => proxies::main(rest),
         Some((subject, rest)) if subject == "tokio" => tokio::main(rest),
         Some((subject, rest)) if subject == "valkey" => Usage::none(rest).map(|()| code(valkey::run())),
@@ -55,6 +57,8 @@ struct Script<'a> {
     text: &'a str,
     /// Its first arguments: files and folders of the repository.
     paths: &'a [&'a Path],
+    /// Its further arguments.
+    words: &'a [&'a str],
     /// How long it may take.
     limit: Duration,
 }
@@ -64,7 +68,9 @@ impl Script<'_> {
     fn run(&self) -> Tally {
         let absolute = |path: &&Path| crate::root().join(path).to_string_lossy().into_owned();
         let words = ["sh", "-c", self.text, "foreign"].map(str::to_owned);
-        let command = words.into_iter().chain(self.paths.iter().map(absolute)).collect();
+        let arguments =
+            self.paths.iter().map(absolute).chain(self.words.iter().map(|word| (*word).to_owned()));
+        let command = words.into_iter().chain(arguments).collect();
         let request = Request { siw: Siw::Stock, limit: self.limit, named: Vec::new(), command };
         let checks = checks(self.text);
         match request.run(guest::places(), crate::origin()) {
@@ -95,7 +101,7 @@ mod tests {
     #[test]
     fn each_script_has_checks() {
         assert_eq!(checks("check a\n  check b\n# check\ncheck c d\n"), 2);
-        assert!(checks(valkey::SCRIPT) > 0);
+        assert!(checks(valkey::SCRIPT) > 0 && checks(preload::SCRIPT) > 0);
     }
 
     #[test]

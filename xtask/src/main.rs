@@ -87,7 +87,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "foreign",
-        arguments: "crates [NAME..] | proxies [--no-install] [--only PART,..] | tokio | valkey",
+        arguments: "crates [NAME..] | preload | proxies [--no-install] [--only PART,..] | tokio | valkey",
         about: "run tests of other projects (tokio's of TCP over streams; crates for RDMA), and programs: through proxies, Valkey",
         run: foreign::main,
     },

@@ -22,7 +22,8 @@ const PACKAGES: &[&str] = &["gcc", "libibverbs-dev", "librdmacm-dev", "make"];
 pub(super) fn run() -> Tally {
     match build() {
         Ok(valkey) => {
-            Script { text: SCRIPT, paths: &[&valkey, Path::new(EXAMPLE)], limit: minutes(20) }.run()
+            Script { text: SCRIPT, paths: &[&valkey, Path::new(EXAMPLE)], words: &[], limit: minutes(20) }
+                .run()
         }
         Err(sentence) => Tally::check(Err(sentence)),
     }
