@@ -119,7 +119,7 @@ async fn demonstrate(address: IpAddr, ring: usize) -> io::Result<()> {
         }
     }
     client.close().await?;
-    check(address, ring, 64).await?;
+    check(address, ring, 16).await?;
     last.cancel();
     serving.await?
 }

@@ -141,7 +141,7 @@ fn values_of_all_lengths_come_back() {
         "DEL color shape: (integer) 1",
         "GET color: (nil)",
         "SHUTDOWN: (error) ERR unknown command or wrong arguments: SHUTDOWN",
-        "64 values, 28131928 bytes each way, 26 rings filled, 26 by the server",
+        "16 values, 7032982 bytes each way, 6 rings filled, 6 by the server",
     ];
     assert_eq!(told, lines);
 }
