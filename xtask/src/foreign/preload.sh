@@ -37,6 +37,9 @@ check() {
     fi
 }
 
+# As `check`, on siw only.
+check_siw() { [ "$device" != siw ] || check "$@"; }
+
 # serve COMMAND ...: runs in the background, without a time limit.
 serve() { "$@" >>serving.log 2>&1 & }
 
@@ -107,7 +110,8 @@ check "redis-cli: SET" "^OK" preloaded redis-cli -h "$proxies" -p 8001 SET color
 check "redis-cli: GET" "^blue" preloaded redis-cli -h "$proxies" -p 8001 GET color
 check "redis-cli: a value of 8 MB" "^$sum" file preloaded -h "$proxies" -p 8001
 check "nc, with memcached behind the proxy" "^hello" cache preloaded "$proxies" 8002
-check "iperf3, it sends" "receiver" preloaded iperf3 -c "$proxies" -p 5202 -t 2
+# On rxe it hangs at its end if the machine is busy: see docs/interop.md.
+check_siw "iperf3, it sends" "receiver" preloaded iperf3 -c "$proxies" -p 5202 -t 2
 check "iperf3, it receives" "receiver" preloaded iperf3 -c "$proxies" -p 5202 -t 2 -R
 grep -v -e "listens on" serving.log | grep -i -e error -e panic | tail -n 10
 exit $failed
