@@ -89,12 +89,15 @@ async fn changes_of_the_interface_are_events() {
     let [a, b, c, _] = first.octets();
     let added = IpAddr::from([a, b, c, 9]);
     run("ip", &format!("address add {added}/24 dev {}", link.name));
-    while !adapter.info().addresses.contains(&added) {
+    let mut has_added = false;
+    while !has_added {
         until(&mut events, AdapterEvent::AddressesChanged).await;
+        has_added = adapter.info().addresses.contains(&added);
     }
     run("ip", &format!("address del {added}/24 dev {}", link.name));
-    while adapter.info().addresses.contains(&added) {
+    while has_added {
         until(&mut events, AdapterEvent::AddressesChanged).await;
+        has_added = adapter.info().addresses.contains(&added);
     }
     let removed = link.begin_to_remove();
     while within(events.recv()).await.expect("the removal") != AdapterEvent::Removed {}
