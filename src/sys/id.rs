@@ -248,8 +248,8 @@ impl RawCmId {
     pub(crate) fn gids(&self) -> [Option<Ipv6Addr>; 2] {
         let _fields = self.fields();
         // SAFETY: the identifier is live, and the lock keeps the library from writing this.
-        let addresses = unsafe { (*self.raw.as_ptr()).route.addr.addr };
-        // SAFETY: the union has no other variant.
+        let addresses = unsafe { &(*self.raw.as_ptr()).route.addr.addr };
+        // SAFETY: whatever the union holds is integers, and this member is all of it.
         let addresses = unsafe { addresses.ibaddr };
         [addresses.sgid, addresses.dgid].map(|gid| {
             // SAFETY: whatever the union holds is integers, and the bytes are all of it.

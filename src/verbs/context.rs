@@ -166,7 +166,7 @@ pub(crate) struct AdapterContext {
     pub(crate) setup: Arc<Workers>,
     pub(crate) teardown: Arc<Workers>,
     tasks: Mutex<Vec<AbortHandle>>,
-    /// The places of connects in progress, if their number is limited. Closed when none begins any more.
+    /// The places of connects in progress, if their number is limited. Closed at the end of the adapter.
     connects: Option<Arc<Semaphore>>,
     /// When it was opened, and its place among what snapshots look at.
     #[cfg(feature = "inspect")]

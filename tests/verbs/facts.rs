@@ -83,8 +83,7 @@ async fn streams_lock_what_their_settings_say() {
     let registered = || usize::try_from(fake("registered").expect("a fake device")).expect("a number");
     let usual = StreamConfig::default();
     let before = registered();
-    for config in [usual, usual.send_buffer(70_001).receive_buffer(100_000).receive_depth(17)]
-    {
+    for config in [usual, usual.send_buffer(70_001).receive_buffer(100_000).receive_depth(17)] {
         let each = config.locked_memory(&adapter).expect("in range");
         let streams = streams_with(&adapter, &config, &config).await;
         assert_eq!(registered(), before + 2 * each);

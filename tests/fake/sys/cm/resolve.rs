@@ -149,9 +149,9 @@ unsafe extern "C" fn rdma_resolve_addr(
         let theirs = unsafe { &raw mut (*raw).route.addr.dst_addr_union.dst_storage };
         // SAFETY: the caller of the library reads this after the call.
         unsafe { address::write(theirs, destination) };
-        // SAFETY: the id is live, and the reference does not outlive this block.
-        let addresses = unsafe { &mut (*raw).route.addr.addr };
-        addresses.ibaddr.dgid = gid(destination.ip());
+        // SAFETY: as above.
+        let route = unsafe { &mut (*raw).route };
+        route.addr.addr.ibaddr.dgid = gid(destination.ip());
         if world.is_answered("rdma_resolve_addr", raw.addr()) {
             return Ok(());
         }
