@@ -75,7 +75,7 @@ mod tests {
     /// The number of the last capability of recent kernels.
     const LAST: u32 = 40;
 
-    /// The status of a process with these sets.
+    /// Returns the status of a process with these sets.
     fn status(effective: &str, bounding: &str) -> String {
         format!(
             "Name:\tdoctor\nCapInh:\t0000000000000000\nCapEff:\t{effective}\nCapBnd:\t{bounding}\nCapAmb:\t0\n"
