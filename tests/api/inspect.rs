@@ -36,7 +36,7 @@ async fn a_request_waits_for_the_decision_of_the_program() {
     let _ = within(asked.connecting).await;
 }
 
-// OBS-03
+// OBS-03: an accept without its completion.
 #[tokio::test]
 async fn an_accept_waits_for_the_completion_of_the_peer() {
     let adapter = adapter();

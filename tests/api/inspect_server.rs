@@ -68,7 +68,7 @@ async fn a_client_that_does_not_read_delays_the_next_one() {
     drop(deaf);
 }
 
-// OBS-04
+// OBS-04: neither a process that serves nor a file loses its place.
 #[tokio::test]
 async fn only_a_socket_that_is_left_behind_is_replaced() {
     let place = Place::new("stale");

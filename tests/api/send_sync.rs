@@ -100,7 +100,7 @@ fn handles_go_to_any_thread() {
     handle::<Op<[Buffer; 3]>>();
 }
 
-// CAN-13
+// CAN-13: the plain data of snapshots.
 #[cfg(feature = "inspect")]
 #[test]
 fn snapshots_go_to_any_thread() {

@@ -125,7 +125,7 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-// OBS-04
+// OBS-04: the sentence is in the log.
 #[test]
 fn the_log_says_why_the_path_timeout_ends_a_connection() {
     let log = Log::default();

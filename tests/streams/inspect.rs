@@ -62,7 +62,7 @@ async fn both_writers_wait_for_each_other() {
     assert_eq!(report(&ours).waits_for, Some(format!("{expected} bytes")));
 }
 
-// OBS-03
+// OBS-03: the peer has nothing to say.
 #[tokio::test]
 async fn a_reader_waits_for_the_peer() {
     let (mut ours, theirs) = streams(&adapter()).await;

@@ -225,7 +225,7 @@ impl Stream {
         })
     }
 
-    /// Returns the report for a snapshot. Data and acknowledgements of the peer are not told apart.
+    /// Returns the report for a snapshot. Data and acknowledgements of the peer count alike.
     #[cfg(feature = "inspect")]
     pub(crate) fn report(&self, unacknowledged: usize) -> TcpReport {
         let mut report = TcpReport { unacknowledged, ..TcpReport::default() };
