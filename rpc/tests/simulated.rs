@@ -228,13 +228,48 @@ fn an_unanswered_call_is_named() {
         let ours = channels.iter().find(|report| report.peer == "server:7000").expect("the client");
         assert_eq!((ours.calls, &*ours.role), (1, "client"));
         let why = ours.waits_for.as_deref().expect("it waits");
-        assert!(why.starts_with("1 call pending: the server has not answered the oldest for 3.0 s"), "{why}");
+        assert!(why.starts_with("1 call pending: the server has not ended the oldest for 3.0 s"), "{why}");
         let why = "1 call pending: the program has not ended the oldest for";
         let waits = |report: &&tokio_rdma::inspect::ChannelReport| {
             report.role == "server" && report.waits_for.as_ref().is_some_and(|found| found.starts_with(why))
         };
         assert!(channels.iter().any(|report| waits(&report)), "{channels:?}");
         calling.abort();
+        serving.abort();
+    });
+}
+
+// OBS-03: the client has the head of the answer, and does not read its body.
+#[cfg(feature = "inspect")]
+#[test]
+fn an_unread_body_is_named() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = (network.host("10.0.0.1"), network.host("10.0.0.2"));
+        let (passive, active) = (server.adapter().expect("opened"), client.adapter().expect("opened"));
+        let address = (server.address(), PORT).into();
+        let listener = RdmaListener::bind_on(&passive, address, &StreamConfig::default()).expect("bound");
+        let service = tower::service_fn(|_request| async {
+            Ok::<_, io::Error>(Response::new(Full::new(Bytes::from(vec![7; 3 << 20]))))
+        });
+        let serving = tokio::spawn(Server::new().serve(listener, service));
+        let mut channel = Channel::with_connector("unread:7000", false, Config::default(), move || {
+            let active = active.clone();
+            async move {
+                let stream = RdmaStream::connect_on(&active, address, &StreamConfig::default()).await;
+                stream.map_err(io::Error::other)
+            }
+        });
+        let request = Request::post("/").body(Full::<Bytes>::default()).expect("a request");
+        let response = channel.call(request).await.expect("answered");
+        sleep(Duration::from_secs(3)).await;
+        let channels = tokio_rdma::inspect::snapshot().channels;
+        let why = |role: &str| {
+            let report = channels.iter().find(|report| report.role == role).expect("it exists");
+            report.waits_for.clone().unwrap_or_default()
+        };
+        assert_eq!(why("client"), "1 call pending: this program does not read the bodies of 1");
+        assert_eq!(why("server"), "1 call pending: the program of the peer does not read the bodies of 1");
+        drop(response);
         serving.abort();
     });
 }

@@ -10,7 +10,8 @@ use super::{
     Snapshot, StreamReport, TcpReport,
 };
 
-/// The time after which a peer that acknowledges nothing is named, and a program that does not poll: a healthy one takes less.
+/// The time after which a peer that acknowledges nothing is named, a device that completes nothing, and the owner of a lane that does not
+/// poll: healthy ones take less.
 const LONG: Duration = Duration::from_millis(500);
 
 /// Fills in the fields `waits_for`.
@@ -62,6 +63,10 @@ fn listener(report: &ListenerReport) -> Option<String> {
 fn connection(report: &ConnectionReport) -> Option<String> {
     let since = time(report.since);
     Some(match report.state {
+        ConnectionState::Idle | ConnectionState::Bound if report.is_in_line => {
+            "connect pending: it waits for its queue pair, or for a place among the connects of the adapter"
+                .into()
+        }
         ConnectionState::Idle | ConnectionState::Bound => return None,
         ConnectionState::Connecting => format!("connect pending: the peer has not answered for {since}"),
         ConnectionState::Replied => {
@@ -96,7 +101,7 @@ fn connected(report: &ConnectionReport) -> Option<String> {
     let uncollected = sends.uncollected + receives.uncollected;
     if uncollected > 0 {
         return Some(format!(
-            "{} completed: the program has not polled the futures",
+            "{} completed: the program has not taken the results",
             count(uncollected, "request")
         ));
     }
@@ -138,8 +143,10 @@ fn sending(queue_pair: &QueuePairReport, tcp: Option<&TcpReport>) -> Option<Stri
         _ => {}
     }
     let RequestReport { kind, bytes, age } = sends.oldest.first()?;
+    if *age < LONG {
+        return None;
+    }
     let (bytes, age) = (count(*bytes, "byte"), time(*age));
-    let awaits_answer = matches!(&**kind, "Read" | "CompareSwap" | "FetchAdd");
     if *send_state == SendState::ReadLimit {
         return Some(format!(
             "read limit reached: the peer has not answered {} for {age}",
@@ -152,12 +159,15 @@ fn sending(queue_pair: &QueuePairReport, tcp: Option<&TcpReport>) -> Option<Stri
         let silent = time(tcp.since_acknowledged);
         return Some(format!("{kind} of {bytes} pending: the peer has acknowledged nothing for {silent}"));
     }
-    Some(match (&**kind, awaits_answer) {
-        (_, true) => format!("{kind} of {bytes} pending: the peer has not answered for {age}"),
-        ("Send", _) => format!(
-            "Send of {bytes} pending: the peer has acknowledged nothing for {age}; it may have posted no receive"
+    Some(match (&**kind, tcp) {
+        ("Read" | "CompareSwap" | "FetchAdd", _) => {
+            format!("{kind} of {bytes} pending: the peer has not answered for {age}")
+        }
+        (_, Some(_)) => format!("{kind} of {bytes} pending: the runtime has not written it for {age}"),
+        ("Send", None) => format!(
+            "Send of {bytes} pending: the device has not completed it for {age}; the peer may have posted no receive"
         ),
-        _ => format!("{kind} of {bytes} pending: the peer has acknowledged nothing for {age}"),
+        _ => format!("{kind} of {bytes} pending: the device has not completed it for {age}"),
     })
 }
 
@@ -170,6 +180,8 @@ fn full(tcp: &TcpReport) -> String {
             "socket full: the peer has read nothing for {}, and its window is closed",
             time(tcp.since_sent)
         )
+    } else if tcp.unacknowledged == 0 {
+        "socket has room: the runtime has not come to write on".to_owned()
     } else {
         format!("socket full: {} are on their way", count(tcp.unacknowledged, "byte"))
     }
@@ -177,7 +189,9 @@ fn full(tcp: &TcpReport) -> String {
 
 /// Returns whether the host of the peer owes an acknowledgement, and has given none for a while.
 fn is_unheard(tcp: &TcpReport) -> bool {
-    tcp.unacknowledged > tcp.unsent && tcp.since_acknowledged.min(tcp.since_sent) >= LONG
+    // What is sent again counts as sent just now.
+    let is_repeated = tcp.unanswered_probes > 0 || tcp.since_sent >= LONG;
+    tcp.unacknowledged > tcp.unsent && tcp.since_acknowledged >= LONG && is_repeated
 }
 
 fn completion_queue(report: &CompletionQueueReport) -> Option<String> {
@@ -187,7 +201,7 @@ fn completion_queue(report: &CompletionQueueReport) -> Option<String> {
     }
     let (waiting, age) = (count(*waiting, "completion"), time((*oldest)?));
     Some(if *tasks > 0 {
-        format!("{waiting} not polled for {age}: tasks wait only for another kind")
+        format!("{waiting} not polled for {age}: the tasks that wait are not notified of these")
     } else {
         format!("{waiting} not polled for {age}: no task waits for a notification")
     })
@@ -250,11 +264,15 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
         let otherwise = || format!("write pending for {}: {sent} have not completed", time(waits));
         return socket.or_else(|| (report.outstanding > 0).then(otherwise));
     }
-    // A host that is silent cannot say that its program has read.
+    // As long as bytes are on their way, the program of the peer may have read all that it has got.
     if let Some(tcp) = connection.and_then(|connection| connection.tcp.as_ref())
-        && is_unheard(tcp)
+        && tcp.unacknowledged > 0
     {
-        return Some(full(tcp));
+        let bytes = count(tcp.unacknowledged, "byte");
+        return Some(match is_unheard(tcp) {
+            true => full(tcp),
+            false => format!("write pending for {}: {bytes} are on their way", time(waits)),
+        });
     }
     let peer = count(report.unread_by_peer, "byte");
     if report.unread > 0 && report.peer_room == 0 {
@@ -277,13 +295,16 @@ fn channel(report: &ChannelReport, stream: Option<&StreamReport>) -> Option<Stri
     if let Some(cause) = below.and_then(|stream| stream.waits_for.as_ref()) {
         return Some(format!("{calls} pending: {cause}"));
     }
+    if report.unread > 0 {
+        return Some(format!("{calls} pending: this program does not read the bodies of {}", report.unread));
+    }
     if report.blocked > 0 {
         return Some(format!(
             "{calls} pending: the program of the peer does not read the bodies of {}",
             report.blocked
         ));
     }
-    let who = if is_server { "the program has not ended" } else { "the server has not answered" };
+    let who = if is_server { "the program has not ended" } else { "the server has not ended" };
     Some(format!("{calls} pending: {who} the oldest for {}", time(oldest)))
 }
 

@@ -90,6 +90,9 @@ fn simulated_runtime() -> Option<Id> {
 /// Objects of a simulated network are only seen by the threads of its runtime, which know the time there. An object whose last handle
 /// is dropped at this moment may end a moment later, in the calling thread.
 ///
+/// Do not call it in a waker, in a recorder of metrics, or in a subscriber of `tracing` for events at the level `trace`: some of these
+/// run while an object is locked, and the call would wait for itself.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {

@@ -88,7 +88,7 @@ pub struct ListenerReport {
     pub waiting: usize,
     /// The number of calls that wait for a request.
     pub calls: usize,
-    /// The time since the program has last taken a request, or since the listener was created.
+    /// The time since the program has last taken a request, or since one has come while none waited.
     #[serde(with = "seconds")]
     pub since_taken: Duration,
     /// Why it makes no progress.
@@ -171,10 +171,12 @@ pub struct ConnectionReport {
     pub local: Option<SocketAddr>,
     /// The address of the peer.
     pub peer: Option<SocketAddr>,
-    /// The last call or report that has changed it, with the time since then.
+    /// The last call or report, with the time since then. A call that was refused counts, too.
     pub last_event: Option<EventReport>,
     /// The cause of the end, if it has ended.
     pub ended: Option<String>,
+    /// A connect waits for its turn: for its queue pair, or for a place among those of the adapter.
+    pub is_in_line: bool,
     /// The queue pair, while it uses one.
     pub queue_pair: Option<QueuePairReport>,
     /// The TCP connection, with the soft provider.
@@ -463,6 +465,8 @@ pub struct ChannelReport {
     pub places: usize,
     /// The number of calls that wait for room to send.
     pub blocked: usize,
+    /// The number of calls whose body has come, in part at least, and is not read.
+    pub unread: usize,
     /// The number of bytes that are to be written.
     pub unsent: usize,
     /// Why it makes no progress.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -157,17 +157,16 @@ fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
 
 /// Removes a socket at which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    use std::os::unix::net::UnixStream;
-
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         let problem = format!("{} exists and is not a socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
     }
-    match UnixStream::connect(path) {
+    // It does not wait for a process that takes no clients.
+    let client = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    match client.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(error) => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
 

@@ -320,7 +320,11 @@ impl Stream {
         let unacknowledged = self.unacknowledged()?;
         dispatch!(
             self,
-            stream => Ok(TcpInfo::of(stream.as_fd())?.report(unacknowledged)),
+            stream => match SockRef::from(stream).protocol()? {
+                // Of several paths the kernel reports only the first.
+                Some(Protocol::MPTCP) => Err(io::ErrorKind::Unsupported.into()),
+                _ => Ok(TcpInfo::of(stream.as_fd())?.report(unacknowledged)),
+            },
             stream => Ok(stream.report(unacknowledged))
         )
     }

@@ -160,6 +160,11 @@ impl<R> Listener<R> {
         if self.state == State::Listening { Ok(()) } else { Err(StateError::InvalidDeviceState) }
     }
 
+    /// Returns whether a single request waits.
+    pub(crate) fn has_one(&self) -> bool {
+        self.queue.len() == 1
+    }
+
     /// Returns the name of its state, the backlog, and the numbers of requests and of waiters.
     #[cfg(feature = "inspect")]
     pub(crate) fn facts(&self) -> (&'static str, usize, usize, usize) {

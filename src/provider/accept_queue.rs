@@ -30,7 +30,7 @@ struct Waiter<R> {
 pub(crate) struct Requests<R> {
     pub(crate) machine: Listener<R>,
     waiters: BTreeMap<WaiterId, Waiter<R>>,
-    /// When the program has last taken a request, for snapshots.
+    /// When the program has last taken a request, or one has come while none waited, for snapshots.
     taken: Mark,
 }
 
@@ -94,7 +94,12 @@ impl<R> Requests<R> {
     fn place(&mut self, arrival: Arrival<R>) -> Placed<R> {
         match arrival {
             Arrival::Delivered(id, request) => Placed::Wake(self.answer(id, Ok(request))),
-            Arrival::Queued => Placed::Queued,
+            Arrival::Queued => {
+                if self.machine.has_one() {
+                    self.taken = Mark::now();
+                }
+                Placed::Queued
+            }
             Arrival::Refused(request) => Placed::Refuse(request),
         }
     }

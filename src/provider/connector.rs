@@ -511,6 +511,24 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         });
     }
 
+    /// Watches for a cancel over all attempts of one Connect: between two of them the machine has none.
+    #[cfg(feature = "verbs")]
+    fn watch_cancels(&self) -> ConnectWait<'_, Self>
+    where
+        Self: Sized,
+    {
+        ConnectWait::new(self, |progress| &mut progress.waits)
+    }
+
+    /// Returns whether there was a cancel since the watch began.
+    #[cfg(feature = "verbs")]
+    fn is_canceled(&self, watch: &ConnectWait<'_, Self>) -> bool
+    where
+        Self: Sized,
+    {
+        watch.is_over(self.lock().as_mut())
+    }
+
     /// Waits for the queue pair of a Connect, unless [`cancel`](Self::cancel) ends the wait. Returns the wait, if there was
     /// one: it lasts until the step that begins the connect, so that no cancel falls between the two.
     ///

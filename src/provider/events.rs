@@ -152,6 +152,7 @@ impl Announcer {
     }
 
     /// Announces an event. The caller holds no lock.
+    #[cfg(feature = "soft")]
     pub(crate) fn announce(&self, event: AdapterEvent) {
         self.add(event).notify();
     }

@@ -505,6 +505,8 @@ impl Lane {
     pub async fn ready<'d>(&mut self, into: &'d mut [Done]) -> Result<&'d [Done], NotifyError> {
         let count = {
             let into = &mut *into;
+            #[cfg(feature = "inspect")]
+            let _waiting = self.gauge.waiting();
             let mut poll = |cx: &mut Context<'_>| {
                 let polled = self.provider.poll_ready(cx, into);
                 #[cfg(feature = "inspect")]

@@ -196,7 +196,8 @@ impl Connector {
             Ending::Refused(reason) => (Loss::Refused(None), reason),
             Ending::GaveUp(reason) => (Loss::GaveUp, reason),
         };
-        if matches!(loss, Loss::Path(Some(Status::IO_TIMEOUT))) {
+        let is_limit = matches!(reason, Reason::PathTimeout | Reason::Local(_));
+        if is_limit && matches!(loss, Loss::Path(Some(Status::IO_TIMEOUT))) {
             self.log_cause(&reason);
         }
         // All under one lock: between the question whether this side disconnects and the input a disconnect

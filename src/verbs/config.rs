@@ -96,7 +96,7 @@ impl VerbsConfig {
     /// line. Connects of streams and of sessions count, too, and accepts do not.
     ///
     /// With a limit, an attempt that this host refuses for lack of resources (`INSUFFICIENT_RESOURCES`) is made again after a pause, as
-    /// long as the time-out is not over: of 5 to 10 ms, then each time of up to twice as long, and of half a second to a second at last.
+    /// long as the time-out is not over, or for 5 seconds without one. Its place is free during the pause. The pauses are of 5 to 10 ms, then each time of up to twice as long, and of half a second to a second at last.
     /// A random part of the pause keeps programs that were refused together from coming back together. Without a limit the connect fails
     /// at once.
     ///

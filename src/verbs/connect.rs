@@ -80,6 +80,8 @@ impl Connector {
         let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
         let mut backoff = self.adapter.config.max_connects.map(|_| Backoff::default());
         let (mut pause, mut place) = (None, None);
+        let watch = backoff.as_ref().map(|_| self.watch_cancels());
+        let last = deadline.unwrap_or_else(|| tokio::time::Instant::now() + RESOLVE_ALL);
         loop {
             let ready = async {
                 if let Some(pause) = pause {
@@ -106,10 +108,13 @@ impl Connector {
                 error.status() == Status::INSUFFICIENT_RESOURCES && error.is_connector_usable()
             });
             pause = backoff.as_mut().filter(|_| refused).map(Backoff::pause);
-            let is_late =
-                |pause| deadline.is_some_and(|deadline| tokio::time::Instant::now() + pause >= deadline);
             match pause {
-                Some(pause) if !is_late(pause) => {
+                Some(_) if watch.as_ref().is_some_and(|watch| self.is_canceled(watch)) => {
+                    return Err(ConnectError::Canceled);
+                }
+                Some(pause) if tokio::time::Instant::now() + pause < last => {
+                    // Others may have more luck meanwhile.
+                    place = None;
                     let connection = self.id;
                     debug!(%connection, %peer, ?pause, "no resources on this host, connect repeated");
                 }

@@ -683,7 +683,9 @@ impl QueuePairUser for Connector {
     fn broken_by(&self, key: u32, status: Status, reason: Reason) {
         let uses_it =
             |state: &State| state.queue_pair.as_ref().is_some_and(|queue_pair| queue_pair.key() == Some(key));
-        self.log_cause(&reason);
+        if status == Status::IO_TIMEOUT && uses_it(&self.lock()) {
+            self.log_cause(&reason);
+        }
         self.run_apart(&mut self.lose(status, reason, uses_it));
     }
 

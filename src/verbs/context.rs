@@ -291,11 +291,16 @@ impl AdapterContext {
             false => devices::addresses_of(&self.device.name, &self.events, &self.config).ok(),
         };
         let mut known = self.addresses.lock();
-        if let Some(addresses) = found.filter(|found| *known != *found) {
-            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
-            *known = addresses;
+        let changed = found.filter(|found| *known != *found);
+        if let Some(addresses) = &changed {
+            known.clone_from(addresses);
         }
-        known.clone()
+        let addresses = known.clone();
+        drop(known);
+        if changed.is_some() {
+            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
+        }
+        addresses
     }
 
     /// Returns the addresses that led to the device when it was last asked, in an order of their own.

@@ -90,7 +90,7 @@ async fn requests_are_listed_with_length_and_age() {
     assert!(why.starts_with("1 receive posted: no message has come for the oldest in"), "{why}");
     success(pair.active.queue_pair.send(bytes(&adapter, b"message")).expect("posted")).await;
     let done = || cause(pair.passive.connection.id());
-    eventually("it has come", || done() == "1 request completed: the program has not polled the futures")
+    eventually("it has come", || done() == "1 request completed: the program has not taken the results")
         .await;
     success(receive).await;
     let report = self::report(pair.passive.connection.id());
@@ -120,7 +120,7 @@ async fn completions_wait_for_a_program_that_was_not_notified() {
     };
     eventually("a completion waits", || nobody(why())).await;
     let _notified = queue.notify(NotifyKind::Errors);
-    assert!(why().ends_with("tasks wait only for another kind"), "{}", why());
+    assert!(why().ends_with("the tasks that wait are not notified of these"), "{}", why());
     let mut results = Vec::new();
     queue.poll(16, &mut results);
     assert_eq!(why(), "");
@@ -157,8 +157,8 @@ async fn a_message_waits_for_a_shared_receive() {
             passive == "shared receive queue empty: a message of the peer waits for a receive"
                 && queue == "empty: 1 connection with a message for it"
         } else {
-            active.starts_with("Send of 7 bytes pending: the peer has acknowledged nothing for")
-                && active.ends_with("it may have posted no receive")
+            active.starts_with("Send of 7 bytes pending: the device has not completed it for")
+                && active.ends_with("the peer may have posted no receive")
         }
     };
     eventually("a message waits", || is_named(&why())).await;
@@ -203,4 +203,23 @@ async fn objects_leave_the_snapshot_with_their_last_handle() {
     assert_eq!(count(), 2);
     drop((pair, region));
     eventually("they are gone", || count() == 0).await;
+}
+
+// OBS-03: a task that waited for completions was dropped.
+#[tokio::test]
+async fn a_lane_whose_wait_was_dropped_is_not_polled() {
+    let adapter = adapter();
+    // No other lane has as many slots.
+    let mut lane = adapter.lane(&LaneConfig::new(53, 64)).expect("a lane");
+    let report = || {
+        let Snapshot { lanes, .. } = inspect::snapshot();
+        lanes.into_iter().find(|report| report.slots == 53).expect("it exists")
+    };
+    {
+        let mut done = [Done::EMPTY];
+        let mut ready = std::pin::pin!(lane.ready(&mut done));
+        assert!(futures::poll!(&mut ready).is_pending());
+        assert!(report().is_waiting);
+    }
+    assert!(!report().is_waiting);
 }

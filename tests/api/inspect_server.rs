@@ -98,3 +98,27 @@ fn a_runtime_without_drivers_is_refused() {
     refused(tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime"));
     refused(tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"));
 }
+
+// OBS-04: a process whose runtime is blocked serves there, and clients that gave up have filled its backlog.
+#[test]
+fn a_blocked_process_does_not_block_the_next() {
+    let place = Place::new("blocked");
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // It runs no task.
+    let blocked = runtime();
+    let guard = blocked.enter();
+    let _server = Server::bind(&place.0).expect("bound");
+    drop(guard);
+    for _ in 0..17 {
+        std::os::unix::net::UnixStream::connect(&place.0).expect("in the backlog");
+    }
+    let path = place.0.clone();
+    let (sender, bound) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = runtime();
+        let _guard = runtime.enter();
+        let _ = sender.send(Server::bind(path).map(drop).map_err(|error| error.kind()));
+    });
+    let outcome = bound.recv_timeout(device::patience());
+    assert_eq!(outcome, Ok(Err(ErrorKind::AddrInUse)));
+}

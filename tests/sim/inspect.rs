@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_rdma::inspect::{self, Snapshot};
 use tokio_rdma::sim::{self, Host, Network};
@@ -61,6 +61,33 @@ fn a_cut_cable_and_a_stopped_peer_are_told_apart() {
         let why = stream_cause(&connection);
         assert!(why.starts_with("no credit: the program of the peer has not read"), "{why}");
         writing.abort();
+    });
+}
+
+// OBS-03: the network is slow, and the program of the peer reads all that comes.
+#[test]
+fn a_slow_network_is_not_the_program_of_the_peer() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).bandwidth(10_000);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let config = StreamConfig::default().receive_buffer(32 << 10);
+        let address = (server.address(), PORT).into();
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let (accepted, connected) =
+            tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+        let (mut ours, mut theirs) = (connected.expect("connected"), accepted.expect("accepted").0);
+        let connection = ours.connection();
+        let writing = tokio::spawn(async move { while ours.write_all(&[7; 65536]).await.is_ok() {} });
+        let reading =
+            tokio::spawn(async move { while theirs.read(&mut [0; 65536]).await.is_ok_and(|n| n > 0) {} });
+        for _ in 0..60 {
+            sleep(SECOND).await;
+            let why = stream_cause(&connection);
+            assert!(!why.contains("the program of the peer has not read"), "{why}");
+        }
+        writing.abort();
+        reading.abort();
     });
 }
 

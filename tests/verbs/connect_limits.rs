@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use common::cm::exchange;
-use common::life::poll_once;
+use common::life::{eventually, poll_once};
 use common::process::alone;
 use common::verbs::{fake, fake_reset};
 use common::*;
@@ -196,4 +196,60 @@ async fn refused_attempt_is_repeated() {
     let error = within(connect(&adapter, params)).await.map(drop).expect_err("refused each time");
     assert_eq!(error.status(), Status::INSUFFICIENT_RESOURCES);
     assert!(begun().is_some_and(|begun| begun > 5), "{:?}", begun());
+}
+
+// HW-20: over iWARP a connect without a time-out that this host refuses again and again ends, and gives its place back meanwhile.
+#[tokio::test]
+async fn refused_connect_without_time_out_ends() {
+    if !alone(module_path!(), "refused_connect_without_time_out_ends") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = limited(1);
+    let (_listener, address) = listening(&adapter);
+    fake(&format!("refuse rdma_resolve_addr {}", libc::ENOMEM));
+    let connect = |number| Connecting::new(&adapter, address, number, None);
+    let (first, second) = (connect(0), connect(1));
+    let (first, second) = within(async { tokio::join!(first.future, second.future) }).await;
+    for outcome in [first, second] {
+        assert_eq!(outcome.map(drop).expect_err("refused").status(), Status::INSUFFICIENT_RESOURCES);
+    }
+}
+
+// HW-20: a cancel between two attempts is heard.
+#[tokio::test]
+async fn cancel_behind_a_refusal_is_heard() {
+    if !alone(module_path!(), "cancel_behind_a_refusal_is_heard") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = limited(1);
+    let (_listener, address) = listening(&adapter);
+    fake(&format!("refuse rdma_resolve_route {}", libc::ENOMEM));
+    let connecting = Connecting::new(&adapter, address, 0, Some(Duration::from_secs(3)));
+    // The refusal comes before the cancel or behind it, and the connect is polled after both.
+    eventually("the first attempt", || begun() == Some(1)).await;
+    connecting.connector.cancel();
+    let error = within(connecting.future).await.map(drop).expect_err("canceled");
+    assert!(matches!(error, ConnectError::Canceled), "{error:?}");
+    assert_eq!(begun(), Some(1));
+}
+
+// OBS-03: a connect that waits for a place.
+#[cfg(feature = "inspect")]
+#[tokio::test]
+async fn connect_in_line_is_named() {
+    if !alone(module_path!(), "connect_in_line_is_named") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = limited(1);
+    let (_listener, address) = listening(&adapter);
+    let _first = Connecting::new(&adapter, address, 0, None);
+    let second = Connecting::new(&adapter, address, 1, None);
+    let snapshot = tokio_rdma::inspect::snapshot();
+    let id = second.connector.id().0;
+    let report = snapshot.connections.iter().find(|report| report.id == id).expect("it exists");
+    let why = report.waits_for.as_deref().expect("it waits");
+    assert!(why.starts_with("connect pending: it waits for its queue pair, or for a place"), "{why}");
 }

@@ -2,7 +2,7 @@
 
 use tokio_rdma::inspect::ChannelReport;
 
-use super::Machine;
+use super::{Call, Machine};
 
 impl Machine {
     /// Returns the report, without what the machine does not know.
@@ -15,7 +15,9 @@ impl Machine {
         report.calls = self.open;
         let open = self.calls.values().filter(|call| call.receives || call.sends);
         report.oldest = open.map(|call| call.began.elapsed()).max();
-        report.blocked = self.blocked.len();
+        report.blocked = self.calls.values().filter(|call| call.writer.is_some()).count();
+        let is_unread = |call: &&Call| !call.chunks.is_empty() && call.reader.is_none() && !call.discards;
+        report.unread = self.calls.values().filter(is_unread).count();
         report.unsent = self.output.len();
         report
     }

@@ -392,9 +392,13 @@ impl StreamEngine {
         side: Side,
         mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
-        if let Some(outcome) = self.lock().if_here(|state| attempt(state, false)) {
+        let mut state = self.lock();
+        // A wait of before is over, whatever is found now: this call does not wait.
+        state.waits[side as usize].end();
+        if let Some(outcome) = state.if_here(|state| attempt(state, false)) {
             return outcome;
         }
+        drop(state);
         self.queues.incoming.progress();
         let mut state = self.lock();
         for _ in 0..TURNS {

@@ -20,6 +20,7 @@ impl ConnectorState {
             _ => None,
         };
         report.last_event = Some(EventReport { name: name.into(), age: at.age() });
+        report.is_in_line = self.waits.interests().next().is_some() && !self.connect_called;
         report.ended = self.machine.ending().map(ToString::to_string);
         report
     }

@@ -47,10 +47,24 @@ impl Gauge {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
+    /// Notes that no task waits any longer when the result is dropped.
+    pub(super) fn waiting(self: &Arc<Self>) -> impl Drop + use<> {
+        Waiting(self.clone())
+    }
+
     /// Notes a doorbell, after which so many requests are outstanding.
     #[inline]
     pub(super) fn rung(&self, outstanding: u32) {
         self.outstanding.store(outstanding, Ordering::Relaxed);
+    }
+}
+
+/// A task that waits for completions.
+struct Waiting(Arc<Gauge>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waits.store(false, Ordering::Relaxed);
     }
 }
 
