@@ -4,7 +4,7 @@
 //! data. Each report has a field `waits_for`, a sentence with the cause if the object makes no progress:
 //!
 //! ```text
-//! accept pending: the peer has not completed for 12 s
+//! accept pending: the peer has not completed for 12.0 s
 //! no credit: the program of the peer has not read 1,048,576 bytes
 //! shared receive queue empty: a message of the peer waits for a receive
 //! socket full: the peer has acknowledged nothing for 1.1 s
