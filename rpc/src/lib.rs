@@ -12,6 +12,7 @@
 //! None is needed for tonic and axum: the bounds of [`serve`] and [`Channel`] are those of `http`, `http-body` and
 //! `tower-service`.
 //!
+//! - `inspect`: the snapshots of `tokio_rdma::inspect`, and so `cargo rdma-top`, have a report of each connection.
 //! - `metrics`: [metrics](mod@metrics) for the facade of that name.
 //! - `rustls`: [`serve`] and [`divide`] take the streams of `tokio_rdma::io::TlsListener`, and other TLS streams of tokio-rustls. A
 //!   [`ConnectionInfo`] has the certificates of the client.
