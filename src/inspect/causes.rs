@@ -249,6 +249,9 @@ fn stream(
         if report.unread > 0 {
             return Some(format!("the program has not read {}", count(report.unread, "byte")));
         }
+        if report.unprocessed > 0 && report.read_waits.is_none() {
+            return Some(format!("the program has not processed {}", count(report.unprocessed, "message")));
+        }
         Some(format!("read pending: the peer has sent nothing for {}", time(report.read_waits?)))
     })
 }

@@ -399,6 +399,8 @@ pub struct StreamReport {
     pub peer_room: usize,
     /// The number of bytes that have arrived, and that this program has not read.
     pub unread: usize,
+    /// The number of messages that have arrived, and that no call of this program has processed; on devices.
+    pub unprocessed: usize,
     /// The number of bytes that were sent, and that the program of the peer has not read as far as it has said. It says so for half of
     /// its memory at once.
     pub unread_by_peer: usize,

@@ -81,7 +81,8 @@ impl Connector {
         let mut backoff = self.adapter.config.max_connects.map(|_| Backoff::default());
         let (mut pause, mut place) = (None, None);
         let watch = backoff.as_ref().map(|_| self.watch_cancels());
-        let last = deadline.unwrap_or_else(|| tokio::time::Instant::now() + RESOLVE_ALL);
+        let last = deadline.filter(|_| params.timeout.is_some());
+        let last = last.unwrap_or_else(|| tokio::time::Instant::now() + RESOLVE_ALL);
         loop {
             let ready = async {
                 if let Some(pause) = pause {
@@ -113,7 +114,7 @@ impl Connector {
                     return Err(ConnectError::Canceled);
                 }
                 Some(pause) if tokio::time::Instant::now() + pause < last => {
-                    // Others may have more luck meanwhile.
+                    // Another connect may succeed during the pause.
                     place = None;
                     let connection = self.id;
                     debug!(%connection, %peer, ?pause, "no resources on this host, connect repeated");

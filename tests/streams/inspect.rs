@@ -38,8 +38,10 @@ async fn a_writer_waits_for_the_program_of_the_peer() {
     assert_eq!((found.bytes_sent, found.room), (written as u64, 0));
     let expected = format!("no credit: the program of the peer has not read {} bytes", grouped(written));
     assert_eq!(found.waits_for, Some(expected));
+    // A device announces messages, which no call of the program has looked at.
     let expected = format!("the program has not read {} bytes", grouped(written));
-    assert_eq!(report(&theirs).waits_for, Some(expected));
+    let found = report(&theirs).waits_for.expect("it waits");
+    assert!(found == expected || found.starts_with("the program has not processed "), "{found}");
     // It goes on when the peer reads.
     let mut bytes = vec![0; written];
     within(theirs.read_exact(&mut bytes)).await.expect("read");

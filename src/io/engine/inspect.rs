@@ -26,9 +26,10 @@ impl Inspect for StreamEngine {
         report.write_waits = state.waits[Side::Writer as usize].age();
         report.ended = state.ended.as_ref().map(ToString::to_string);
         drop(state);
-        if let Incoming::Inbox(inbox) = &self.queues.incoming {
+        match &self.queues.incoming {
             // Also what no message has announced yet.
-            report.unread = report.unread.max(inbox.readable());
+            Incoming::Inbox(inbox) => report.unread = report.unread.max(inbox.readable()),
+            Incoming::Receives(queue) => report.unprocessed = queue.len(),
         }
         snapshot.streams.push(report);
     }

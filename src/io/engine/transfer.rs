@@ -393,7 +393,7 @@ impl StreamEngine {
         mut attempt: impl FnMut(&mut State, bool) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
         let mut state = self.lock();
-        // A wait of before is over, whatever is found now: this call does not wait.
+        // This call does not wait, so no wait of before is left either.
         state.waits[side as usize].end();
         if let Some(outcome) = state.if_here(|state| attempt(state, false)) {
             return outcome;
