@@ -139,7 +139,7 @@ mod off {
 
     /// Nothing.
     #[derive(Debug, Default)]
-    pub(crate) struct Flow;
+    pub(crate) struct Flow(());
 
     impl Flow {
         #[inline(always)]
@@ -151,7 +151,7 @@ mod off {
 
     /// Nothing.
     #[derive(Clone, Copy, Debug, Default)]
-    pub(crate) struct Wait;
+    pub(crate) struct Wait(());
 
     impl Wait {
         #[inline(always)]

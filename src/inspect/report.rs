@@ -269,7 +269,7 @@ pub struct WorkQueueReport {
 #[serde(default)]
 #[non_exhaustive]
 pub struct RequestReport {
-    /// The kind, by the name of [`OpKind`](crate::OpKind).
+    /// The kind, by the name of [`OpKind`](crate::types::OpKind).
     pub kind: String,
     /// The length of its memory in bytes.
     pub bytes: usize,
