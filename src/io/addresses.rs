@@ -112,7 +112,7 @@ pub(super) fn follow_addresses(
     wanted: Wanted,
     listeners: &[(Adapter, Listener)],
 ) -> BoxStream<'static, (Adapter, Listener)> {
-    let mut served = Served { wanted, port: 0, places: Vec::new(), tried: Vec::new() };
+    let mut served = Served::new(wanted);
     for (adapter, listener) in listeners {
         served.add(adapter, listener);
     }
@@ -120,6 +120,7 @@ pub(super) fn follow_addresses(
     let added = stream::unfold((poll, served), |(mut poll, mut served)| async move {
         if poll.next().await? {
             served.tried.clear();
+            served.failed.clear();
         }
         let added = served.bind_missing();
         Some((stream::iter(added), (poll, served)))
@@ -197,11 +198,17 @@ struct Served {
     /// The port of all listeners.
     port: u16,
     places: Vec<Place>,
-    /// Those that a provider was to serve since the last change. One that it cannot serve is not tried again, nor logged.
+    /// Those that a provider was to serve since the last change. One whose adapter cannot be opened is not tried again, nor logged.
     tried: Vec<(ProviderKind, IpAddr)>,
+    /// Those at which no listener could be bound, which is logged once after each change. They are tried again at each poll.
+    failed: Vec<(ProviderKind, IpAddr)>,
 }
 
 impl Served {
+    fn new(wanted: Wanted) -> Self {
+        Self { wanted, port: 0, places: Vec::new(), tried: Vec::new(), failed: Vec::new() }
+    }
+
     fn add(&mut self, adapter: &Adapter, listener: &Listener) {
         if let Ok(local) = listener.local_addr() {
             self.port = local.port();
@@ -247,10 +254,21 @@ impl Served {
                     self.add(&adapter, &listener);
                     added.push((adapter, listener));
                 }
-                Err(error) => warn!(%address, %error, "an address that was added is not served"),
+                Err(error) => self.failed(adapter.properties().provider, address, &error),
             }
         }
         added
+    }
+
+    /// Records that a provider cannot serve an address now. The port may be taken: the connections of another program keep it for a
+    /// minute after their end. Or the device is about to leave, and another provider is to serve the address.
+    fn failed(&mut self, kind: ProviderKind, address: SocketAddr, error: &BindError) {
+        let place = (kind, address.ip());
+        self.tried.retain(|tried| *tried != place);
+        if !self.failed.contains(&place) {
+            self.failed.push(place);
+            warn!(%address, %error, "an address that was added is not served");
+        }
     }
 
     /// Binds a listener to an address whose port is taken, in place of that of the soft provider: some drivers of iWARP have the
@@ -268,10 +286,13 @@ impl Served {
         };
         socket.close();
         let opened = open_listener(adapter, address);
-        match &opened {
-            Ok(_) => self.places.retain(|place| place.kind != ProviderKind::Soft || place.ip != address.ip()),
+        if opened.is_err()
+            && let Ok(socket) = open_listener(&soft, address)
+        {
             // It stays with the soft provider, for good.
-            Err(_) => added.extend(open_listener(&soft, address).map(|socket| (soft, socket))),
+            added.push((soft, socket));
+        } else {
+            self.places.retain(|place| place.kind != ProviderKind::Soft || place.ip != address.ip());
         }
         opened
     }
@@ -305,11 +326,31 @@ mod tests {
                     }
                     true => (Vec::new(), vec![(served, ip)]),
                 };
-                let served = Served { wanted, port: 7, places, tried };
+                let served = Served { port: 7, places, tried, ..Served::new(wanted) };
                 assert_eq!([Soft, Verbs].map(|kind| served.is_missing(kind, ip)), expected, "{is_tried}");
                 let other = IpAddr::from([127, 0, 0, 2]);
                 assert_eq!([Soft, Verbs].map(|kind| served.is_missing(kind, other)), [true, true]);
             }
         }
+    }
+
+    // IO-11: an address at which another program has the port is served when the port is free.
+    #[tokio::test]
+    async fn a_taken_port_is_tried_again() {
+        let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = taken.local_addr().expect("an address");
+        let only = Some(Provider::soft().expect("compiled in"));
+        let mut served = Served {
+            port: address.port(),
+            ..Served::new(Wanted { only, only_v4: true, has_wildcard: false })
+        };
+        let serves = |added: Vec<(Adapter, Listener)>| {
+            added.iter().any(|(_, listener)| listener.local_addr().expect("it listens") == address)
+        };
+        for _ in 0..2 {
+            assert!(!serves(served.bind_missing()));
+        }
+        drop(taken);
+        assert!(serves(served.bind_missing()));
     }
 }

@@ -76,8 +76,8 @@ impl RdmaListener {
     /// the adapter with its local address. Such a listener does not end.
     ///
     /// If devices have addresses, they serve these, and the soft provider serves the others that the interfaces list. Addresses
-    /// that are added later are served, too, if the port is free there. They must fit the settings; an address that cannot
-    /// be served is logged. Such a listener ends when its last adapter is removed, and does not wait for addresses to come back.
+    /// that are added later are served, too, at most 30 seconds after the port is free there. They must fit the settings; an
+    /// address that cannot be served is logged. Such a listener ends when its last adapter is removed, and does not wait for addresses to come back.
     ///
     /// A device may take an address some time after the kernel has it, and may be plugged in later. From then on the device
     /// serves its addresses, too, at most 30 seconds later. When a device is removed or fails, the soft provider serves its
