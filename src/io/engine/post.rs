@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use super::{CONFIRMATION, CONTROL, DATA, KIND_BITS, State, StreamEngine};
+use super::{CONFIRMATION, CONTROL, Confirmation, DATA, KIND_BITS, State, StreamEngine};
 use crate::error::{PostErrorKind, ProtocolError};
 use crate::inflight::StreamInbox;
 use crate::io::resources::{ENTRIES, Incoming, Memory, NO_PLACE};
@@ -77,6 +77,10 @@ impl StreamEngine {
     }
 
     pub(super) fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {
+        let ends = matches!(control.message, Message::Shutdown | Message::Disconnect);
+        if ends && self.confirms && state.confirmation == Confirmation::NotRequested {
+            return self.post_end(state, control.message);
+        }
         let options = signaled_options(state, CONTROL);
         let Some((entry, place)) = control.target else {
             return self.post(state, None, control.message, options);
@@ -91,6 +95,15 @@ impl StreamEngine {
         let _ = memory.own.write(start, &entry);
         let source = Source::Own(start..start + Span::LEN);
         self.post(state, Some((source, place)), control.message, options)
+    }
+
+    /// Posts the message of this end's end and the request for its confirmation, which leave together.
+    fn post_end(&self, state: &mut State, message: Message) -> Result<(), PostErrorKind> {
+        let batch = self.queue_pair.batch();
+        let options = signaled_options(state, CONTROL);
+        self.send(&batch, state, message, options)?;
+        state.confirmation = Confirmation::Requested;
+        self.post_confirmation(state, &batch)
     }
 
     /// Takes the target that a message of the peer announces, if there is one.
@@ -192,10 +205,14 @@ impl StreamEngine {
     }
 
     /// Posts an empty read, which completes when the peer's device has received all that was sent before.
-    pub(super) fn post_confirmation(&self, state: &mut State) -> Result<(), PostErrorKind> {
+    pub(super) fn post_confirmation(
+        &self,
+        state: &mut State,
+        queue_pair: &QueuePair,
+    ) -> Result<(), PostErrorKind> {
         let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
         let options = signaled_options(state, CONFIRMATION);
-        self.queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
+        queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
     }
 }
 

@@ -379,7 +379,7 @@ impl StreamEngine {
         if state.confirmation == Confirmation::NotRequested && state.ended.is_none() {
             state.confirmation = Confirmation::Requested;
             // Nothing but a few control messages is in the send queue: there is room.
-            if let Err(kind) = self.post_confirmation(state) {
+            if let Err(kind) = self.post_confirmation(state, &self.queue_pair) {
                 self.handle_refused_post(state, kind);
             }
         }
