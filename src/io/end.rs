@@ -161,6 +161,14 @@ impl End {
         self.engine().disconnect();
     }
 
+    /// Returns whether nothing is left but to disconnect: the peer has received everything, and sends no more.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::Plain(engine) => engine.is_over(),
+            Self::Session(_) => false,
+        }
+    }
+
     pub(super) fn progress(&self) -> Option<Progress> {
         self.engine().progress()
     }

@@ -369,6 +369,13 @@ impl StreamEngine {
         })
     }
 
+    /// Returns whether the peer has confirmed that it has received everything, and sends no more.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.lock();
+        let State { machine, confirmation, .. } = &*state;
+        *confirmation == Confirmation::Received && machine.is_settled() && machine.is_peer_done()
+    }
+
     /// Returns whether the peer's device has received what was sent, as far as that can be known. Posts the request for
     /// a confirmation if that was not done before.
     fn is_confirmed(&self, state: &mut State) -> bool {
