@@ -32,6 +32,9 @@ use crate::net::kernel::interfaces::AddressMonitor;
 /// within [`handshake_timeout`](StreamConfig::handshake_timeout) is dropped. A request that does not use the rsocket protocol is
 /// rejected. Dropping the listener rejects peers that were not yet accepted, and frees the port.
 ///
+/// Over the soft provider a peer that is a stream of this crate is accepted with the reply, as a peer of TCP is: the listener does not
+/// wait for a first frame, and the peer may have gone when `accept` returns it.
+///
 /// The listener answers up to 256 peers ahead of [`accept`](Self::accept) ([`handshakes`](StreamConfig::handshakes)).
 /// Each holds the buffers of one stream, because the reply contains their addresses. If there is no place for another
 /// peer, the oldest handshake of the address that has most is dropped, so peers that do not complete delay others only

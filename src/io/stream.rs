@@ -568,7 +568,9 @@ pub(super) async fn accept_engine(
     if !info.iwarp {
         params = params.rnr_retry_count(RETRIES);
     }
-    let params = config.options.accept(params);
+    let mut params = config.options.accept(params);
+    // As over TCP, a stream is accepted before it is known whether its peer still exists.
+    params.waives_rtr = true;
     let accepted = request.accept(&end.queue_pair, params).await;
     let connection = accepted.map_err(|retained| StreamError::Accept(retained.error))?;
     let end = StreamEngine::new(adapter, end, connection, hello, info.passive_sends_first);

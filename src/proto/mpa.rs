@@ -63,6 +63,8 @@ pub(crate) enum Rtr {
     Read,
     /// A zero-length FPDU. Only ever the answer to an initiator that offers nothing else; siw cannot.
     Send,
+    /// None, between two ends of this crate: either may send as soon as the reply is sent.
+    Waived,
 }
 
 /// The terms that both sides have agreed on.
@@ -167,11 +169,13 @@ impl Initiator {
         let enhanced = frame.enhanced;
         // RFC 5044 section 7.1.1: a C bit in either frame binds both ends. siw echoes ours.
         let crc = self.config.crc || frame.crc;
+        let announces = frame.announces && !crc;
         let rtr = match enhanced {
             Some(enhanced) if enhanced.peer_to_peer => chosen_rtr(&enhanced).ok_or_else(|| {
                 StartError::terminate("an RTR frame that was not offered", &Terminate::NO_MATCHING_RTR, crc)
             })?,
-            // Without A the RTR bits mean nothing.
+            // Without A the RTR bits mean nothing. An end of this crate omits it to waive the frame.
+            Some(_) if announces => Rtr::Waived,
             _ => Rtr::None,
         };
         if enhanced.is_some_and(|enhanced| self.offer.inbound < announced_reads(&enhanced)) {
@@ -182,7 +186,7 @@ impl Initiator {
         let negotiated = Negotiated {
             limits: limits::as_seen_by_active(self.offer, answer.swapped()),
             crc,
-            announces: frame.announces && !crc,
+            announces,
             rtr,
         };
         Ok(Reply::Accepted { negotiated, private_data, leftover: Bytes::copy_from_slice(behind) })
@@ -216,12 +220,14 @@ pub(crate) struct Responder {
     input: Vec<u8>,
     /// The request, once it is whole.
     request: Request,
+    /// No RTR frame is awaited from an initiator of this crate.
+    waives_rtr: bool,
 }
 
 impl Responder {
     /// Creates the responder of one connection, of which nothing was read yet.
     pub(crate) fn new(config: StartConfig) -> Self {
-        Self { config, input: Vec::new(), request: Request::default() }
+        Self { config, input: Vec::new(), request: Request::default(), waives_rtr: false }
     }
 
     /// Takes bytes of the request, in pieces of any size; `Some` when it is whole. It is not called again then, nor after an error.
@@ -251,6 +257,11 @@ impl Responder {
         Ok(Some(Offer { limits: self.offered(), private_data: copied(frame.private_data) }))
     }
 
+    /// Waives the RTR frame of an initiator of this crate: the connection is established as soon as the reply is sent.
+    pub(crate) fn waive_rtr(&mut self) {
+        self.waives_rtr = true;
+    }
+
     /// Encodes the reply that grants the connection, with `limits` (capped to the adapter) lowered to the offer.
     /// Returns it with the terms that hold once it is sent. `private_data` is at most 508 bytes.
     ///
@@ -262,9 +273,13 @@ impl Responder {
         // has it.
         let crc = request.crc || self.config.crc;
         let announces = request.announces && !crc;
-        let rtr = request.enhanced.map_or(Rtr::None, |enhanced| choose_rtr(&enhanced));
+        let rtr = match request.enhanced {
+            None => Rtr::None,
+            Some(_) if self.waives_rtr && announces => Rtr::Waived,
+            Some(enhanced) => choose_rtr(&enhanced),
+        };
         let enhanced = request.enhanced.map(|_| Enhanced {
-            peer_to_peer: rtr != Rtr::None,
+            peer_to_peer: !matches!(rtr, Rtr::None | Rtr::Waived),
             rtr_send: rtr == Rtr::Send,
             rtr_write: rtr == Rtr::Write,
             rtr_read: rtr == Rtr::Read,
@@ -356,13 +371,13 @@ fn chosen_rtr(reply: &Enhanced) -> Option<Rtr> {
     }
 }
 
-/// Frames the initiator's first FPDU; no bytes for [`Rtr::None`].
+/// Frames the initiator's first FPDU; no bytes if there is none.
 ///
 /// The one for [`Rtr::Write`] is also the frame to send to a siw that missed our first FPDU: it changes nothing
 /// on the other side.
 pub(crate) fn rtr_frame(rtr: Rtr, crc: bool) -> Fpdu {
     match rtr {
-        Rtr::None => Fpdu::new(),
+        Rtr::None | Rtr::Waived => Fpdu::new(),
         Rtr::Write => fpdu(&Tagged { last: true, opcode: Opcode::Write, stag: 0, to: 0 }.encode(0), &[], crc),
         Rtr::Read => {
             let request = ReadRequest { sink_stag: 0, sink_to: 0, length: 0, source_stag: 0, source_to: 0 };

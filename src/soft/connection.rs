@@ -227,6 +227,7 @@ impl ConnectionShared {
             queue.announces = announces;
             match role {
                 Role::Active => queue.preface(rtr),
+                Role::Passive if rtr == Rtr::Waived => {}
                 Role::Passive => queue.hold(),
             }
         }
@@ -235,7 +236,7 @@ impl ConnectionShared {
 
     /// Returns whether the peer is ready before its first frame: it has accepted, or its request had to do.
     pub(super) fn is_peer_ready(&self) -> bool {
-        self.role == Role::Active || self.rtr == Rtr::None
+        self.role == Role::Active || matches!(self.rtr, Rtr::None | Rtr::Waived)
     }
 
     pub(crate) fn sending(&self) -> MutexGuard<'_, Sending> {

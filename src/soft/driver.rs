@@ -22,6 +22,7 @@ use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
 use crate::error::Reason;
 use crate::inflight::WakeList;
+use crate::proto::mpa::Rtr;
 use crate::status::Status;
 use crate::sync::{Spin, deadline};
 use crate::types::Role;
@@ -107,7 +108,7 @@ impl<O: Observer> Driver<O> {
         observer: Arc<O>,
         config: &SoftConfig,
     ) -> Self {
-        let nudges = connection.is_peer_ready();
+        let nudges = connection.is_peer_ready() && connection.rtr != Rtr::Waived;
         let task_spins = !config.spin.is_zero();
         let reader = Reader::new(connection.clone(), socket.clone(), leftover, task_spins);
         // Set once, before any other task has the connection.

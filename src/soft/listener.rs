@@ -274,7 +274,10 @@ impl Connector {
         let (offer, handshake) = begun.map_err(|failure| self.accept_error(failure))?;
         let guard = ReleaseGuard::new(&**self);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
-        if let Some(PendingHandshake::Passive { stream, responder, .. }) = handshake {
+        if let Some(PendingHandshake::Passive { stream, mut responder, .. }) = handshake {
+            if params.waives_rtr {
+                responder.waive_rtr();
+            }
             let (reply, negotiated) = responder.accept(agreed, &params.private_data);
             self.reply(stream, &reply, &negotiated, queue_pair).await;
         }
@@ -307,7 +310,7 @@ impl Connector {
         }
         let started = self.start_connection(stream, queue_pair, Role::Passive, negotiated, &Bytes::new());
         let Some(driver) = started else { return };
-        if negotiated.rtr == Rtr::None {
+        if matches!(negotiated.rtr, Rtr::None | Rtr::Waived) {
             // The peer sends no RTR message, so its request for the connection is all that can be awaited
             // (`NEG-07`).
             self.establish(Input::PeerCompleted);

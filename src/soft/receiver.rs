@@ -103,7 +103,7 @@ pub(crate) struct Receiver {
     frame: Frame,
     /// The header of the current segment, for a Terminate that names it.
     pub(super) header: [u8; 20],
-    /// At least one frame has been received.
+    /// At least one frame has been received, or the start-up ends without one.
     pub(super) heard: bool,
     /// The work of this turn so far.
     pub(super) cost: u32,
@@ -129,6 +129,7 @@ impl Receiver {
         let is_established = connection.is_peer_ready();
         // RFC 6581 section 4.3
         let empty_frame = connection.rtr == Rtr::Send;
+        let heard = connection.rtr == Rtr::Waived;
         Self {
             connection,
             staging: Staging::new(leftover),
@@ -144,7 +145,7 @@ impl Receiver {
             overflowed: false,
             frame: Frame::default(),
             header: [0; 20],
-            heard: false,
+            heard,
             cost: 0,
             received: 0,
             empty_frame,

@@ -269,6 +269,34 @@ fn the_choice_of_rtr() {
     }
 }
 
+// No end that is not of this crate, and none with checksums, is left without its RTR frame.
+#[test]
+fn rtr_is_waived_between_ends_of_this_crate() {
+    let offer = ReadLimits::new(1, 1);
+    for (theirs, ours, flag, expected) in [
+        (NO_CRC, NO_CRC, 0, [Rtr::Waived; 2]),
+        (WITH_CRC, NO_CRC, 0, [Rtr::Write; 2]),
+        (NO_CRC, WITH_CRC, 0, [Rtr::Write; 2]),
+        // The bit of the offer is not set, or that of the answer is lost.
+        (NO_CRC, NO_CRC, 0x04, [Rtr::Write; 2]),
+        (NO_CRC, NO_CRC, 0x02, [Rtr::None, Rtr::Waived]),
+    ] {
+        let (mut initiator, mut responder) = (Initiator::new(theirs, offer), Responder::new(ours));
+        let mut request = initiator.request(b"").to_vec();
+        request[16] &= !flag;
+        responder.receive(&request).expect("valid").expect("whole");
+        responder.waive_rtr();
+        let (reply, passive) = responder.accept(offer, b"");
+        let mut reply = reply.to_vec();
+        reply[16] &= !flag;
+        let Some(Reply::Accepted { negotiated: active, .. }) = initiator.receive(&reply).expect("valid")
+        else {
+            panic!("rejected")
+        };
+        assert_eq!([active.rtr, passive.rtr], expected, "{theirs:?} {ours:?} {flag}");
+    }
+}
+
 #[test]
 fn requests_without_limits() {
     for (word, answer) in [(0x0000, 0x0000), (0x4001, 0x4001), (0x1001, 0x0001), (0x0002, 0x0002)] {

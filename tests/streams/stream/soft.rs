@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use common::life::poll_once;
-use common::raw::{REQUEST_KEY, Raw, Start};
+use common::raw::{OFFERS_ANNOUNCEMENTS, PEER_TO_PEER, REPLY_KEY, REQUEST_KEY, Raw, Start};
 use common::stream::listening;
 use common::*;
 use futures::FutureExt;
@@ -39,13 +39,28 @@ async fn a_wait_for_the_first_frame_delays_nobody() {
     let listener = listening(&adapter(), &StreamConfig::default());
     let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
     raw.say(&Start::peer_to_peer(16, 16).data(&hello()).encode(REQUEST_KEY)).await;
-    raw.start_frame(common::raw::REPLY_KEY).await;
+    raw.start_frame(REPLY_KEY).await;
     let config = StreamConfig::default();
     let adapter = adapter();
     let stream =
         tokio_rdma::RdmaStream::connect_on(&adapter, listener.local_addr().expect("an address"), &config);
     let (stream, accepted) = within(async { tokio::join!(stream, listener.accept()) }).await;
     assert_eq!(accepted.expect("accepted").1, stream.expect("connected").local_addr().expect("an address"));
+}
+
+// IO-18: a peer of this crate is accepted with the reply, and this end may write first. The peer says nothing but its request.
+#[tokio::test]
+async fn peer_of_this_crate_is_accepted_with_the_reply() {
+    let listener = listening(&adapter(), &StreamConfig::default());
+    let mut raw = Raw::dial(listener.local_addr().expect("an address")).await;
+    let request = Start::peer_to_peer(16, 16).flag(OFFERS_ANNOUNCEMENTS).data(&hello());
+    raw.say(&request.encode(REQUEST_KEY)).await;
+    let (mut stream, _) = within(listener.accept()).await.expect("accepted");
+    let reply = raw.start_frame(REPLY_KEY).await;
+    assert_eq!(reply.words.expect("limits").0 & PEER_TO_PEER, 0, "no first frame is asked for");
+    within(stream.write_all(b"first")).await.expect("written");
+    // Behind the memory that it grants.
+    while within(raw.message()).await.expect("the bytes").payload() != b"first" {}
 }
 
 #[tokio::test]
