@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -134,6 +135,8 @@ pub(crate) struct AcceptorParts<A, F> {
     pub(crate) metrics: AcceptMetrics,
     /// Answers a request. A connection that belongs to something else that was accepted before is not returned.
     pub(crate) answer: F,
+    /// The answers hold the thread only briefly, and mostly wait for nothing: one gets a task if it waits.
+    pub(crate) is_prompt: bool,
 }
 
 impl<T: Send + 'static> Acceptor<T> {
@@ -145,7 +148,7 @@ impl<T: Send + 'static> Acceptor<T> {
         H: Future<Output = Result<Option<T>, E>> + Send + 'static,
         E: Into<io::Error> + Send + 'static,
     {
-        let AcceptorParts { listeners, later, closed, config, metrics, answer } = parts;
+        let AcceptorParts { listeners, later, closed, config, metrics, answer, is_prompt } = parts;
         let mut addresses = listeners.iter().filter_map(|(_, listener)| listener.local_addr().ok());
         let local = addresses.next().ok_or(BindError::InvalidState("the listeners are closed"))?;
         let ready = Arc::new(Ready::new());
@@ -162,6 +165,7 @@ impl<T: Send + 'static> Acceptor<T> {
                 config,
                 metrics,
                 answer,
+                is_prompt,
                 ready: ready.clone(),
                 logged: Logged::default(),
             }),
@@ -392,6 +396,7 @@ struct Answers<T, F> {
     config: AcceptorConfig,
     metrics: AcceptMetrics,
     answer: F,
+    is_prompt: bool,
     ready: Arc<Ready<T>>,
     logged: Logged,
 }
@@ -558,9 +563,16 @@ where
             request.provider().set_descriptor(descriptor);
         }
         let place = Place { _place: place, descriptor: of_handshake };
-        let handshake = answer(self.context.clone(), with, request, place);
         // In a box: to spawn a task moves its future several times, and this one has kilobytes.
-        let task = self.tasks.spawn(Box::pin(handshake));
+        let mut handshake = Box::pin(answer(self.context.clone(), with, request, place));
+        if self.context.is_prompt {
+            // One that panics ends alone, as it would in a task.
+            let first = catch_unwind(AssertUnwindSafe(|| handshake.as_mut().now_or_never()));
+            if !matches!(first, Ok(None)) {
+                return;
+            }
+        }
+        let task = self.tasks.spawn(handshake);
         self.handshakes.insert(peer.ip(), task, replied);
     }
 

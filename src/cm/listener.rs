@@ -185,6 +185,7 @@ impl Listener {
             config,
             metrics: AcceptMetrics::new("acceptor"),
             answer: move |(), request| answer(request).map(|outcome| outcome.map(Some)),
+            is_prompt: false,
         })
     }
 

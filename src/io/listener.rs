@@ -165,6 +165,7 @@ impl RdmaListener {
             config: config.acceptor,
             metrics: AcceptMetrics::new("stream"),
             answer,
+            is_prompt: true,
         })?;
         Ok(Self { acceptor, local })
     }
