@@ -237,20 +237,24 @@ impl Stream {
         self.send_pieces_now([Piece::Bytes(bytes)].into_iter())
     }
 
-    /// Writes a buffer to its end.
+    /// Writes a buffer to its end. The runtime, which does not know a new socket yet, is asked only when the socket takes nothing.
     ///
     /// # Cancel safety
     /// A part of the buffer may have been written.
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            poll_fn(|cx| self.poll_write_ready(cx)).await?;
-            match self.try_write(bytes) {
+        let mut written = self.send_now(bytes);
+        loop {
+            match written {
                 Ok(length) => bytes = &bytes[length..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            poll_fn(|cx| self.poll_write_ready(cx)).await?;
+            written = self.try_write(bytes);
         }
-        Ok(())
     }
 
     /// Ends one direction of the stream or both.

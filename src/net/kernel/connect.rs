@@ -48,11 +48,11 @@ pub(crate) async fn connect(
     if peer.is_ipv4() != bound.local.is_ipv4() {
         return fail(errno(libc::EAFNOSUPPORT), Some(bound));
     }
-    if let Err(error) = bound.socket.connect(&peer.into())
-        && error.raw_os_error() != Some(libc::EINPROGRESS)
-    {
-        return fail(error, Some(bound));
-    }
+    let is_established = match begin(&bound.socket, peer) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+        Err(error) => return fail(error, Some(bound)),
+    };
     // Only now: a socket that does not connect yet looks hung up to epoll.
     let BoundSocket { socket, local, lease } = bound;
     let stream = match TcpStream::from_std(socket.into()) {
@@ -60,6 +60,7 @@ pub(crate) async fn connect(
         Err(error) => return fail(error, None),
     };
     let outcome = match timeout {
+        _ if is_established => Ok(()),
         None => established(&stream, peer).await,
         Some(limit) => match tokio::time::timeout(limit, established(&stream, peer)).await {
             Ok(outcome) => outcome,
@@ -77,6 +78,15 @@ pub(crate) async fn connect(
     }
 }
 
+/// Begins an attempt: `WouldBlock` when it goes on. One to a peer of the same host has mostly ended when connect(2) returns, which
+/// another call tells before the runtime would.
+fn begin(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
+    match connect_once(&SockRef::from(socket), peer) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => connect_once(&SockRef::from(socket), peer),
+        outcome => outcome,
+    }
+}
+
 /// Waits until the attempt that is under way has ended, and how.
 ///
 /// A socket that is writable and not hung up is connected. Of all others connect(2), called again, says more than
@@ -87,16 +97,16 @@ async fn established(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
         if ready.is_writable() && !ready.is_write_closed() {
             return Ok(());
         }
-        match stream.try_io(Interest::WRITABLE, || connect_again(stream, peer)) {
+        match stream.try_io(Interest::WRITABLE, || connect_once(&SockRef::from(stream), peer)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             outcome => return outcome,
         }
     }
 }
 
-/// Asks for the result of the attempt: `WouldBlock` when it goes on.
-fn connect_again(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
-    match SockRef::from(stream).connect(&peer.into()) {
+/// Begins an attempt, or asks for the result of the one that was begun: `WouldBlock` when it goes on.
+fn connect_once(socket: &SockRef<'_>, peer: SocketAddr) -> io::Result<()> {
+    match socket.connect(&peer.into()) {
         Err(error) => match error.raw_os_error() {
             Some(libc::EALREADY | libc::EINPROGRESS | libc::EINTR) => Err(io::ErrorKind::WouldBlock.into()),
             Some(libc::EISCONN) => Ok(()),
@@ -110,7 +120,7 @@ fn connect_again(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
 ///
 /// Shutting a socket down while it connects takes it back to unconnected without closing it (Linux).
 fn give_up(stream: &TcpStream, peer: SocketAddr) -> io::Result<()> {
-    match connect_again(stream, peer) {
+    match connect_once(&SockRef::from(stream), peer) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             // It fails when the attempt fails right now, which is as good.
             let _ = SockRef::from(stream).shutdown(Shutdown::Both);
