@@ -91,6 +91,7 @@ impl Budget {
         Arc::new(Holder { budget: self.clone(), number })
     }
 
+    /// Returns the number of descriptors of the budget now. It asks the system, so no lock is held meanwhile.
     fn most(&self) -> usize {
         ((self.limit)() / PARTS).saturating_mul(self.parts).min(self.most)
     }
@@ -106,7 +107,8 @@ pub(crate) struct Holder {
 impl Holder {
     /// Returns whether the budget has room for one more of this holder. It always has if this holder has none.
     pub(crate) fn has_room(&self) -> bool {
-        self.fits(&self.budget.state.lock(), 1)
+        let most = self.budget.most();
+        self.fits(most, &self.budget.state.lock(), 1)
     }
 
     /// Takes a descriptor, whether or not there is room.
@@ -116,8 +118,9 @@ impl Holder {
 
     /// Takes a descriptor if there is room.
     pub(crate) fn try_hold(self: &Arc<Self>) -> Option<Held> {
+        let most = self.budget.most();
         let mut state = self.budget.state.lock();
-        self.fits(&state, 1).then(|| self.count(&mut state))
+        self.fits(most, &state, 1).then(|| self.count(&mut state))
     }
 
     fn count(self: &Arc<Self>, state: &mut State) -> Held {
@@ -125,14 +128,14 @@ impl Holder {
         Held(Arc::new(Count { holder: self.clone(), is_released: AtomicBool::new(false) }))
     }
 
-    /// Returns whether the budget suffices if this holder has so many more. One half of a budget is divided evenly among the
+    /// Returns whether a budget of `most` suffices if this holder has so many more. One half of a budget is divided evenly among the
     /// holders, and the other half is for the holders that come first.
-    fn fits(&self, state: &State, more: usize) -> bool {
+    fn fits(&self, most: usize, state: &State, more: usize) -> bool {
         let own = state.held.get(&self.number).map_or(0, |held| held + more);
         if own <= 1 {
             return true;
         }
-        let (most, holders) = (self.budget.most(), state.held.len().max(1));
+        let holders = state.held.len().max(1);
         let part = most / 2 / holders;
         let common = most - part * holders;
         let borrowed: usize = state.held.values().map(|held| held.saturating_sub(part)).sum();
@@ -160,7 +163,8 @@ impl Held {
     /// Returns whether the budget suffices for all that this holder has.
     pub(crate) fn fits(&self) -> bool {
         let holder = &self.0.holder;
-        holder.fits(&holder.budget.state.lock(), 0)
+        let most = holder.budget.most();
+        holder.fits(most, &holder.budget.state.lock(), 0)
     }
 
     /// Returns whether the budget has room for one more of this holder.
