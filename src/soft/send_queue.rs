@@ -205,7 +205,9 @@ impl SendQueue {
     /// Queues the ready-to-receive frame of the handshake, before all others. If it is a Read Request, its
     /// response is one more outstanding read, whatever the limit.
     pub(crate) fn preface(&mut self, rtr: Rtr) {
-        self.batch.rtr(rtr);
+        if !matches!(rtr, Rtr::None | Rtr::Waived) {
+            self.batch.rtr(rtr);
+        }
         if rtr == Rtr::Read {
             let _counted = self.outbound.read(ReadOwner::Probe, 0, 0);
         }
