@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, SelectAll};
+use futures::stream::{self, BoxStream};
 use futures::task::AtomicWaker;
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::runtime;
@@ -154,7 +154,7 @@ impl<T: Send + 'static> Acceptor<T> {
         let ready = Arc::new(Ready::new());
         let shared = Arc::new(Mutex::new(Listeners::default()));
         let mut serving = Serving {
-            requests: SelectAll::new(),
+            requests: Merged::default(),
             listeners: shared.clone(),
             closed,
             waiting: HalfOpen::new(),
@@ -415,9 +415,45 @@ struct Waiting<A> {
     descriptor: Option<Held>,
 }
 
+/// The items of several streams, in turns. Each stream is polled whenever one is: there are few, and a set that tells them apart wakes
+/// the task once more for each wait.
+struct Merged<T> {
+    streams: Vec<BoxStream<'static, T>>,
+    /// The stream that is polled first.
+    turn: usize,
+}
+
+impl<T> Default for Merged<T> {
+    fn default() -> Self {
+        Self { streams: Vec::new(), turn: 0 }
+    }
+}
+
+impl<T> Stream for Merged<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut pending = 0;
+        while pending < self.streams.len() {
+            let at = self.turn % self.streams.len();
+            match self.streams[at].poll_next_unpin(cx) {
+                Poll::Ready(None) => drop(self.streams.remove(at)),
+                polled => {
+                    self.turn = at + 1;
+                    if polled.is_ready() {
+                        return polled;
+                    }
+                    pending += 1;
+                }
+            }
+        }
+        if self.streams.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
+
 /// The task of an acceptor.
 struct Serving<A, T, F> {
-    requests: SelectAll<BoxStream<'static, (A, Result<Request, AcceptError>)>>,
+    requests: Merged<(A, Result<Request, AcceptError>)>,
     listeners: Arc<Mutex<Listeners>>,
     closed: Arc<Notify>,
     /// The requests that wait for a place.
@@ -444,13 +480,15 @@ where
         }
         listeners.listeners.push(listener.clone());
         drop(listeners);
-        self.requests.push(listener.counted_requests().map(move |request| (with.clone(), request)).boxed());
+        self.requests
+            .streams
+            .push(listener.counted_requests().map(move |request| (with.clone(), request)).boxed());
     }
 
     /// Runs until all listeners and all handshakes have ended.
     async fn run(mut self, later: BoxStream<'static, (A, Listener)>, mut guard: EndGuard<T>) {
         let mut later = later.fuse();
-        while !(self.requests.is_empty() && self.handshakes.len() == 0 && self.waiting.len() == 0) {
+        while !(self.requests.streams.is_empty() && self.handshakes.len() == 0 && self.waiting.len() == 0) {
             let (waits, has_room) = (self.waiting.len() > 0, self.handshakes.has_room());
             let mut next = self.replace();
             if waits && !has_room {
@@ -460,9 +498,9 @@ where
             tokio::select! {
                 // The waits that a flood of requests would delay are looked at below, or come first.
                 biased;
-                Some((with, listener)) = later.next(), if !self.requests.is_empty() => self.add(with, listener),
+                Some((with, listener)) = later.next(), if !self.requests.streams.is_empty() => self.add(with, listener),
                 // At the end of the last listener the loop looks at its condition again.
-                next = self.requests.next(), if !self.requests.is_empty() => {
+                next = self.requests.next(), if !self.requests.streams.is_empty() => {
                     if let Some((with, request)) = next {
                         self.take(with, request, &mut guard);
                         self.take_more(&mut guard).await;

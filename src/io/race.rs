@@ -3,11 +3,12 @@
 //! This module handles addresses and time. The caller defines what an attempt does.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::cm::wait_until;
@@ -46,20 +47,20 @@ where
     F: Future<Output = Result<T, E>>,
 {
     let mut waiting = places.iter().cloned().enumerate();
-    let mut running = FuturesUnordered::new();
+    // Each is polled whenever one is: there are few, and a set that tells them apart wakes the task once more for each wait.
+    let mut running: Vec<(usize, Pin<Box<F>>)> = Vec::new();
     // Those of the attempts that have begun.
     let mut errors: Vec<Option<E>> = Vec::new();
     loop {
         // After the last attempt there is no next one to start.
         let next = waiting.next().map(|(number, place)| {
-            let attempt = attempt(place);
-            running.push(async move { (number, attempt.await) });
+            running.push((number, Box::pin(attempt(place))));
             errors.push(None);
         });
         let turn = next.and_then(|()| Instant::now().checked_add(head_start));
         tokio::select! {
             biased;
-            ended = running.next() => match ended {
+            ended = poll_fn(|cx| poll_any(&mut running, cx)) => match ended {
                 Some((_, Ok(winner))) => return Ok(winner),
                 Some((number, Err(error))) => errors[number] = Some(error),
                 None => break,
@@ -70,6 +71,21 @@ where
     }
     let begun = places.iter().cloned().zip(errors);
     Err(begun.map(|(place, error)| (place.clone(), error.unwrap_or_else(|| expired(place)))).collect())
+}
+
+/// Resolves with the number and the outcome of an attempt that has ended, and removes it; with `None` if there is no attempt.
+fn poll_any<F: Future>(
+    running: &mut Vec<(usize, Pin<Box<F>>)>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<(usize, F::Output)>> {
+    for (at, (number, attempt)) in running.iter_mut().enumerate() {
+        if let Poll::Ready(outcome) = attempt.as_mut().poll(cx) {
+            let number = *number;
+            drop(running.swap_remove(at));
+            return Poll::Ready(Some((number, outcome)));
+        }
+    }
+    if running.is_empty() { Poll::Ready(None) } else { Poll::Pending }
 }
 
 #[cfg(test)]
