@@ -431,6 +431,13 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         polled.map(|_answer| ())
     }
 
+    /// Takes the waker of a call back, whose own task is about to answer it and would wake itself.
+    #[cfg(feature = "soft")]
+    fn unwatch(&self, op: Op) {
+        let waker = self.lock().as_mut().answers.of(op).and_then(Waiter::unwatch);
+        drop(waker);
+    }
+
     #[cfg(feature = "soft")]
     fn take_answer(&self, op: Op) -> Option<Answer> {
         self.lock().as_mut().answers.of(op).and_then(Waiter::take)

@@ -85,6 +85,7 @@ impl Connector {
             outcome = self.dial(peer, params, deadline) => Some(outcome),
         };
         if let Some(outcome) = outcome {
+            self.unwatch(Op::Connect);
             self.step(AfterStep::run, |state, after| {
                 let input = match outcome {
                     Ok(Dialled { handshake, terms }) => {

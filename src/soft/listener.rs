@@ -313,6 +313,7 @@ impl Connector {
         if matches!(negotiated.rtr, Rtr::None | Rtr::Waived) {
             // The peer sends no RTR message, so its request for the connection is all that can be awaited
             // (`NEG-07`).
+            self.unwatch(Op::Accept);
             self.establish(Input::PeerCompleted);
         }
         self.adapter.runtime.spawn(driver);

@@ -42,6 +42,13 @@ impl<T: Clone> Waiter<T> {
         self.value.clone()
     }
 
+    /// Takes the waker of the task back, which is not waiting any longer.
+    #[cfg(feature = "soft")]
+    #[must_use = "the waker is to be dropped without the lock"]
+    pub(crate) fn unwatch(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+
     /// Takes the value out.
     pub(crate) fn take(&mut self) -> Option<T> {
         self.value.take()
