@@ -11,7 +11,7 @@
 //! | `registered` | the bytes of all registrations, in whole pages |
 //! | `count cqe` | the number of entries that all completion queues have room for |
 //! | `vector NUMBER` | the number of completion queues whose events come by this vector |
-//! | `calls CALL` | the number of calls of this function since the last `reset`; `ibv_poll_cq` and `ibv_req_notify_cq` are counted, too |
+//! | `calls CALL` | the number of calls of this function since the last `reset`; `ibv_poll_cq` and `ibv_req_notify_cq` are counted, too. A call of the latter for solicited events alone is counted as `ibv_req_notify_cq:solicited`, and can be held or refused by that name |
 //! | `send_queue BYTES ERRNO` | a send queue that would have more bytes than this is refused with this error. Requests with more entries or inline bytes are longer, as those of mlx5 |
 //! | `shared_queue BYTES ERRNO` | the same for shared receive queues |
 //! | `inline_clamp BYTES` | a queue pair for which more inline bytes are asked gets so many, and no error, as with hns; with 0 there are none |
@@ -39,6 +39,8 @@
 //! | `misname N` | the first four bytes of the id of the N-th completion from now on, as a number, are all ones |
 //! | `cut off` | a poll of a completion queue that was resized ends at the place where that happened, as with bnxt_re |
 //! | `solicited` | the number of messages with a solicited event that have arrived since the last `reset` |
+//! | `events` | the number of events that completion queues have raised since the last `reset` |
+//! | `replace arms` | a completion queue is armed as it was last asked to, as with siw: without the line it stays armed for all events until it raises one |
 //! | `lose shared_queues` | all shared receive queues are in the error state, as their owners are told |
 //! | `port NUMBER STATE` | the port goes `down`, or comes `up` |
 //! | `event KIND PORT` | the device says that something about the port has changed, by the number of `enum ibv_event_type` |

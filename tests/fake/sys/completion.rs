@@ -127,7 +127,10 @@ impl World {
     pub(super) fn announce(&mut self, at: usize, news: News) {
         let Some(&mut CompletionQueue { context, channel, .. }) = self.queues.get_mut(&at) else { return };
         match news {
-            News::Event if !channel.is_null() => live(&mut self.channels, channel).events().push(at),
+            News::Event if !channel.is_null() => {
+                self.script.events += 1;
+                live(&mut self.channels, channel).events().push(at);
+            }
             News::Overrun => self.asynchronous(context, asynchronous::CQ_ERR, at),
             News::Event | News::None => {}
         }
@@ -286,9 +289,17 @@ pub(super) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, room: c_int, to: *mut 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    let mut world = world::lock();
-    world.script.count("ibv_req_notify_cq");
-    let queue = live(&mut world.queues, raw);
-    queue.armed = Some(Arm::asked(queue.armed, solicited_only));
-    0
+    let entered = if solicited_only == 0 {
+        let mut world = world::lock();
+        world.script.count("ibv_req_notify_cq");
+        Ok(world)
+    } else {
+        world::enter("ibv_req_notify_cq:solicited")
+    };
+    number_of(entered.map(|mut world| {
+        let replaces = world.script.replaces_arms;
+        let queue = live(&mut world.queues, raw);
+        let before = queue.armed.filter(|_| !replaces);
+        queue.armed = Some(Arm::asked(before, solicited_only));
+    }))
 }

@@ -57,6 +57,10 @@ pub(super) struct Script {
     pub(super) hides_errors: bool,
     /// The number of messages with a solicited event that have arrived.
     pub(super) solicited: usize,
+    /// The number of events of completion queues.
+    pub(super) events: usize,
+    /// A later request for an event takes the place of the one before.
+    pub(super) replaces_arms: bool,
     /// Calls of the connection manager that are answered by this kind of event, with this status.
     answers: Vec<(String, c_uint, c_int)>,
     /// The time after which a message that nobody answers is given up, if it is not the usual one.
@@ -110,6 +114,8 @@ impl Default for Script {
             cuts_off: false,
             hides_errors: false,
             solicited: 0,
+            events: 0,
+            replaces_arms: false,
             answers: Vec::new(),
             patience: None,
             dead: false,
@@ -267,6 +273,8 @@ impl Script {
             ["repeat", nth] => self.until_repeated = Some(parse(nth)?),
             ["misname", nth] => self.until_misnamed = Some(parse(nth)?),
             ["solicited"] => return Ok(self.solicited as i64),
+            ["events"] => return Ok(self.events as i64),
+            ["replace", "arms"] => self.replaces_arms = true,
             ["answer", call, kind, status] => {
                 self.answers.push((call.to_owned(), parse(kind)?, parse(status)?));
             }
