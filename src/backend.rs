@@ -16,7 +16,7 @@ use std::task::Waker;
 use tokio::runtime::Handle;
 
 use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
-use crate::inflight::{CompletionSink, Payload, Polling, Ticket, WakeList};
+use crate::inflight::{CompletionSink, NotifyKind, Payload, Polling, Ticket, WakeList};
 use crate::memory::{Owned, Shared};
 use crate::provider::details::PortInfo;
 use crate::provider::events::Subscription;
@@ -552,18 +552,20 @@ impl CompletionQueue {
         }
     }
 
-    /// Notes that somebody waits for completions from now on, until [`end_wait`](Self::end_wait).
-    pub(crate) fn begin_wait(&self) {
+    /// Notes that somebody waits for completions of this kind from now on, until [`end_wait`](Self::end_wait).
+    #[cfg_attr(not(feature = "verbs"), expect(unused_variables, reason = "soft has no events"))]
+    pub(crate) fn begin_wait(&self, kind: NotifyKind) {
         by_provider!(
             self,
             Self::Soft(queue) => queue.iter().for_each(|queue| queue.begin_wait()),
-            Self::Verbs(group) => group.begin_wait(),
+            Self::Verbs(group) => group.begin_wait(kind),
         );
     }
 
-    /// Notes that somebody waits no more.
-    pub(crate) fn end_wait(&self) {
-        by_provider!(self, Self::Soft(_) => {}, Self::Verbs(group) => group.end_wait());
+    /// Notes that somebody waits for completions of this kind no more.
+    #[cfg_attr(not(feature = "verbs"), expect(unused_variables, reason = "soft has no events"))]
+    pub(crate) fn end_wait(&self, kind: NotifyKind) {
+        by_provider!(self, Self::Soft(_) => {}, Self::Verbs(group) => group.end_wait(kind));
     }
 }
 

@@ -28,7 +28,8 @@ use crate::sync::{Mutex, MutexGuard, WaitKey, WaitSet, Waiter};
 pub enum NotifyKind {
     /// Any completion (`ND_CQ_NOTIFY_ANY`).
     Any,
-    /// A received message that was sent with a solicited event, or a failure (`ND_CQ_NOTIFY_SOLICITED`).
+    /// A received message that was sent with a solicited event, or a failure (`ND_CQ_NOTIFY_SOLICITED`). On a device it may resolve
+    /// for any message: [`AdapterInfo::solicited_events`](crate::cm::AdapterInfo::solicited_events).
     Solicited,
     /// A failure (`ND_CQ_NOTIFY_ERRORS`).
     Errors,

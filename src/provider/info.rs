@@ -147,9 +147,15 @@ pub struct AdapterInfo {
     pub global_atomics: bool,
     /// Whether a send can invalidate a memory window of the peer.
     pub invalidates: bool,
-    /// Whether the adapter distinguishes messages with a solicited event. If `false` (all devices, whose completions do not say
-    /// it), every message counts as solicited: a notification of [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve for
-    /// any message, and misses none.
+    /// Whether the adapter distinguishes messages with a solicited event. If `false` (`rxe` and `siw`, which would miss failures),
+    /// every message counts as solicited: a notification of [`NotifyKind::Solicited`](crate::NotifyKind::Solicited) may resolve for any
+    /// message, and misses none.
+    ///
+    /// If `true`, the soft provider resolves such a notification for no other message. A device distinguishes them only in completion
+    /// queues with [`busy_poll`](crate::CompletionQueueConfig::busy_poll): while all notifications that a program awaits there are of
+    /// `Solicited` or [`Errors`](crate::NotifyKind::Errors), other messages raise no interrupt, except for one after a notification of
+    /// [`Any`](crate::NotifyKind::Any). No completion of a device says whether it was solicited: any message that is found, as by a
+    /// poll or by a notification of `Any`, also resolves a notification of `Solicited`.
     pub solicited_events: bool,
     /// Whether the key of a memory window gives access only to the bytes that the window is bound to. If `false`
     /// (`rxe`), it gives access to the whole region, with the rights of the window.

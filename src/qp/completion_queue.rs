@@ -73,9 +73,13 @@ impl CompletionQueueConfig {
     /// `false`.
     ///
     /// A device then raises no interrupts, except while a program waits with [`notify`](CompletionQueue::notify) or
-    /// [`wait`](CompletionQueue::wait). In return the program has to poll. What it does not poll is noticed ten times in a
-    /// `VerbsConfig::path_timeout`, and without one never: the completion of a request, and the loss of a connection that only a failed
-    /// request shows. The soft provider ignores this setting: requests that are not polled complete there as without it.
+    /// [`wait`](CompletionQueue::wait). While all waits are for [`NotifyKind::Solicited`] or [`NotifyKind::Errors`], messages
+    /// without a solicited event raise none either, if
+    /// [`AdapterInfo::solicited_events`](crate::cm::AdapterInfo::solicited_events) is `true`.
+    ///
+    /// In return the program has to poll. What it does not poll is noticed ten times in a `VerbsConfig::path_timeout`, and without one
+    /// never: the completion of a request, an overrun of the queue, and the loss of a connection that only a failed request shows. The
+    /// soft provider ignores this setting: requests that are not polled complete there as without it.
     #[must_use]
     pub fn busy_poll(mut self, busy_poll: bool) -> Self {
         self.busy_poll = busy_poll;
@@ -292,8 +296,8 @@ impl CompletionQueue {
         spin.start();
         let notified = self.inner.results.notify(kind);
         // Behind the registration, so that a completion that it finds is notified of.
-        self.inner.device.begin_wait();
-        Notify { notified, inner: self.inner.clone(), spin }
+        self.inner.device.begin_wait(kind);
+        Notify { notified, kind, inner: self.inner.clone(), spin }
     }
 
     /// Waits until `count` completions can be polled (uDAPL's threshold), or as many as the queue can hold.
@@ -372,6 +376,7 @@ impl fmt::Debug for CompletionQueue {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notify {
     notified: Notified,
+    kind: NotifyKind,
     inner: Arc<Inner>,
     /// While it spins, each poll of the future also polls the device.
     spin: Spin,
@@ -395,7 +400,7 @@ impl Notify {
 
 impl Drop for Notify {
     fn drop(&mut self) {
-        self.inner.device.end_wait();
+        self.inner.device.end_wait(self.kind);
     }
 }
 

@@ -174,8 +174,20 @@ impl CompletionQueue {
 
     /// Asks for one event when the next completion arrives. Completions that have arrived before cause no event: poll again.
     pub(crate) fn arm(&self) -> io::Result<()> {
+        self.request_event(0)
+    }
+
+    /// Asks for one event as [`arm`](Self::arm) does, when the next message with a solicited event arrives, or a request fails.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` from drivers without such events.
+    pub(crate) fn arm_solicited(&self) -> io::Result<()> {
+        self.request_event(1)
+    }
+
+    fn request_event(&self, solicited_only: c_int) -> io::Result<()> {
         // SAFETY: the queue is live.
-        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
+        call::number(|| unsafe { ffi::ibv_req_notify_cq(self.raw.as_ptr(), solicited_only) })
     }
 
     /// Takes as many completions as there are and as fit, at most `most`. Returns their number; 0 when there are none.

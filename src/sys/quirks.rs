@@ -42,6 +42,9 @@ pub(crate) struct Quirks {
     pub(crate) misnames_short_receives: bool,
     /// The deregistration of a region with a window fails with the error of an invalid call, not of a busy region.
     pub(crate) misnames_busy_regions: bool,
+    /// A completion queue that is armed for solicited events alone raises none for a Send or a Write that has failed. With `siw` it
+    /// raises none for any receive either, and such an arm takes back one for all events.
+    pub(crate) solicits_no_failures: bool,
     /// The device does not report when a queue pair has taken its last receive of a shared queue. The completions of a
     /// queue pair outlive it. Libraries of cards throw them away.
     pub(crate) hides_last_receive: bool,
@@ -87,6 +90,7 @@ impl Quirks {
                 ignores_window_bounds: true,
                 misnames_short_receives: true,
                 misnames_busy_regions: true,
+                solicits_no_failures: true,
                 ends_on_the_processor: true,
                 fits_any_depth: true,
                 receives_in_place: true,
@@ -104,6 +108,7 @@ impl Quirks {
                 reads_into_any_memory: true,
                 invalidates_regions: true,
                 needs_an_entry: true,
+                solicits_no_failures: true,
                 hides_last_receive: true,
                 errors_close_in_order: true,
                 misses_early_frames: true,

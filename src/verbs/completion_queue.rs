@@ -14,7 +14,7 @@
 use std::io;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use smallvec::SmallVec;
 use tokio::task::AbortHandle;
@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 use super::context::AdapterContext;
 use super::routes::{CompletionHandler, Effects, RequestId, Routes};
 use crate::error::Reason;
-use crate::inflight::Polling;
+use crate::inflight::{NotifyKind, Polling};
 use crate::provider::registry::{Member, Registered};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{BATCH, Batch, CompletionChannel, CompletionQueue, Element};
@@ -57,6 +57,8 @@ pub(crate) struct CompletionGroup {
     exclusive: bool,
     /// The number of callers that wait, if it is polled.
     waiting: AtomicUsize,
+    /// The number of those that wait for any completion.
+    waiting_for_any: AtomicUsize,
     /// The number of times that completions were found, except by [`poll`](Self::poll). Wraps around.
     finds: AtomicUsize,
     /// The task that reads the channel.
@@ -205,6 +207,7 @@ impl CompletionGroup {
             polled,
             exclusive,
             waiting: AtomicUsize::new(0),
+            waiting_for_any: AtomicUsize::new(0),
             finds: AtomicUsize::new(0),
             task: Mutex::default(),
             _registered: registered,
@@ -313,15 +316,39 @@ impl CompletionGroup {
         !self.polled || self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Begins a wait for completions: arms the queues of a polled group, and processes what has completed before.
-    pub(crate) fn begin_wait(&self) {
+    /// Returns whether an event for each message with a solicited event and for each failure is enough: all callers that wait want
+    /// these alone, and nothing else needs the events of a polled group.
+    fn wants_solicited_only(&self) -> bool {
+        self.polled
+            && self.waiting_for_any.load(Ordering::SeqCst) == 0
+            && !self.context.quirks().solicits_no_failures
+    }
+
+    /// Asks for an event at the next completion of this queue that a caller waits for. Completions that have arrived before cause no
+    /// event: the caller then processes them.
+    pub(crate) fn arm(&self, queue: &Queue) -> io::Result<()> {
+        if self.wants_solicited_only() && queue.completions.arm_solicited().is_ok() {
+            // A wait for any completion may have begun since. Its arm may have come first, and no driver has to keep it.
+            fence(Ordering::SeqCst);
+            if self.wants_solicited_only() {
+                return Ok(());
+            }
+        }
+        queue.completions.arm()
+    }
+
+    /// Begins a wait for completions of this kind: arms the queues of a polled group, and processes what has completed before.
+    pub(crate) fn begin_wait(&self, kind: NotifyKind) {
         if !self.polled {
             return;
+        }
+        if kind == NotifyKind::Any {
+            self.waiting_for_any.fetch_add(1, Ordering::SeqCst);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let queues: SmallVec<[_; 1]> = self.queues.lock().served().cloned().collect();
         for queue in queues {
-            if let Err(error) = queue.arm() {
+            if let Err(error) = self.arm(&queue) {
                 debug!(%error, "completion queue not armed");
             }
         }
@@ -329,10 +356,14 @@ impl CompletionGroup {
         self.progress();
     }
 
-    /// Ends a wait for completions.
-    pub(crate) fn end_wait(&self) {
-        if self.polled {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+    /// Ends a wait for completions of this kind.
+    pub(crate) fn end_wait(&self, kind: NotifyKind) {
+        if !self.polled {
+            return;
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        if kind == NotifyKind::Any {
+            self.waiting_for_any.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -371,7 +402,7 @@ impl CompletionGroup {
         self.queues.lock().slots.push(slot);
         // After that: a caller that begins to wait now arms it, or is seen here.
         if self.is_armed()
-            && let Err(error) = queue.arm()
+            && let Err(error) = self.arm(&queue)
         {
             self.free(&queue, entries);
             return Err(error);
@@ -543,11 +574,6 @@ impl Queue {
     /// Returns whether the queue is polled: it has lost no completion.
     pub(crate) fn is_served(&self) -> bool {
         !self.lost.load(Ordering::Acquire)
-    }
-
-    /// Asks for an event when the next completion comes. Completions that have arrived before cause no event.
-    pub(crate) fn arm(&self) -> io::Result<()> {
-        self.completions.arm()
     }
 
     /// Ends the use of the queue, and the connections that use it: a completion cannot be read, and its queue pair is

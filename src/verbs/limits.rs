@@ -106,8 +106,7 @@ pub(super) fn info_of(
         invalidates: windows && !quirks.invalidates_regions,
         immediate: !iwarp,
         immediate_send: !iwarp,
-        // A completion does not say so, only the kind of interrupt does.
-        solicited_events: false,
+        solicited_events: !quirks.solicits_no_failures,
         checks_window_bounds: !quirks.ignores_window_bounds,
         // There is no way to say over iWARP that a receiver is not ready.
         waits_for_shared_receives: !iwarp,

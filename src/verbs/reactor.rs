@@ -370,7 +370,7 @@ impl CqPoller {
         }
         for key in self.told.drain(..) {
             if let Some(queue) = group.by_key(key)
-                && let Err(error) = queue.arm()
+                && let Err(error) = group.arm(&queue)
             {
                 debug!(%error, "completion queue not armed");
             }

@@ -34,6 +34,7 @@ mod registrations;
 mod removal;
 mod slow_driver;
 mod small;
+mod solicited;
 mod streams;
 mod unanswered;
 mod unreachable;

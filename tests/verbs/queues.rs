@@ -20,19 +20,19 @@ use tokio_rdma::{
 };
 
 /// The number that the device answers.
-fn number(line: &str) -> i64 {
+pub(super) fn number(line: &str) -> i64 {
     fake(line).expect("a fake device")
 }
 
 /// An adapter that looks into no queue by itself, as one that asks for signs of life does now and then.
-fn calm() -> Adapter {
+pub(super) fn calm() -> Adapter {
     let provider = Provider::verbs_with(VerbsConfig::default().path_timeout(None)).expect("devices");
     let id = provider.resolve(v4()).expect("a device has the address");
     provider.open(id).expect("opened")
 }
 
 /// A completion queue with these settings.
-fn queue(adapter: &Adapter, config: CompletionQueueConfig) -> CompletionQueue {
+pub(super) fn queue(adapter: &Adapter, config: CompletionQueueConfig) -> CompletionQueue {
     adapter.completion_queue(config).expect("a completion queue")
 }
 
