@@ -606,6 +606,10 @@ impl QueuePair {
         /// Finishes everything outstanding as `CANCELED`. A connection does not survive it.
         pub(crate) fn flush(&self);
 
+        /// Has the device refuse what the peer still writes, and disconnects. Returns whether it does so: then the caller
+        /// flushes later.
+        pub(crate) fn refuse(&self) -> bool;
+
         /// Ends the connection, because a completion queue of it has lost a result.
         pub(crate) fn overrun(&self);
 

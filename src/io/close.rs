@@ -9,6 +9,7 @@
 //! | drop of the stream, or of its second half | the same, in a task; then the disconnect | the close timeout, then that of the provider | the same; an error if the time was too short |
 //! | drop after `set_zero_linger` | nothing | – | the data that had arrived, an error |
 //! | the same, with a session | a message about it, in the task of the session | a second | the data that had arrived, an error |
+//! | the same, with a program with rsocket over InfiniBand or RoCE | the peer's answer to the disconnect, in a task, while its writes are refused | a second | the data that had arrived, an error of its writes |
 //! | end of the runtime | nothing | – | as much as the kernel delivers; an error unless the end of file had been sent |
 //!
 //! The answer is that to an empty read. It is behind everything in the order of the connection, so the peer's driver has

@@ -173,10 +173,10 @@ impl End {
         self.engine().progress()
     }
 
-    /// Ends the connection without waiting for anything.
+    /// Ends the connection without waiting for what was written.
     pub(super) fn abort(&self) {
         match self {
-            Self::Plain(engine) => engine.abort(),
+            Self::Plain(engine) => engine.reset(),
             Self::Session(session) => session.abandon(),
         }
     }

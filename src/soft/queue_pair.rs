@@ -417,6 +417,11 @@ impl QueuePair {
         wakes.wake_all();
     }
 
+    /// Returns `false`: the end of TCP is an answer to whatever the peer still writes.
+    pub(crate) fn refuse(&self) -> bool {
+        false
+    }
+
     /// Ends the queue pair after its last handle was dropped.
     pub(crate) fn released(&self) {
         if let (_, Some(user)) = self.used_by() {

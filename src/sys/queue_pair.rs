@@ -107,6 +107,13 @@ impl QueuePair {
         call::number(|| unsafe { ffi::ibv_modify_qp(self.raw.as_ptr(), &mut raw, attributes.mask) })
     }
 
+    /// Takes the rights of the peer away: the device refuses its reads, writes and atomics from now on.
+    pub(crate) fn revoke_access(&self) -> io::Result<()> {
+        // SAFETY: all members are integers, for which zero is a value, here that of no rights.
+        let raw: ffi::ibv_qp_attr = unsafe { mem::zeroed() };
+        self.modify(&QpAttributes { raw, mask: number::IBV_QP_ACCESS_FLAGS as c_int })
+    }
+
     /// Flushes both queues and takes no more part in a connection.
     pub(crate) fn to_error(&self) -> io::Result<()> {
         // SAFETY: all members are integers, for which zero is a value.

@@ -21,7 +21,7 @@ use crate::error::{DisconnectError, Reason};
 #[cfg(feature = "inspect")]
 use crate::inspect::{ConnectionReport, Snapshot};
 use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
-use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, next_id};
+use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, FLUSHED, next_id};
 use crate::provider::details::Path;
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
@@ -687,6 +687,16 @@ impl QueuePairUser for Connector {
             self.log_cause(&reason);
         }
         self.run_apart(&mut self.lose(status, reason, uses_it));
+    }
+
+    fn disconnect_first(&self) -> bool {
+        let mut state = self.lock();
+        if state.progress.phase() != Phase::Connected || Self::send_disconnect(&state).is_err() {
+            return false;
+        }
+        // The answer of the peer is the next event, and not the reason.
+        state.progress.machine.note_loss(Status::CANCELED, Reason::Local(FLUSHED));
+        true
     }
 
     /// Reports the connection as established: the message that does so was overtaken, and may never arrive (`P12`).

@@ -103,6 +103,9 @@ pub(crate) trait QueuePairUser: Send + Sync {
     /// key: the connector may be at another attempt by now.
     fn broken_by(&self, key: u32, status: Status, reason: Reason);
 
+    /// Disconnects, and leaves the queue pair as it is. Returns `false` if there is no connection, or the call fails.
+    fn disconnect_first(&self) -> bool;
+
     /// Handles a message that has arrived before the one that establishes the connection.
     fn data_arrived(&self);
 
@@ -445,6 +448,25 @@ impl QueuePair {
             }
             _ => {}
         }
+    }
+
+    /// Has the device refuse what the peer still writes, and disconnects. Returns whether it does so: then the caller calls
+    /// [`flush`](Self::flush) when the peer has had the time to get an answer. A queue pair in the error state gives none. Over iWARP the
+    /// end of TCP is the answer.
+    pub(crate) fn refuse(&self) -> bool {
+        if self.adapter.is_iwarp() {
+            return false;
+        }
+        let state = self.lock();
+        let (QueuePairState::Connected, Some(connector)) = (state.phase, state.user()) else { return false };
+        let Some(device) = state.device.current().map(|current| current.qp.clone()) else { return false };
+        drop(state);
+        if let Err(error) = device.revoke_access() {
+            // It goes on to acknowledge the writes, which is an answer, too.
+            debug!(%error, "access of the peer not revoked");
+        }
+        drop(device);
+        connector.disconnect_first()
     }
 
     /// Handles the drop of the user's last handle: ends an attempt or a connection, and finishes the receives of a

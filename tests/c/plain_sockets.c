@@ -6,7 +6,8 @@
  *
  * WAY is `block` (a piece each way at a time), `poll` or `select` (both ways at once, without blocking). Each end shuts
  * its way down after its last byte, and fails when it reads anything but the right bytes. With the WAY `exit`, either end
- * sends ROOM bytes, waits for one, and exits without closing anything. Built by the test.
+ * sends ROOM bytes, waits for one, and exits without closing anything. With the WAY `close`, the client makes LENGTH
+ * connections, one after another. To each it sends STREAM bytes, or as many as it can, and closes. Built by the test.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,7 @@
 
 #define PIECE 5000
 #define ROOM 100000
+#define STREAM 4000000
 
 static void check(int good, const char *what)
 {
@@ -196,6 +198,25 @@ static void send_and_exit(int fd)
     _exit(0);
 }
 
+static void send_and_close(const struct addrinfo *address, long times)
+{
+    static unsigned char data[ROOM];
+
+    fill(data, ROOM, 0);
+    for (long time = 0; time < times; time++) {
+        int fd = socket(address->ai_family, SOCK_STREAM, 0);
+
+        check(fd >= 0, "socket");
+        check(!connect(fd, address->ai_addr, address->ai_addrlen), "connect");
+        for (long sent = 0, written = 1; sent < STREAM && written > 0; sent += written) {
+            written = write(fd, data, ROOM);
+        }
+        close(fd);
+        printf("closed %ld\n", time + 1);
+        fflush(stdout);
+    }
+}
+
 int main(int count, char **words)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST}, *address;
@@ -204,6 +225,10 @@ int main(int count, char **words)
 
     check(count >= 5, "plain_sockets listen|connect ADDRESS PORT WAY [LENGTH]");
     check(!getaddrinfo(words[2], words[3], &hints, &address), "getaddrinfo");
+    if (strcmp(words[4], "close") == 0) {
+        send_and_close(address, count > 5 ? atol(words[5]) : 0);
+        return 0;
+    }
     fd = socket(address->ai_family, SOCK_STREAM, 0);
     check(fd >= 0, "socket");
     if (strcmp(words[1], "listen") == 0) {

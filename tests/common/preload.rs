@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::mpsc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rdma::{RdmaStream, StreamConfig};
+use tokio::sync::oneshot;
+use tokio_rdma::{RdmaListener, RdmaStream, StreamConfig};
 
 use super::guest::{Stage, c_program, port, start};
 use super::interop::Program;
@@ -107,6 +109,35 @@ pub fn exit_without_close(stage: &Stage) {
     let (read, serving) = call(stage, 0, StreamConfig::default(), listening, read_to_end);
     assert!(read == counting()[..ROOM], "{}: other bytes", stage.name);
     serving.finish().expect_success();
+}
+
+/// A program that closes its connections while what it has written is on its way to streams that are reset: its close ends.
+pub fn close_of_reset_streams(stage: &Stage) {
+    const TIMES: usize = 10;
+    let program = c_program("plain_sockets", "");
+    let server = SocketAddr::new(stage.ours[0], port());
+    let (tell, told) = mpsc::channel();
+    let (finish, finished) = oneshot::channel();
+    let serving = stage.begin(0, async move |adapter| {
+        let config = StreamConfig::default().receive_buffer(16 << 20).receive_depth(8192);
+        let listener = RdmaListener::bind_on(&adapter, server, &config).expect("bound");
+        tell.send(()).expect("somebody waits");
+        for _ in 0..TIMES {
+            let (mut stream, _) = listener.accept().await.expect("accepted");
+            let mut data = vec![0; 1_000_000];
+            stream.read_exact(&mut data).await.expect("read");
+            stream.set_zero_linger().expect("set");
+        }
+        // The runtime has to go on until then: the device answers the peer for as long.
+        finished.await.expect("the program has ended");
+    });
+    // When it fails, its end says why.
+    let _ = told.recv();
+    let command = format!("{} connect {} {} close {TIMES}", program.display(), server.ip(), server.port());
+    let client = start_preloaded(&command, None).finish();
+    assert!(client.stdout.ends_with(&format!("closed {TIMES}\n")), "{}: {client}", stage.name);
+    finish.send(()).expect("it waits");
+    serving.end();
 }
 
 /// The traditional netcat, which reads what we send: as the client and as the server.

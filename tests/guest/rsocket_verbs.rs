@@ -49,3 +49,11 @@ fn preloaded_programs_on_rxe() {
 fn preloaded_programs_on_siw() {
     preloaded_programs("SIW");
 }
+
+// A program can close its end while bytes of it are on their way to a stream that is reset (IO-05).
+#[test]
+fn close_of_reset_streams_ends_on_rxe() {
+    if let Some(stage) = stage("RXE") {
+        preload::close_of_reset_streams(&stage);
+    }
+}

@@ -32,6 +32,7 @@ mod pages;
 mod queues;
 mod registrations;
 mod removal;
+mod resets;
 mod slow_driver;
 mod small;
 mod solicited;

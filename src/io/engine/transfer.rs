@@ -2,9 +2,12 @@
 
 use std::future::pending;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{Interest, ReadBuf, Ready};
+use tokio::time::timeout;
 
 use super::{Confirmation, Moved, Side, State, StreamEngine, TURNS};
 use crate::error::{PostErrorKind, StreamBroken};
@@ -19,6 +22,11 @@ use crate::types::DisconnectReason;
 /// The most bytes that the first write after the peer's close takes. As a socket does, the stream takes and discards them: a
 /// program that writes before it reads, such as TLS or HTTP/2, then reads what the peer sent last.
 const LATE_WRITE: usize = 64 << 10;
+
+/// The time for which the device of a stream that was reset refuses what a program with rsocket still sends. Its rclose waits for the
+/// completions of all it has sent, and librdmacm 65 does not end this wait when the connection ends. Without an answer it would last for as
+/// long as the device of that program repeats its messages: on `rdma_rxe` for ever.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 impl StreamEngine {
     /// Reads the bytes that have arrived, up to the room in `into`.
@@ -347,6 +355,23 @@ impl StreamEngine {
     /// Ends the connection without a message to the peer.
     pub(crate) fn abort(&self) {
         self.queue_pair.flush();
+    }
+
+    /// Ends the connection like [`abort`](Self::abort). If the peer is a program with rsocket, the device of this end first refuses
+    /// what that still sends, for at most [`FAREWELL`], in a task.
+    pub(crate) fn reset(self: &Arc<Self>) {
+        // Streams of this crate take the end of the connection for an answer, and always say that they send a message of theirs.
+        let needs_answers = self.lock().machine.is_end_silent();
+        match &self.runtime {
+            Some(runtime) if needs_answers && self.queue_pair.provider().refuse() => {
+                let engine = self.clone();
+                runtime.spawn(async move {
+                    let _ = timeout(FAREWELL, engine.connection.disconnected()).await;
+                    engine.abort();
+                });
+            }
+            _ => self.abort(),
+        }
     }
 
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the

@@ -139,6 +139,14 @@ impl DeviceQp {
         outcome
     }
 
+    /// Has the device refuse the reads, writes and atomics of the peer, unless it has ended.
+    ///
+    /// # Errors
+    /// Those of ibv_modify_qp(3); `ECANCELED` if it has ended.
+    pub(crate) fn revoke_access(&self) -> io::Result<()> {
+        self.change(sys::QueuePair::revoke_access)
+    }
+
     /// Moves it to the error state, for good. A thread that is changing its state does it after that change.
     pub(crate) fn end(&self) -> io::Result<()> {
         let mut changes = self.changes.lock();
