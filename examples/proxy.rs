@@ -26,7 +26,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
@@ -39,9 +40,9 @@ use tracing_subscriber::EnvFilter;
 /// Forwards TCP connections over RDMA. Without a command, both roles, a client and a server run in this process.
 #[derive(Parser)]
 struct Options {
-    /// How many connections are forwarded at a time.
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
-    connections: u16,
+    /// How many connections are forwarded at a time: 256 without this. It needs a command.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    connections: Option<u16>,
     /// How many seconds connections have to finish after ctrl-c.
     #[arg(long, default_value_t = 10)]
     grace: u64,
@@ -75,6 +76,11 @@ struct Limits {
 async fn main() -> Result<(), report::Report> {
     tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
     let Options { connections, grace, role } = Options::parse();
+    if let (Some(_), None) = (connections, &role) {
+        let sentence = "`--connections` needs a command: without one, the number of connections is fixed";
+        Options::command().error(ErrorKind::MissingSubcommand, sentence).exit();
+    }
+    let connections = connections.unwrap_or(256);
     let limits = Limits { connections, grace: Duration::from_secs(grace), stop: CancellationToken::new() };
     let Some(role) = role else { return Ok(demonstrate(limits).await?) };
     let stop = limits.stop.clone();

@@ -89,3 +89,13 @@ async fn accept(listener: &TcpListener) -> TcpStream {
         }
     }
 }
+
+// Without a role the proxy runs a demonstration, which has its own number of connections.
+#[test]
+fn connections_without_a_role_are_refused() {
+    let ended = example_command("proxy").args(["--connections", "7"]).output().expect("started");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(said.contains("`--connections` needs a command"), "{said}");
+    assert!(ended.stdout.is_empty());
+}
