@@ -50,10 +50,13 @@ fn folder_of(package: &str, metadata: &str) -> Option<PathBuf> {
     Path::new(manifest.split('"').next()?).parent().map(Path::to_path_buf)
 }
 
-/// A script for the guest machine, each of whose lines that begin with `check ` is a check, and each that begins with `check_WORD ` if
-/// that is one of its words. Its exit status is the number of those that failed.
+/// The commands that stand before those of each script.
+const CHECK: &str = include_str!("foreign/check.sh");
+
+/// A script for the guest machine, each of whose lines that begin with `check ` is a check. Its exit status is the number of those that
+/// failed.
 struct Script<'a> {
-    /// The commands.
+    /// The commands, behind [`CHECK`].
     text: &'a str,
     /// Its first arguments: files and folders of the repository.
     paths: &'a [&'a Path],
@@ -67,12 +70,13 @@ impl Script<'_> {
     /// Runs it. It prints what each check finds.
     fn run(&self) -> Tally {
         let absolute = |path: &&Path| crate::root().join(path).to_string_lossy().into_owned();
-        let words = ["sh", "-c", self.text, "foreign"].map(str::to_owned);
+        let text = [CHECK, self.text].concat();
+        let words = ["sh", "-c", &text, "foreign"].map(str::to_owned);
         let arguments =
             self.paths.iter().map(absolute).chain(self.words.iter().map(|word| (*word).to_owned()));
         let command = words.into_iter().chain(arguments).collect();
         let request = Request { siw: Siw::Stock, limit: self.limit, named: Vec::new(), command };
-        let checks = checks(self.text, self.words);
+        let checks = checks(self.text);
         match request.run(guest::places(), crate::origin()) {
             Ok(failed) if usize::from(failed) <= checks => {
                 let failed = usize::from(failed);
@@ -84,14 +88,9 @@ impl Script<'_> {
     }
 }
 
-/// Counts the checks of a script that is given these words.
-fn checks(text: &str, words: &[&str]) -> usize {
-    let is_check = |line: &&str| match line.split_once(' ') {
-        Some(("check", _)) => true,
-        Some((name, _)) => name.strip_prefix("check_").is_some_and(|word| words.contains(&word)),
-        None => false,
-    };
-    text.lines().filter(is_check).count()
+/// Counts the checks of a script.
+fn checks(text: &str) -> usize {
+    text.lines().filter(|line| line.starts_with("check ")).count()
 }
 
 /// The folder of the source of a package.
@@ -105,9 +104,9 @@ mod tests {
 
     #[test]
     fn each_script_has_checks() {
-        let text = "check a\n  check b\n# check\ncheck c d\ncheck_siw e\n";
-        assert_eq!((checks(text, &[]), checks(text, &["siw"])), (2, 3));
-        assert!(checks(valkey::SCRIPT, &[]) > 0 && checks(preload::SCRIPT, &[]) > 0);
+        assert_eq!(checks("check a\n  check b\n# check\ncheck() {\ncheck c d\n"), 2);
+        assert_eq!(checks(CHECK), 0);
+        assert!(checks(valkey::SCRIPT) > 0 && checks(preload::SCRIPT) > 0);
     }
 
     #[test]

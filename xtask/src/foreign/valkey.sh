@@ -1,26 +1,12 @@
 # Valkey at one end, the example `valkey` at the other, on rxe0. Arguments: the folder of Valkey, the example.
 valkey=$1 example=$2 address=$TOKIO_RDMA_RXE_ADDR
 cd "$TOKIO_RDMA_SCRATCH" || exit 125
-failed=0
 
 # The programs, none of which may wait for ever.
 ours() { timeout 180 "$example" "$@"; }
 cli() { timeout 60 "$valkey/src/valkey-cli" --rdma -h "$address" "$@"; }
 benchmark() { timeout 300 "$valkey/src/valkey-benchmark" --rdma -h "$address" --csv "$@"; }
 own_test() { timeout 180 "$valkey/tests/rdma/rdma-test" -h "$address" "$@"; }
-
-# check NAME PATTERN COMMAND ...: the command ends with 0, and its output has a line with the pattern.
-check() {
-    name=$1 pattern=$2
-    shift 2
-    if "$@" >output 2>&1 && grep -q -e "$pattern" output; then
-        echo "ok: $name: $(grep -e "$pattern" output | tail -n 1 | cut -c 1-150)"
-    else
-        echo "FAILED: $name"
-        tail -n 20 output
-        failed=$((failed + 1))
-    fi
-}
 
 # fails COMMAND ...: the command ends with 1.
 fails() {
