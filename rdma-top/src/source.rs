@@ -154,6 +154,9 @@ fn parse(json: Vec<u8>) -> Result<Answer, Failure> {
     if snapshot.version != Snapshot::VERSION {
         return Err(other_version(snapshot.version.into()));
     }
+    if let Some(error) = snapshot.error {
+        return Err(Failure::Wrong(format!("no snapshot: {error}")));
+    }
     Ok(Answer { snapshot, json })
 }
 
@@ -239,6 +242,13 @@ mod tests {
         assert_eq!(reason(json.replace("\"version\":1", "\"version\":2").as_bytes()), expected);
         assert!(reason(b"HTTP/1.1 400\r\n").starts_with("not a snapshot: "));
         assert!(reason(br#"{"version":1,"adapters":"none"}"#).starts_with("not a snapshot: invalid type"));
+    }
+
+    #[test]
+    fn a_process_without_a_snapshot_says_why() {
+        let json = br#"{"version":1,"process":7,"program":"server","error":"a report has panicked"}"#;
+        let failure = parse(json.to_vec()).expect_err("no snapshot");
+        assert_eq!(failure, Failure::Wrong("no snapshot: a report has panicked".into()));
     }
 
     #[test]

@@ -90,6 +90,9 @@ fn simulated_runtime() -> Option<Id> {
 /// Objects of a simulated network are only seen by the threads of its runtime, which know the time there. An object whose last handle
 /// is dropped at this moment may end a moment later, in the calling thread.
 ///
+/// # Panics
+/// If the [`Inspect::inspect`] of another crate does.
+///
 /// Do not call it in a waker, in a recorder of metrics, or in a subscriber of `tracing` for events at the level `trace`: some of these
 /// run while an object is locked, and the call would wait for itself.
 ///
@@ -119,14 +122,20 @@ pub fn snapshot() -> Snapshot {
             .filter_map(|listed| listed.object.upgrade())
             .collect()
     };
+    let mut snapshot = empty_snapshot();
+    objects.iter().for_each(|object| object.inspect(&mut snapshot));
+    causes::explain(&mut snapshot);
+    snapshot
+}
+
+/// Returns the snapshot of this process without any object.
+pub(super) fn empty_snapshot() -> Snapshot {
     let mut snapshot =
         Snapshot { version: Snapshot::VERSION, process: std::process::id(), ..Snapshot::default() };
     snapshot.program = std::env::current_exe()
         .ok()
         .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
         .unwrap_or_default();
-    objects.iter().for_each(|object| object.inspect(&mut snapshot));
-    causes::explain(&mut snapshot);
     snapshot
 }
 

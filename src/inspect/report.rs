@@ -42,6 +42,9 @@ pub struct Snapshot {
     pub sessions: Vec<SessionReport>,
     /// Every connection of calls.
     pub channels: Vec<ChannelReport>,
+    /// Why there is no more than this: the [`Server`](super::Server) could not make the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Snapshot {
@@ -49,7 +52,7 @@ impl Snapshot {
     pub const VERSION: u32 = 1;
 }
 
-/// An open adapter.
+/// An open adapter. The streams of its events ([`Adapter::events`](crate::Adapter::events)) have no report: their tasks wait for a change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -179,7 +182,7 @@ pub struct ConnectionReport {
     pub is_in_line: bool,
     /// The queue pair, while it uses one.
     pub queue_pair: Option<QueuePairReport>,
-    /// The TCP connection, with the soft provider.
+    /// The TCP connection, with the soft provider. `None` with MPTCP, of whose paths the kernel reports the first alone.
     pub tcp: Option<TcpReport>,
     /// Why it makes no progress.
     pub waits_for: Option<String>,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
+use super::list::empty_snapshot;
 use super::snapshot;
 
 /// The time that a client has to take its snapshot.
@@ -25,7 +26,9 @@ const BACKLOG: i32 = 16;
 
 /// Serves snapshots at a Unix socket until it is dropped.
 ///
-/// A client connects, and gets one [`Snapshot`](super::Snapshot) as JSON in one line, and the end of the stream. It sends nothing.
+/// A client connects, and gets one [`Snapshot`](super::Snapshot) as JSON in one line, and the end of the stream. It sends nothing. If the
+/// snapshot cannot be made, because the [`Inspect`](super::Inspect) of a crate panics, the line has the head of the process and an
+/// [`error`](super::Snapshot::error), and the server goes on.
 /// `cargo rdma-top` is such a client. Only the user of the process, and root, can connect.
 ///
 /// ```
@@ -187,9 +190,25 @@ async fn serve(listener: UnixListener) {
     }
 }
 
-/// Sends a snapshot.
+/// Sends a snapshot, or why there is none.
 async fn answer(mut client: UnixStream) -> io::Result<()> {
-    let mut line = serde_json::to_vec(&snapshot())?;
+    // The locks of this crate survive a panic, and the snapshot is dropped.
+    let made = catch_unwind(AssertUnwindSafe(|| serde_json::to_vec(&snapshot())));
+    let problem = match made {
+        Ok(Ok(line)) => return send(&mut client, line).await,
+        Ok(Err(error)) => format!("the snapshot cannot be written as JSON: {error}"),
+        Err(_panic) => {
+            "the report of an object has panicked; the message is where the program writes those".into()
+        }
+    };
+    warn!(problem, "no snapshot");
+    let mut head = empty_snapshot();
+    head.error = Some(problem);
+    send(&mut client, serde_json::to_vec(&head)?).await
+}
+
+/// Sends a line, and the end of the stream.
+async fn send(client: &mut UnixStream, mut line: Vec<u8>) -> io::Result<()> {
     line.push(b'\n');
     client.write_all(&line).await?;
     client.shutdown().await

@@ -3,12 +3,14 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::thread::{self, ThreadId};
 
 use common::*;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio_rdma::CompletionQueueConfig;
-use tokio_rdma::inspect::{Server, Snapshot};
+use tokio_rdma::inspect::{self, Inspect, Server, Snapshot};
 
 /// A path that nothing else uses, which is removed in the end.
 struct Place(PathBuf);
@@ -121,4 +123,34 @@ fn a_blocked_process_does_not_block_the_next() {
     });
     let outcome = bound.recv_timeout(device::patience());
     assert_eq!(outcome, Ok(Err(ErrorKind::AddrInUse)));
+}
+
+/// An object without a report: for the snapshots of one thread it panics.
+struct Broken(ThreadId);
+
+impl Inspect for Broken {
+    fn inspect(&self, _snapshot: &mut Snapshot) {
+        assert_ne!(thread::current().id(), self.0, "this object has no report");
+    }
+}
+
+// OBS-04: the client gets a reason, and the next one a snapshot.
+#[tokio::test]
+async fn server_survives_a_report_that_panics() {
+    let place = Place::new("panic");
+    let _server = Server::bind(&place.0).expect("bound");
+    let broken = Arc::new(Broken(thread::current().id()));
+    let object: Weak<Broken> = Arc::downgrade(&broken);
+    let listed = inspect::register(object);
+    for _ in 0..2 {
+        let text = ask(&place).await.expect("served");
+        let snapshot: Snapshot = serde_json::from_str(&text).expect("a line of JSON");
+        assert_eq!((snapshot.version, snapshot.process), (Snapshot::VERSION, std::process::id()));
+        let error = snapshot.error.expect("a reason");
+        assert!(error.starts_with("the report of an object has panicked"), "{error}");
+    }
+    drop(listed);
+    let text = ask(&place).await.expect("served");
+    let snapshot: Snapshot = serde_json::from_str(&text).expect("a snapshot");
+    assert_eq!((snapshot.error, text.contains("\"error\"")), (None, false));
 }
