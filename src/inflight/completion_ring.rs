@@ -5,9 +5,9 @@
 //! instead asks for a notification: of any result, of those that the peer solicited, or of failures
 //! (IND2CompletionQueue::Notify).
 
-#[cfg(feature = "inspect")]
-use std::collections::HashSet;
 use std::collections::VecDeque;
+#[cfg(feature = "inspect")]
+use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -134,8 +134,22 @@ enum Notification {
     Closed,
 }
 
+/// The requests whose results wait in a ring, by the address of their table.
+#[cfg(feature = "inspect")]
+type ByTable = HashMap<usize, Arc<HashSet<Ticket>>>;
+
+#[cfg(test)]
+std::thread_local! {
+    /// The number of times that this thread has gone through the results of a ring for a snapshot.
+    #[cfg(feature = "inspect")]
+    static PASSES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 struct State {
     entries: VecDeque<Entry>,
+    /// An index of `entries` for snapshots, until they change: many queue pairs may share the ring, and each asks for its own.
+    #[cfg(feature = "inspect")]
+    by_table: Option<ByTable>,
     depth: usize,
     /// The best result that has come since a task was notified.
     pending: Option<NotifyKind>,
@@ -149,6 +163,15 @@ impl State {
     /// Returns whether the ring has no result, no task waits for one, and the ring is open.
     fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.closed.is_none() && self.waiting.interests().next().is_none()
+    }
+
+    /// Drops the index of the results, which are about to change.
+    #[inline]
+    fn drop_index(&mut self) {
+        #[cfg(feature = "inspect")]
+        {
+            self.by_table = None;
+        }
     }
 
     /// Notifies every task that waits, if the best result is good enough for one of them: `ANY dominates`.
@@ -200,6 +223,8 @@ impl CompletionRing {
     pub(crate) fn new(depth: usize) -> Arc<Self> {
         let state = State {
             entries: VecDeque::new(),
+            #[cfg(feature = "inspect")]
+            by_table: None,
             depth,
             pending: None,
             waiting: WaitSet::default(),
@@ -234,6 +259,7 @@ impl CompletionRing {
                 (Status::SUCCESS, true) => NotifyKind::Solicited,
                 _ => NotifyKind::Errors,
             };
+            state.drop_index();
             state.entries.push_back(entry);
             state.pending = state.pending.max(Some(kind));
             state.notify(wakes);
@@ -288,6 +314,7 @@ impl CompletionRing {
         let mut wakes = WakeList::default();
         let mut state = self.lock();
         let count = most.min(state.entries.len());
+        state.drop_index();
         // Under the lock, because it takes longer to move them than to hand them on. The wakers in `wakes` run behind it.
         for Entry { table, ticket, completed, .. } in state.entries.drain(..count) {
             take(hand_over(&table, ticket, completed, &mut wakes));
@@ -318,10 +345,11 @@ impl CompletionRing {
 
     /// Returns the requests of this table whose results have not been polled.
     #[cfg(feature = "inspect")]
-    pub(super) fn tickets_of(&self, table: &Arc<Table>) -> HashSet<Ticket> {
-        let state = self.lock();
-        let of_table = state.entries.iter().filter(|entry| Arc::ptr_eq(&entry.table, table));
-        of_table.map(|entry| entry.ticket).collect()
+    pub(super) fn tickets_of(&self, table: &Arc<Table>) -> Arc<HashSet<Ticket>> {
+        let mut state = self.lock();
+        let State { entries, by_table, .. } = &mut *state;
+        let by_table = by_table.get_or_insert_with(|| index(entries));
+        by_table.get(&address(table)).cloned().unwrap_or_default()
     }
 
     /// Adds what it holds to a report.
@@ -365,6 +393,23 @@ impl CompletionRing {
         wakes.wake_all();
         Notified { ring: self.clone(), key, consumed: false }
     }
+}
+
+/// Returns the results by their tables, which exist as long as the results.
+#[cfg(feature = "inspect")]
+fn index(entries: &VecDeque<Entry>) -> ByTable {
+    #[cfg(test)]
+    PASSES.set(PASSES.get() + 1);
+    let mut by_table = HashMap::<usize, HashSet<Ticket>>::new();
+    for entry in entries {
+        by_table.entry(address(&entry.table)).or_default().insert(entry.ticket);
+    }
+    by_table.into_iter().map(|(table, tickets)| (table, Arc::new(tickets))).collect()
+}
+
+#[cfg(feature = "inspect")]
+fn address(table: &Arc<Table>) -> usize {
+    Arc::as_ptr(table).addr()
 }
 
 impl Drop for CompletionRing {
@@ -429,5 +474,46 @@ impl Drop for Notified {
         drop(state);
         drop(waiter);
         wakes.wake_all();
+    }
+}
+
+#[cfg(all(test, feature = "inspect", not(tokio_rdma_model)))]
+mod tests {
+    use super::*;
+    use crate::inflight::{CompletionSink, Payload};
+    use crate::inspect::WorkQueueReport;
+    use crate::types::OpKind;
+
+    const RECEIVE: RequestMeta = RequestMeta { kind: OpKind::Receive, context: 0 };
+
+    // OBS-03: a snapshot goes through the results of a queue once, however many queue pairs share it.
+    #[test]
+    fn queue_pairs_share_one_pass_over_the_results() {
+        let ring = CompletionRing::new(64);
+        let queue_pairs: Vec<_> = (0..8)
+            .map(|_| {
+                let table = Arc::<Table>::default();
+                (CompletionSink::to_ring(table.clone(), ring.clone()), table)
+            })
+            .collect();
+        let mut wakes = WakeList::default();
+        for (sink, table) in &queue_pairs {
+            let [first, _second] = [(); 2].map(|()| table.open(RECEIVE, || 0));
+            sink.complete(first, Completed::done(0, Payload::new()), &mut wakes);
+        }
+        let report = |sink: &CompletionSink| {
+            let mut report = WorkQueueReport::default();
+            sink.inspect(true, &mut report);
+            (report.outstanding, report.uncollected)
+        };
+        let before = PASSES.get();
+        assert!(queue_pairs.iter().all(|(sink, _)| report(sink) == (1, 1)));
+        assert_eq!(PASSES.get() - before, 1);
+        // A poll or another result changes what the next snapshot reports.
+        assert_eq!(ring.poll(1, |_| {}, |_| {}), 1);
+        let (sink, table) = &queue_pairs[1];
+        sink.complete(table.open(RECEIVE, || 0), Completed::done(0, Payload::new()), &mut wakes);
+        let reports: Vec<_> = queue_pairs.iter().take(3).map(|(sink, _)| report(sink)).collect();
+        assert_eq!(reports, [(1, 1), (1, 2), (1, 1)]);
     }
 }
