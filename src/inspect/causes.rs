@@ -175,16 +175,23 @@ fn sending(queue_pair: &QueuePairReport, tcp: Option<&TcpReport>) -> Option<Stri
 fn full(tcp: &TcpReport) -> String {
     if is_unheard(tcp) {
         format!("socket full: the peer has acknowledged nothing for {}", time(tcp.since_acknowledged))
-    } else if tcp.unsent > 0 && tcp.unacknowledged == tcp.unsent {
-        format!(
-            "socket full: the peer has read nothing for {}, and its window is closed",
-            time(tcp.since_sent)
-        )
+    } else if is_closed(tcp) {
+        format!("socket full: {}", closed(tcp))
     } else if tcp.unacknowledged == 0 {
         "socket has room: the runtime has not come to write on".to_owned()
     } else {
         format!("socket full: {} are on their way", count(tcp.unacknowledged, "byte"))
     }
+}
+
+/// Returns whether the host of the peer has acknowledged all that it gave room for, and takes no more: its process does not read.
+fn is_closed(tcp: &TcpReport) -> bool {
+    tcp.unsent > 0 && tcp.unacknowledged == tcp.unsent
+}
+
+/// Says that the window of the peer is closed.
+fn closed(tcp: &TcpReport) -> String {
+    format!("the peer has read nothing for {}, and its window is closed", time(tcp.since_sent))
 }
 
 /// Returns whether the host of the peer owes an acknowledgement, and has given none for a while.
@@ -272,9 +279,12 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
         && tcp.unacknowledged > 0
     {
         let bytes = count(tcp.unacknowledged, "byte");
-        return Some(match is_unheard(tcp) {
-            true => full(tcp),
-            false => format!("write pending for {}: {bytes} are on their way", time(waits)),
+        return Some(if is_unheard(tcp) {
+            full(tcp)
+        } else if is_closed(tcp) {
+            format!("no credit: {}", closed(tcp))
+        } else {
+            format!("write pending for {}: {bytes} are on their way", time(waits))
         });
     }
     let peer = count(report.unread_by_peer, "byte");

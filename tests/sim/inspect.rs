@@ -91,6 +91,31 @@ fn a_slow_network_is_not_the_program_of_the_peer() {
     });
 }
 
+// OBS-03: the process of the peer is stopped, and its host takes no more: that the stream has no credit either does not make the network slow.
+#[test]
+fn closed_window_of_a_stopped_peer_is_named() {
+    sim::check(0..3, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        // More than the host of the peer keeps for its process, and less than both hosts keep.
+        let config = StreamConfig::default().receive_buffer(192 << 10);
+        let address = (server.address(), PORT).into();
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let (accepted, connected) =
+            tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+        let (mut ours, _theirs) = (connected.expect("connected"), accepted.expect("accepted").0);
+        let connection = ours.connection();
+        server.freeze();
+        let writing = tokio::spawn(async move { while ours.write_all(&[7; 65536]).await.is_ok() {} });
+        sleep(5 * SECOND).await;
+        let why = stream_cause(&connection);
+        assert!(why.starts_with("no credit: the peer has read nothing for "), "{why}");
+        assert!(why.ends_with(", and its window is closed"), "{why}");
+        writing.abort();
+        server.thaw();
+    });
+}
+
 // OBS-03: the process of the peer is stopped, and its host acknowledges the request.
 #[test]
 fn an_unanswered_read_is_named() {
