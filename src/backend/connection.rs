@@ -7,6 +7,8 @@ use tokio::runtime::Handle;
 
 use super::{Adapter, Connector, Listener, QueuePair};
 use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, StateError};
+#[cfg(feature = "inspect")]
+use crate::inspect::ConnectionReport;
 use crate::net::descriptors::{Descriptors, Held};
 use crate::proto::connector::Terms;
 use crate::provider::accept_queue::AcceptQueue;
@@ -53,6 +55,10 @@ impl Connector {
 
         /// Ends it, because the user has dropped the last handle.
         pub(crate) fn release(&self);
+
+        /// Returns its report for a snapshot.
+        #[cfg(feature = "inspect")]
+        pub(crate) fn report(&self) -> ConnectionReport;
     }
 
     pub(crate) fn kind(&self) -> ProviderKind {

@@ -9,6 +9,8 @@ use tokio::task::coop::cooperative;
 
 use crate::backend;
 use crate::error::DisconnectError;
+#[cfg(feature = "inspect")]
+use crate::inspect::ConnectionReport;
 use crate::proto::connector::Terms;
 use crate::provider::details::ConnectionDetails;
 use crate::provider::info::ProviderKind;
@@ -232,6 +234,12 @@ impl Connection {
     /// budget of the task.
     pub(crate) fn ended(&self) -> Option<DisconnectReason> {
         self.attempt.provider.disconnected().now_or_never()
+    }
+
+    /// Returns its report for a snapshot.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn report(&self) -> ConnectionReport {
+        self.attempt.provider.report()
     }
 
     /// Disconnects (`IND2Connector::Disconnect`).

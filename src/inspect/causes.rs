@@ -231,13 +231,25 @@ fn lane(report: &LaneReport) -> Option<String> {
     })
 }
 
-fn session(report: &SessionReport) -> Option<String> {
+/// Says why a session has no connection.
+pub(super) fn session(report: &SessionReport) -> Option<String> {
     let lost = report.lost.filter(|_| !report.is_over)?;
     let (lost, most) = (time(lost), time(report.gives_up_after));
     Some(match &*report.role {
         "active" => format!("no path: every attempt has failed for {lost}; gives up after {most}"),
         _ => format!("no path: the peer has not connected again for {lost}; gives up after {most}"),
     })
+}
+
+/// Says why the peer has not confirmed the end of a stream.
+pub(super) fn unconfirmed(
+    report: &StreamReport,
+    connection: &ConnectionReport,
+    session: Option<&SessionReport>,
+) -> Option<String> {
+    let lost = session.and_then(self::session);
+    let write = || writing(report, Some(connection), report.write_waits.unwrap_or_default());
+    lost.or_else(write).or_else(|| silence(connection))
 }
 
 fn stream(

@@ -7,8 +7,9 @@ use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::runtime::Id;
 use tracing::info;
+use tracing::level_filters::LevelFilter;
 
-use super::{ConnectionReport, Snapshot, causes};
+use super::{ConnectionReport, SessionReport, Snapshot, StreamReport, causes};
 use crate::sync::Mutex;
 
 /// An object that snapshots look at.
@@ -139,9 +140,32 @@ pub(super) fn empty_snapshot() -> Snapshot {
     snapshot
 }
 
+/// Returns whether the log may have the causes of what time limits end: a report is made for it alone.
+pub(crate) fn is_logged() -> bool {
+    LevelFilter::current() >= LevelFilter::INFO
+}
+
 /// Logs why a connection has waited, which this time limit ends. The caller has no locks.
 pub(crate) fn log_cause(report: &ConnectionReport, limit: &str) {
     if let Some(waits_for) = causes::silence(report) {
         info!(connection = report.id, limit, %waits_for, "time limit ends connection");
+    }
+}
+
+/// Logs why the peer has not confirmed the end of a stream, for which its close timeout waits no longer. The caller has no locks.
+pub(crate) fn log_unconfirmed(
+    stream: &StreamReport,
+    connection: &ConnectionReport,
+    session: Option<&SessionReport>,
+) {
+    if let Some(waits_for) = causes::unconfirmed(stream, connection, session) {
+        info!(connection = connection.id, limit = "close timeout", %waits_for, "time limit ends close of stream");
+    }
+}
+
+/// Logs why a session has no connection, which gives up now. The caller has no locks.
+pub(crate) fn log_given_up(report: &SessionReport) {
+    if let Some(waits_for) = causes::session(report) {
+        info!(connection = report.connection, limit = "give up after", %waits_for, "time limit ends session");
     }
 }

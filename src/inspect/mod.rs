@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`Server`] serves snapshots at a Unix socket, which `cargo rdma-top` reads. When a time limit of this crate ends a connection, the
-//! sentence is in the log, too.
+//! close of a stream, or a session, the sentence is in the log, too.
 //!
 //! Without the feature none of this is compiled. With it, and as long as no snapshot is made, a request costs a look at the clock.
 
@@ -30,9 +30,9 @@ mod server;
 #[cfg(all(feature = "inspect", feature = "sim"))]
 pub(crate) use list::Simulated;
 #[cfg(feature = "inspect")]
-pub(crate) use list::log_cause;
-#[cfg(feature = "inspect")]
 pub use list::{Inspect, Place, register, snapshot};
+#[cfg(feature = "inspect")]
+pub(crate) use list::{is_logged, log_cause, log_given_up, log_unconfirmed};
 pub(crate) use marks::{Flow, Mark, Posted, Steps, Wait};
 #[cfg(feature = "inspect")]
 pub(crate) use report::LISTED;

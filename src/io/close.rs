@@ -102,6 +102,7 @@ impl Shared {
                     break;
                 }
                 Poll::Ready(Ok(ended)) if ended.elapsed() < UNCLAIMED => {
+                    self.end.log_unconfirmed();
                     let what = "the peer has not confirmed the end of the stream within the close timeout";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
                 }
@@ -169,6 +170,9 @@ async fn close(end: End, ending: Option<JoinHandle<()>>, limit: Duration) {
     }
     let settled = poll_fn(|cx| end.poll_settled(cx));
     // The stream has been dropped, so no error can be returned.
-    let has_settled = matches!(tokio::time::timeout(limit, settled).await, Ok(Ok(())));
-    end.finish(has_settled).await;
+    let outcome = tokio::time::timeout(limit, settled).await;
+    if outcome.is_err() {
+        end.log_unconfirmed();
+    }
+    end.finish(matches!(outcome, Ok(Ok(())))).await;
 }

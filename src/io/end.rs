@@ -9,6 +9,8 @@ use tokio::io::{Interest, ReadBuf, Ready};
 
 use super::engine::{Side, StreamEngine};
 use super::session::{Close, Session};
+#[cfg(feature = "inspect")]
+use crate::inspect;
 use crate::provider::stream::Progress;
 
 /// The end of a stream.
@@ -171,6 +173,16 @@ impl End {
 
     pub(super) fn progress(&self) -> Option<Progress> {
         self.engine().progress()
+    }
+
+    /// Logs why the peer has not confirmed the end of the stream within the close timeout. The caller has no locks.
+    pub(super) fn log_unconfirmed(&self) {
+        #[cfg(feature = "inspect")]
+        if inspect::is_logged() {
+            let engine = self.engine();
+            let session = self.session().map(|session| session.report());
+            inspect::log_unconfirmed(&engine.report(), &engine.connection.report(), session.as_ref());
+        }
     }
 
     /// Ends the connection without waiting for what was written.

@@ -240,7 +240,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     /// Logs why the connection has waited, which a time limit ends now, for this reason. The caller has no locks.
     fn log_cause(&self, reason: &Reason) {
         #[cfg(feature = "inspect")]
-        if is_logged() {
+        if inspect::is_logged() {
             inspect::log_cause(&self.report(), &reason.to_string());
         }
         #[cfg(not(feature = "inspect"))]

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_rdma::inspect::{self, Snapshot};
 use tokio_rdma::sim::{self, Host, Network};
-use tokio_rdma::{Access, ConnectParams, Connection, RdmaListener, RdmaStream, StreamConfig};
+use tokio_rdma::{Access, ConnectParams, Connection, RdmaListener, RdmaStream, SessionConfig, StreamConfig};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{End, NOTICED, PORT, SECOND, adapter, connect, hosts, listening, queue_pair, sessions};
@@ -177,13 +177,20 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-// OBS-04: the sentence is in the log.
-#[test]
-fn the_log_says_why_the_path_timeout_ends_a_connection() {
+/// Returns the lines about time limits that the log has after a test.
+fn limits<F: Future<Output = ()>>(test: impl Fn(Network) -> F) -> Vec<String> {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    sim::check(0..1, async |network: Network| {
+    sim::check(0..1, test);
+    let lines = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    lines.lines().filter(|line| line.contains("time limit ends")).map(str::to_owned).collect()
+}
+
+// OBS-04: the sentence is in the log.
+#[test]
+fn the_log_says_why_the_path_timeout_ends_a_connection() {
+    let found = limits(async |network: Network| {
         let (server, client) = hosts(&network);
         let (_theirs, ours) = ends(&server, &client).await;
         network.partition(&server, &client, 600 * SECOND);
@@ -191,7 +198,57 @@ fn the_log_says_why_the_path_timeout_ends_a_connection() {
         let _receive = ours.queue_pair.receive(ours.adapter.buffer(16).expect("memory")).expect("posted");
         sleep(2 * NOTICED).await;
     });
-    let lines = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
-    let found = lines.lines().find(|line| line.contains("time limit ends connection")).expect(&lines);
-    assert!(found.contains("waits_for=the peer has acknowledged nothing for"), "{found}");
+    let is_named = |line: &&String| {
+        line.contains("time limit ends connection")
+            && line.contains("waits_for=the peer has acknowledged nothing for")
+    };
+    assert!(found.iter().any(|line| is_named(&line)), "{found:#?}");
+}
+
+// OBS-04: a shutdown, and then the drop of the stream, wait for a peer whose process is stopped.
+#[test]
+fn log_says_why_close_timeout_ends_stream() {
+    let found = limits(async |network: Network| {
+        let (server, client) = hosts(&network);
+        let (passive, active) = (adapter(&server), adapter(&client));
+        let (address, config) = ((server.address(), PORT).into(), StreamConfig::default());
+        let listener = RdmaListener::bind_on(&passive, address, &config).expect("bound");
+        let config = config.close_timeout(2 * SECOND);
+        let (accepted, connected) =
+            tokio::join!(listener.accept(), RdmaStream::connect_on(&active, address, &config));
+        let (mut ours, _theirs) = (connected.expect("connected"), accepted.expect("accepted").0);
+        server.freeze();
+        ours.write_all(b"bytes").await.expect("written");
+        let error = ours.shutdown().await.expect_err("the peer answers nothing");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(ours);
+        sleep(5 * SECOND).await;
+        server.thaw();
+    });
+    assert_eq!(found.len(), 2, "{found:#?}");
+    for line in &found {
+        assert!(line.contains("time limit ends close of stream"), "{line}");
+        let cause = "waits_for=Read of 0 bytes pending: the peer has not answered for";
+        assert!(line.contains(cause), "{line}");
+    }
+}
+
+// OBS-04: both ends of a session give up.
+#[test]
+fn log_says_why_session_gives_up() {
+    let found = limits(async |network: Network| {
+        let (server, client) = hosts(&network);
+        let config = sessions::config().session(SessionConfig::default().give_up_after(20 * SECOND));
+        let (_listener, mut ours, mut theirs) = sessions::connect(&server, &client, &config).await;
+        sessions::exchange(&mut ours, &mut theirs).await;
+        network.partition(&server, &client, 600 * SECOND);
+        let outcome = tokio::join!(ours.read_u8(), theirs.read_u8());
+        assert!(outcome.0.is_err() && outcome.1.is_err(), "{outcome:?}");
+    });
+    let causes = ["every attempt has failed", "the peer has not connected again"];
+    for cause in causes {
+        let sentence = format!("waits_for=no path: {cause} for 20.0 s; gives up after 20.0 s");
+        let is_named = |line: &&String| line.contains("time limit ends session") && line.contains(&sentence);
+        assert_eq!(found.iter().filter(is_named).count(), 1, "{found:#?}");
+    }
 }

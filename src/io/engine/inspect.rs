@@ -14,9 +14,15 @@ pub(super) fn register(engine: &Arc<StreamEngine>) {
 
 impl Inspect for StreamEngine {
     fn inspect(&self, snapshot: &mut Snapshot) {
-        if self.has_moved() {
-            return;
+        if !self.has_moved() {
+            snapshot.streams.push(self.report());
         }
+    }
+}
+
+impl StreamEngine {
+    /// Returns the report of the stream, which is here.
+    pub(in crate::io) fn report(&self) -> StreamReport {
         let mut report = StreamReport { connection: self.connection.id().0, ..StreamReport::default() };
         report.age = self.inspected.0.age();
         (report.bytes_sent, report.bytes_received) = self.flow.totals();
@@ -31,6 +37,6 @@ impl Inspect for StreamEngine {
             Incoming::Inbox(inbox) => report.unread = report.unread.max(inbox.readable()),
             Incoming::Receives(queue) => report.unprocessed = queue.len(),
         }
-        snapshot.streams.push(report);
+        report
     }
 }

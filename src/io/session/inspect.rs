@@ -13,6 +13,13 @@ pub(super) fn register(session: &Weak<Session>) -> Place {
 
 impl Inspect for Session {
     fn inspect(&self, snapshot: &mut Snapshot) {
+        snapshot.sessions.push(self.report());
+    }
+}
+
+impl Session {
+    /// Returns its report.
+    pub(in crate::io) fn report(&self) -> SessionReport {
         let mut report = SessionReport { gives_up_after: self.gives_up_after, ..SessionReport::default() };
         report.id = self.id.short();
         report.role = if matches!(self.role, Role::Active(_)) { "active".into() } else { "passive".into() };
@@ -22,6 +29,6 @@ impl Inspect for Session {
         report.lost = path.is_lost.then(|| path.lost_for());
         report.resumed = path.resumes;
         drop(path);
-        snapshot.sessions.push(report);
+        report
     }
 }

@@ -14,6 +14,8 @@ use super::route::{Rank, Route};
 use super::{Role, Session, SessionPath};
 use crate::cm::wait_until;
 use crate::error::StreamBroken;
+#[cfg(feature = "inspect")]
+use crate::inspect;
 use crate::io::engine::{Loss, StreamEngine};
 use crate::sync::deadline;
 
@@ -94,7 +96,13 @@ impl Session {
                 Ok(Ok(())) => {}
                 Ok(Err(Failure::Over)) => return self.engine().conclude(),
                 Ok(Err(_)) => return self.end_with(|reason| StreamBroken::SessionUnknown { reason }),
-                Err(_elapsed) => return self.end_with(|reason| StreamBroken::NoPath { after, reason }),
+                Err(_elapsed) => {
+                    #[cfg(feature = "inspect")]
+                    if inspect::is_logged() {
+                        inspect::log_given_up(&self.report());
+                    }
+                    return self.end_with(|reason| StreamBroken::NoPath { after, reason });
+                }
             }
         }
     }
