@@ -271,7 +271,8 @@ fn stream(
         if report.unprocessed > 0 && report.read_waits.is_none() {
             return Some(format!("the program has not processed {}", count(report.unprocessed, "message")));
         }
-        Some(format!("read pending: the peer has sent nothing for {}", time(report.read_waits?)))
+        let cause = format!("read pending: the peer has sent nothing for {}", time(report.read_waits?));
+        Some(polled(cause, report.read_polled))
     })
 }
 
@@ -283,8 +284,14 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
     });
     if report.room > 0 && report.credits > 0 {
         let sent = count(report.outstanding, "message");
-        let otherwise = || format!("write pending for {}: {sent} have not completed", time(waits));
-        return socket.or_else(|| (report.outstanding > 0).then(otherwise));
+        let cause = || format!("write pending for {}: {sent} have not completed", time(waits));
+        let otherwise = || polled(cause(), report.write_polled);
+        // The end of a stream waits for a request that is none of its messages: the peer answers when it has all of them.
+        let request = || {
+            let connection = connection?;
+            sending(connection.queue_pair.as_ref()?, connection.tcp.as_ref())
+        };
+        return socket.or_else(|| (report.outstanding > 0).then(otherwise)).or_else(request);
     }
     // As long as bytes are on their way, the program of the peer may have read all that it has got.
     if let Some(tcp) = connection.and_then(|connection| connection.tcp.as_ref())
@@ -296,7 +303,8 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
         } else if is_closed(tcp) {
             format!("no credit: {}", closed(tcp))
         } else {
-            format!("write pending for {}: {bytes} are on their way", time(waits))
+            let cause = format!("write pending for {}: {bytes} are on their way", time(waits));
+            polled(cause, report.write_polled)
         });
     }
     let peer = count(report.unread_by_peer, "byte");
@@ -311,6 +319,14 @@ fn writing(report: &StreamReport, connection: Option<&ConnectionReport>, waits: 
     } else {
         format!("no credit: the program of the peer has taken no message for {}", time(waits))
     })
+}
+
+/// Adds to the cause of a wait when the call was last polled, if nothing says whether it was given up.
+fn polled(cause: String, last: Option<Duration>) -> String {
+    match last {
+        Some(last) => format!("{cause}; last polled {} ago", time(last)),
+        None => cause,
+    }
 }
 
 fn channel(report: &ChannelReport, stream: Option<&StreamReport>) -> Option<String> {

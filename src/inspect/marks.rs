@@ -2,10 +2,13 @@
 
 #[cfg(feature = "inspect")]
 mod on {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Duration;
 
+    use slab::Slab;
     use tokio::time::Instant;
+
+    use crate::sync::Mutex;
 
     /// The time of something, by the clock that tests can stop.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,14 +75,16 @@ mod on {
         }
     }
 
-    /// The time since which something waits.
+    /// The wait of a call that is polled: when the first poll found nothing, and when the last one did. A call that is given up leaves it
+    /// as it is.
     #[derive(Clone, Copy, Debug, Default)]
-    pub(crate) struct Wait(Option<Mark>);
+    pub(crate) struct PolledWait(Option<(Mark, Mark)>);
 
-    impl Wait {
-        /// Notes that it waits, unless it does so already.
-        pub(crate) fn begin(&mut self) {
-            self.0.get_or_insert_with(Mark::now);
+    impl PolledWait {
+        /// Notes a poll that has found nothing.
+        pub(crate) fn polled(&mut self) {
+            let now = Mark::now();
+            self.0 = Some((self.0.map_or(now, |(since, _)| since), now));
         }
 
         /// Notes that it waits no longer.
@@ -88,9 +93,62 @@ mod on {
             self.0 = None;
         }
 
-        /// Returns how long it has waited.
-        pub(crate) fn age(self) -> Option<Duration> {
-            self.0.map(Mark::age)
+        /// Returns how long it has waited, and the time since the last poll.
+        pub(crate) fn ages(self) -> Option<(Duration, Duration)> {
+            self.0.map(|(since, last)| (since.age(), last.age()))
+        }
+    }
+
+    /// Whether the waker of a call that is polled was woken: the call is polled again, unless it was given up.
+    #[derive(Debug, Default)]
+    pub(crate) struct Woken(AtomicBool);
+
+    impl Woken {
+        #[inline]
+        pub(crate) fn set(&self, is_woken: bool) {
+            self.0.store(is_woken, Ordering::Relaxed);
+        }
+
+        pub(crate) fn get(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    /// The waits of futures of this crate, which end when these are dropped.
+    #[derive(Debug, Default)]
+    pub(crate) struct FutureWaits(Mutex<Slab<Mark>>);
+
+    impl FutureWaits {
+        /// Returns how long the oldest of them has waited.
+        pub(crate) fn oldest(&self) -> Option<Duration> {
+            self.0.lock().iter().map(|(_, since)| *since).min().map(Mark::age)
+        }
+    }
+
+    /// The wait of one future, until it is dropped.
+    #[derive(Debug)]
+    pub(crate) struct FutureWait<'a> {
+        all: &'a FutureWaits,
+        place: Option<usize>,
+    }
+
+    impl<'a> FutureWait<'a> {
+        /// Creates the wait of a future that has not waited yet.
+        pub(crate) fn new(all: &'a FutureWaits) -> Self {
+            Self { all, place: None }
+        }
+
+        /// Notes that the future waits, unless it does so already.
+        pub(crate) fn begin(&mut self) {
+            self.place.get_or_insert_with(|| self.all.0.lock().insert(Mark::now()));
+        }
+    }
+
+    impl Drop for FutureWait<'_> {
+        fn drop(&mut self) {
+            if let Some(place) = self.place {
+                self.all.0.lock().try_remove(place);
+            }
         }
     }
 
@@ -151,14 +209,41 @@ mod off {
 
     /// Nothing.
     #[derive(Clone, Copy, Debug, Default)]
-    pub(crate) struct Wait(());
+    pub(crate) struct PolledWait(());
 
-    impl Wait {
+    impl PolledWait {
         #[inline(always)]
-        pub(crate) fn begin(&mut self) {}
+        pub(crate) fn polled(&mut self) {}
 
         #[inline(always)]
         pub(crate) fn end(&mut self) {}
+    }
+
+    /// Nothing.
+    #[derive(Debug, Default)]
+    pub(crate) struct Woken(());
+
+    impl Woken {
+        #[inline(always)]
+        pub(crate) fn set(&self, _is_woken: bool) {}
+    }
+
+    /// Nothing.
+    #[derive(Debug, Default)]
+    pub(crate) struct FutureWaits(());
+
+    /// Nothing.
+    #[derive(Debug)]
+    pub(crate) struct FutureWait(());
+
+    impl FutureWait {
+        #[inline(always)]
+        pub(crate) fn new(_all: &FutureWaits) -> Self {
+            Self(())
+        }
+
+        #[inline(always)]
+        pub(crate) fn begin(&mut self) {}
     }
 
     /// Nothing.
@@ -174,6 +259,6 @@ mod off {
 }
 
 #[cfg(not(feature = "inspect"))]
-pub(crate) use off::{Flow, Mark, Posted, Steps, Wait};
+pub(crate) use off::{Flow, FutureWait, FutureWaits, Mark, PolledWait, Posted, Steps, Woken};
 #[cfg(feature = "inspect")]
-pub(crate) use on::{Flow, Mark, Posted, Steps, Wait};
+pub(crate) use on::{Flow, FutureWait, FutureWaits, Mark, PolledWait, Posted, Steps, Woken};

@@ -33,7 +33,7 @@ pub(crate) use list::Simulated;
 pub use list::{Inspect, Place, register, snapshot};
 #[cfg(feature = "inspect")]
 pub(crate) use list::{is_logged, log_cause, log_given_up, log_unconfirmed};
-pub(crate) use marks::{Flow, Mark, Posted, Steps, Wait};
+pub(crate) use marks::{Flow, FutureWait, FutureWaits, Mark, PolledWait, Posted, Steps, Woken};
 #[cfg(feature = "inspect")]
 pub(crate) use report::LISTED;
 #[cfg(feature = "inspect")]

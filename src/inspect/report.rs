@@ -415,6 +415,17 @@ pub struct StreamReport {
     /// The time that a write, a flush or a shutdown has waited, if one waits.
     #[serde(with = "seconds::option")]
     pub write_waits: Option<Duration>,
+    /// The time since the read that waits was last polled. `None` if none waits, or if it is a future of this crate
+    /// ([`readable`](crate::RdmaStream::readable), [`peek`](crate::RdmaStream::peek)), whose wait ends when it is dropped.
+    ///
+    /// Nothing says whether the future of an `AsyncRead` was dropped, as it only polls the stream. Its wait counts until something
+    /// wakes it, until the next read, until the stream is split, or its read half or the stream itself is dropped. So one that was
+    /// last polled long ago may have been given up.
+    #[serde(with = "seconds::option")]
+    pub read_polled: Option<Duration>,
+    /// The time since the write that waits was last polled, as [`read_polled`](Self::read_polled) is for a read.
+    #[serde(with = "seconds::option")]
+    pub write_polled: Option<Duration>,
     /// The peer has closed its direction.
     pub peer_closed: bool,
     /// The cause of the end, if it has ended.

@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::end::{End, WeakEnd};
+use super::engine::Side;
 use crate::sync::{Mutex, deadline};
 
 /// The most that a `shutdown` waits for, however slow the progress: a byte at a time would keep it for ever. A disconnect has
@@ -103,6 +104,7 @@ impl Shared {
                 }
                 Poll::Ready(Ok(ended)) if ended.elapsed() < UNCLAIMED => {
                     self.end.log_unconfirmed();
+                    self.end.end_waits(&[Side::Writer]);
                     let what = "the peer has not confirmed the end of the stream within the close timeout";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
                 }
@@ -132,6 +134,7 @@ impl Drop for Shared {
             self.end.abort();
             return;
         }
+        self.end.end_waits(&[Side::Reader]);
         self.end.disconnect();
         if ending.is_none() && self.end.is_over() {
             // The drop of the connection disconnects.

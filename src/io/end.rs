@@ -175,6 +175,17 @@ impl End {
         self.engine().progress()
     }
 
+    /// Notes that no call that polls waits in these directions, for snapshots.
+    pub(super) fn end_waits(&self, sides: &[Side]) {
+        #[cfg(feature = "inspect")]
+        {
+            let engine = self.engine();
+            sides.iter().for_each(|side| engine.end_wait(*side));
+        }
+        #[cfg(not(feature = "inspect"))]
+        let _ = sides;
+    }
+
     /// Logs why the peer has not confirmed the end of the stream within the close timeout. The caller has no locks.
     pub(super) fn log_unconfirmed(&self) {
         #[cfg(feature = "inspect")]

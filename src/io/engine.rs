@@ -29,7 +29,7 @@ use super::resources::{Incoming, Memory, Queues, StreamResources};
 use crate::cm::{Adapter, Connection};
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
 use crate::inflight::{StreamNews, StreamSend, StreamSink, WORD, WakeList};
-use crate::inspect::{Flow, Wait};
+use crate::inspect::{Flow, FutureWait, PolledWait};
 #[cfg(feature = "inspect")]
 use crate::inspect::{Mark, Place};
 use crate::metrics::Traffic;
@@ -161,8 +161,8 @@ struct State {
     completions: Option<Notify>,
     /// A read polls before it sleeps, as long as that pays.
     spin: AdaptiveSpin,
-    /// The time since which each side waits, for snapshots.
-    waits: [Wait; 2],
+    /// The wait of the call that polls in each direction, for snapshots.
+    waits: [PolledWait; 2],
 }
 
 impl State {
@@ -254,7 +254,7 @@ impl StreamEngine {
             receives: None,
             completions: None,
             spin: AdaptiveSpin::new(config.spin_on(adapter)),
-            waits: [Wait::default(); 2],
+            waits: [PolledWait::default(); 2],
         };
         let wakers = Arc::<Wakers>::default();
         let outbound = connection.read_limits().outbound as usize;
@@ -323,6 +323,8 @@ impl StreamEngine {
     /// Lets this end send although the peer has sent nothing.
     pub(super) fn allow_sending(&self) {
         let mut state = self.lock();
+        // The call that has waited for it was given up.
+        state.waits[Side::Reader as usize].end();
         state.machine.allow_sending();
         self.advance(&mut state);
     }
@@ -354,16 +356,18 @@ impl StreamEngine {
         }
         self.inner.wakers.register(side, cx.waker());
         let attempt = |state: &mut State, collected| state.if_here(|state| attempt(state, collected));
-        let done = ready!(self.poll_registered(cx, side, attempt));
+        let begin = |state: &mut State| state.waits[side as usize].polled();
+        let done = ready!(self.poll_registered(cx, side, begin, attempt));
         budget.made_progress();
         Poll::Ready(done)
     }
 
-    /// Resolves like [`poll_for`](Self::poll_for), for a task that is woken in this direction already.
+    /// Resolves like [`poll_for`](Self::poll_for), for a task that is woken in this direction already. Calls `begin` if it has to wait.
     fn poll_registered<T>(
         &self,
         cx: &mut Context<'_>,
         side: Side,
+        mut begin: impl FnMut(&mut State),
         mut attempt: impl FnMut(&mut State, bool) -> Option<T>,
     ) -> Poll<T> {
         for look in 1.. {
@@ -385,7 +389,7 @@ impl StreamEngine {
                 return Poll::Ready(done);
             }
             let spins = side == Side::Reader && state.spin.polls_again();
-            state.waits[side as usize].begin();
+            begin(&mut state);
             drop(state);
             if spins && was_spinning && look < LOOKS {
                 continue;
@@ -428,13 +432,14 @@ impl StreamEngine {
     ) -> Result<T, Moved> {
         let waits = self.inner.wakers.waits(side);
         let mut woken = pin!(waits.next());
+        let mut wait = FutureWait::new(&self.inner.wakers.tasks(side).waits);
         poll_fn(|cx| {
             let budget = ready!(coop::poll_proceed(cx));
             while woken.as_mut().poll(cx).is_ready() {
                 woken.set(waits.next());
             }
             let attempt = |state: &mut State, collected| state.here(|state| attempt(state, collected));
-            let done = ready!(self.poll_registered(cx, side, attempt));
+            let done = ready!(self.poll_registered(cx, side, |_| wait.begin(), attempt));
             budget.made_progress();
             Poll::Ready(done)
         })

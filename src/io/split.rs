@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
+use super::engine::Side;
 use super::stream::RdmaStream;
 
 /// The read half of a borrowed stream, created by [`RdmaStream::split`].
@@ -47,7 +48,7 @@ impl OwnedReadHalf {
             return Err(ReuniteError(self, other));
         }
         other.joined = true;
-        Ok(self.stream)
+        Ok(RdmaStream { shared: self.stream.shared.clone() })
     }
 }
 
@@ -63,6 +64,13 @@ impl OwnedWriteHalf {
     /// Drops this half without shutting its direction down. It is closed when the read half is dropped.
     pub fn forget(mut self) {
         self.joined = true;
+    }
+}
+
+impl Drop for OwnedReadHalf {
+    fn drop(&mut self) {
+        // No read has it.
+        self.stream.end().end_waits(&[Side::Reader]);
     }
 }
 

@@ -277,6 +277,8 @@ impl RdmaStream {
 
     /// Borrows the two directions, for two futures of one task.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        // No future that reads or writes has the stream.
+        self.end().end_waits(&[Side::Reader, Side::Writer]);
         (ReadHalf(self), WriteHalf(self))
     }
 
@@ -284,6 +286,7 @@ impl RdmaStream {
     ///
     /// Dropping the write half shuts its direction down. Dropping both halves drops the stream.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        self.end().end_waits(&[Side::Reader, Side::Writer]);
         let second = Self { shared: self.shared.clone() };
         (OwnedReadHalf { stream: self }, OwnedWriteHalf { stream: second, joined: false })
     }

@@ -1,8 +1,10 @@
 //! What a snapshot tells of peers that are cut off or stopped, in virtual time, and the log when a time limit ends a connection.
 
 use std::io::{self, Write};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
+use futures::poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_rdma::inspect::{self, Snapshot};
@@ -221,7 +223,20 @@ fn log_says_why_close_timeout_ends_stream() {
         ours.write_all(b"bytes").await.expect("written");
         let error = ours.shutdown().await.expect_err("the peer answers nothing");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let id = ours.connection().id().0;
+        let report = || {
+            let Snapshot { streams, .. } = inspect::snapshot();
+            streams.into_iter().find(|report| report.connection == id).expect("it exists")
+        };
+        assert_eq!(report().write_waits, None, "the shutdown has returned");
+        assert!(poll!(pin!(ours.read_u8())).is_pending());
+        assert!(report().read_waits.is_some());
         drop(ours);
+        sleep(SECOND).await;
+        let found = report();
+        assert!(found.read_waits.is_none() && found.write_waits.is_some(), "{found:?}");
+        let why = found.waits_for.expect("it waits");
+        assert!(why.starts_with("Read of 0 bytes pending: the peer has not answered for"), "{why}");
         sleep(5 * SECOND).await;
         server.thaw();
     });

@@ -2,9 +2,12 @@
 //!
 //! Runs on: soft, sim, rxe, siw
 
+use std::pin::pin;
+
 use common::life::eventually;
 use common::stream::{granted, streams};
 use common::*;
+use futures::poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rdma::RdmaStream;
 use tokio_rdma::inspect::{self, Snapshot, StreamReport};
@@ -79,6 +82,62 @@ async fn a_reader_waits_for_the_peer() {
     let is_named = || why().is_some_and(|why| why.starts_with("read pending: the peer has sent nothing for"));
     eventually("the read is named", is_named).await;
     reading.abort();
+}
+
+// OBS-03: the drop of a future of this crate ends its wait.
+#[tokio::test]
+async fn dropped_wait_for_readiness_waits_no_longer() {
+    let (ours, _theirs) = streams(&adapter()).await;
+    {
+        let mut readable = pin!(ours.readable());
+        let mut peeked = [0];
+        let mut peek = pin!(ours.peek(&mut peeked));
+        assert!(poll!(&mut readable).is_pending() && poll!(&mut peek).is_pending());
+        let found = report(&ours);
+        assert!(found.read_waits.is_some());
+        let why = found.waits_for.expect("it waits");
+        assert!(why.starts_with("read pending: the peer has sent nothing for"), "{why}");
+        assert!(!why.contains("last polled"), "{why}");
+    }
+    let found = report(&ours);
+    assert_eq!((found.read_waits, found.waits_for), (None, None));
+}
+
+// OBS-03: nothing says whether a read of `AsyncRead` was dropped, so the sentence says when it was polled. What comes ends its wait.
+#[tokio::test]
+async fn dropped_read_waits_until_something_comes() {
+    let (mut ours, mut theirs) = streams(&adapter()).await;
+    granted(&mut ours, &mut theirs).await;
+    {
+        let mut bytes = [0; 16];
+        let mut read = pin!(ours.read(&mut bytes));
+        assert!(poll!(&mut read).is_pending());
+    }
+    let why = report(&ours).waits_for.expect("it may wait");
+    assert!(why.starts_with("read pending: the peer has sent nothing for"), "{why}");
+    assert!(why.contains("; last polled ") && why.ends_with(" ago"), "{why}");
+    within(theirs.write_all(b"bytes")).await.expect("written");
+    eventually("the wait has ended", || report(&ours).read_waits.is_none()).await;
+    let is_named = |why: &str| {
+        why == "the program has not read 5 bytes" || why.starts_with("the program has not processed ")
+    };
+    eventually("the program is named", || report(&ours).waits_for.is_some_and(|why| is_named(&why))).await;
+}
+
+// OBS-03: no read waits in a half that was dropped, or that is made anew.
+#[tokio::test]
+async fn no_read_waits_in_a_dropped_half() {
+    let (mut ours, _theirs) = streams(&adapter()).await;
+    let mut byte = [0];
+    assert!(poll!(pin!(ours.read(&mut byte))).is_pending());
+    assert!(report(&ours).read_waits.is_some());
+    let _halves = ours.split();
+    assert_eq!(report(&ours).read_waits, None);
+    let (mut reading, writing) = ours.into_split();
+    assert!(poll!(pin!(reading.read(&mut byte))).is_pending());
+    assert!(report(writing.as_ref()).read_waits.is_some());
+    drop(reading);
+    assert_eq!(report(writing.as_ref()).read_waits, None);
 }
 
 /// Returns a number with a comma behind the thousands and the millions.

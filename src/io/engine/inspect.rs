@@ -21,6 +21,11 @@ impl Inspect for StreamEngine {
 }
 
 impl StreamEngine {
+    /// Notes that no call that polls waits in this direction.
+    pub(in crate::io) fn end_wait(&self, side: Side) {
+        self.inner.state.lock().waits[side as usize].end();
+    }
+
     /// Returns the report of the stream, which is here.
     pub(in crate::io) fn report(&self) -> StreamReport {
         let mut report = StreamReport { connection: self.connection.id().0, ..StreamReport::default() };
@@ -28,10 +33,19 @@ impl StreamEngine {
         (report.bytes_sent, report.bytes_received) = self.flow.totals();
         let state = self.inner.state.lock();
         state.machine.report(&mut report);
-        report.read_waits = state.waits[Side::Reader as usize].age();
-        report.write_waits = state.waits[Side::Writer as usize].age();
+        let polled = Side::BOTH.map(|side| state.waits[side as usize]);
         report.ended = state.ended.as_ref().map(ToString::to_string);
         drop(state);
+        let [reader, writer] = Side::BOTH.map(|side| {
+            let tasks = self.inner.wakers.tasks(side);
+            if let Some(age) = tasks.waits.oldest() {
+                return (Some(age), None);
+            }
+            // One that was woken is polled again, or was dropped.
+            polled[side as usize].ages().filter(|_| !tasks.woken.get()).unzip()
+        });
+        (report.read_waits, report.read_polled) = reader;
+        (report.write_waits, report.write_polled) = writer;
         match &self.queues.incoming {
             // Also what no message has announced yet.
             Incoming::Inbox(inbox) => report.unread = report.unread.max(inbox.readable()),

@@ -9,6 +9,7 @@ use tokio::sync::futures::Notified;
 
 #[cfg(feature = "soft")]
 use crate::inflight::WakeList;
+use crate::inspect::{FutureWaits, Woken};
 
 /// One of the two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(in crate::io) enum Side {
 }
 
 impl Side {
-    const BOTH: [Self; 2] = [Self::Reader, Self::Writer];
+    pub(super) const BOTH: [Self; 2] = [Self::Reader, Self::Writer];
 
     pub(super) const fn bit(self) -> u8 {
         1 << self as u8
@@ -42,13 +43,18 @@ pub(super) struct Wakers {
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     pub(super) poller: AtomicWaker,
+    /// The poller was woken since it was last set, for snapshots.
+    pub(super) woken: Woken,
     /// The number of other tasks that wait: nearly always none.
     others: AtomicUsize,
+    /// Since when these wait, for snapshots.
+    pub(super) waits: FutureWaits,
     notify: tokio::sync::Notify,
 }
 
 impl Tasks {
     fn wake(&self) {
+        self.woken.set(true);
         self.poller.wake();
         if self.others.load(Ordering::SeqCst) > 0 {
             self.notify.notify_waiters();
@@ -77,7 +83,10 @@ impl Wakers {
     /// locked.
     #[inline]
     pub(super) fn register(&self, side: Side, waker: &Waker) {
-        self.tasks(side).poller.register(waker);
+        let tasks = self.tasks(side);
+        // Before it may be woken again.
+        tasks.woken.set(false);
+        tasks.poller.register(waker);
     }
 
     /// Counts a task that waits in this direction without [`register`](Self::register), until the result is dropped.
@@ -88,7 +97,7 @@ impl Wakers {
     }
 
     #[inline]
-    fn tasks(&self, side: Side) -> &Tasks {
+    pub(super) fn tasks(&self, side: Side) -> &Tasks {
         &self.tasks[side as usize]
     }
 
@@ -125,6 +134,7 @@ impl Wakers {
     pub(super) fn collect(self: &Arc<Self>, wakes: &mut WakeList) {
         let is_locked = self.deferred.load(Ordering::SeqCst);
         if !is_locked {
+            self.tasks.iter().for_each(|tasks| tasks.woken.set(true));
             wakes.extend(self.tasks.iter().filter_map(|tasks| tasks.poller.take()));
         }
         if is_locked || self.tasks.iter().any(|tasks| tasks.others.load(Ordering::SeqCst) > 0) {
