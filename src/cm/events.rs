@@ -16,7 +16,9 @@ use crate::provider::events::{AdapterEvent, Subscription};
 /// [`AdapterEvent::Missed`] stands for the others.
 ///
 /// The stream does not keep the adapter open. It ends behind [`AdapterEvent::Removed`], and without that event when the adapter is
-/// closed, when its runtime shuts down, or when the system cannot report changes any longer.
+/// closed, when its runtime shuts down, or, with the soft provider, when the system cannot report changes any longer. With a device the
+/// events of its ports go on then. While the process has no descriptor for the announcements of addresses, they are looked at once in a
+/// second.
 #[must_use = "the events are lost with it"]
 pub struct AdapterEvents {
     subscription: Arc<Subscription>,

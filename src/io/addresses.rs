@@ -146,7 +146,7 @@ impl AddressPoll {
     async fn next(&mut self) -> Option<bool> {
         let change = async {
             tokio::select! {
-                changed = self.monitor.changed() => changed,
+                changed = self.monitor.changed() => changed.map(drop),
                 () = self.closed.notified() => Ok(()),
             }
         };

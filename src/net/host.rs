@@ -220,7 +220,7 @@ impl Monitor {
     /// # Cancel safety
     /// Nothing is lost.
     pub(crate) async fn changed(&self) -> io::Result<()> {
-        by_network!(self, Self::Kernel(monitor) => monitor.changed().await, Self::Sim(monitor) => {
+        by_network!(self, Self::Kernel(monitor) => monitor.changed().await.map(drop), Self::Sim(monitor) => {
             monitor.changed().await;
             Ok(())
         })

@@ -2,39 +2,84 @@
 //!
 //! No event of a device is about IP addresses. On RoCE the table of GIDs follows them, and the device says when it has changed. Over
 //! InfiniBand and iWARP, and when an interface goes, the kernel announces the addresses alone. So the addresses are listed after
-//! either, while a program reads the events.
+//! either, while a program reads the events. The device is asked about each of them, so a link that has changed without an address of this
+//! machine does not count: hosts of containers make and remove many.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use tokio::time::sleep;
 use tracing::debug;
 
 use super::context::AdapterContext;
-use crate::net::kernel::interfaces::AddressMonitor;
+use crate::net::kernel::interfaces::{AddressMonitor, Announced as Changed, addresses_by_interface};
 use crate::provider::events::{AdapterEvent, Announced, Subscription};
 use crate::status::DeviceEvent;
 use crate::sys::{AsyncEvent, Element};
+
+/// The time until the announcements of the kernel are asked for again after that has failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The announcements of the kernel, and the addresses of this machine when they were last looked at.
+struct Watch {
+    monitor: Option<AddressMonitor>,
+    known: Option<Vec<(u32, SocketAddr)>>,
+}
+
+impl Watch {
+    /// Begins to listen to the kernel. Changes from now on are noticed.
+    fn begin() -> Self {
+        let monitor = AddressMonitor::open().ok();
+        Self { monitor, known: addresses_by_interface().ok() }
+    }
+
+    /// Resolves when addresses of this machine may have changed. While the kernel announces nothing, because the process is out of
+    /// descriptors or may have no such socket, that is after a pause.
+    async fn changed(&mut self, adapter: &str) {
+        loop {
+            let announced = match &self.monitor {
+                Some(monitor) => monitor.changed().await.ok(),
+                None => None,
+            };
+            let mut has_changed = announced == Some(Changed::Addresses);
+            if announced.is_none() {
+                debug!(adapter, "addresses not watched");
+                sleep(LOOK_AGAIN).await;
+                self.monitor = AddressMonitor::open().ok();
+                // Of what was announced in between, only a part can be seen by a look.
+                has_changed = self.monitor.is_some();
+            }
+            let before = std::mem::replace(&mut self.known, addresses_by_interface().ok());
+            if self.known.is_none() {
+                self.monitor = None;
+            } else if has_changed || self.known != before {
+                return;
+            }
+        }
+    }
+}
 
 impl AdapterContext {
     /// Returns the events of the adapter from now on.
     pub(crate) fn subscribe(self: &Arc<Self>) -> Arc<Subscription> {
         let mut announced = self.announced.lock();
+        let begins = !std::mem::replace(&mut announced.is_watched, true);
+        // Before the addresses are listed, so that no change is lost.
+        let watched = (begins && !self.is_removed() && !self.is_stopped()).then(|| {
+            let _guard = self.runtime.enter();
+            Watch::begin()
+        });
         if !self.announcer.is_heard() {
             // Changes before the first subscription are no news. The adapter may know only the address by which it was opened.
             self.update_addresses();
             announced.known = self.known_addresses();
         }
-        let begins = !std::mem::replace(&mut announced.is_watched, true);
         let subscription = self.announcer.subscribe();
         drop(announced);
-        if begins && !self.is_removed() && !self.is_stopped() {
-            let _guard = self.runtime.enter();
-            match AddressMonitor::open() {
-                Ok(monitor) => {
-                    let task = self.runtime.spawn(watch(Arc::downgrade(self), monitor));
-                    self.add_task(task.abort_handle());
-                }
-                Err(error) => debug!(adapter = %self.device.name, %error, "addresses not watched"),
-            }
+        if let Some(watched) = watched {
+            let task = self.runtime.spawn(watch(Arc::downgrade(self), self.device.name.clone(), watched));
+            self.add_task(task.abort_handle());
         }
         subscription
     }
@@ -72,9 +117,10 @@ impl AdapterContext {
     }
 }
 
-/// Lists the addresses of an adapter whenever the kernel announces that some of this machine have changed.
-async fn watch(adapter: Weak<AdapterContext>, monitor: AddressMonitor) {
-    while monitor.changed().await.is_ok() {
+/// Lists the addresses of an adapter whenever some of this machine may have changed.
+async fn watch(adapter: Weak<AdapterContext>, name: String, mut watched: Watch) {
+    loop {
+        watched.changed(&name).await;
         let Some(adapter) = adapter.upgrade().filter(|adapter| !adapter.is_removed()) else { return };
         if adapter.announcer.is_heard() {
             adapter.announce_addresses();

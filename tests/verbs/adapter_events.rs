@@ -2,10 +2,12 @@
 //!
 //! Runs on: fake, fake-iwarp
 
+use common::net::{ip, isolated};
 use common::process::alone;
 use common::verbs::{fake, fake_reset, nothing_is_left};
 use common::*;
 use futures::StreamExt;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_rdma::{AdapterEvent, AdapterEvents};
 
 /// The number of events that a stream keeps for a program that does not read.
@@ -164,4 +166,51 @@ async fn events_end_with_the_runtime() {
     let mut events = adapter.events();
     runtime.shutdown_background();
     assert_eq!(within(events.recv()).await, None);
+}
+
+// AD-09: announcements of the kernel by which no address of this machine changes do not have the device asked for its addresses.
+#[test]
+fn link_changes_do_not_list_addresses() {
+    if !alone(module_path!(), "link_changes_do_not_list_addresses") {
+        return;
+    }
+    isolated(async || {
+        let Some(_reset) = fake_reset() else { return };
+        let adapter = adapter();
+        let mut events = adapter.events();
+        fake("place 10.9.0.1 1 0");
+        let asked = || fake("calls rdma_bind_addr").expect("the fake device");
+        let before = asked();
+        for number in 0..5 {
+            ip(&format!("link add left{number} type veth peer name right{number}"));
+            // Each is an announcement of its own, if the task of the adapter runs in between.
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        ip("address add 10.9.0.1/32 dev lo");
+        follow(&mut events, &[AdapterEvent::AddressesChanged]).await;
+        // 127.0.0.1, ::1 and this one.
+        assert_eq!(asked() - before, 3);
+    });
+}
+
+// AD-09: addresses are watched again when the process has descriptors.
+#[test]
+fn address_changes_are_events_after_a_lack_of_descriptors() {
+    if !alone(module_path!(), "address_changes_are_events_after_a_lack_of_descriptors") {
+        return;
+    }
+    isolated(async || {
+        let Some(_reset) = fake_reset() else { return };
+        let adapter = adapter();
+        fake("place 10.9.0.1 1 0");
+        let (limit, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, 0, most).expect("lowered");
+        let mut events = adapter.events();
+        setrlimit(Resource::RLIMIT_NOFILE, limit, most).expect("raised");
+        ip("address add 10.9.0.1/32 dev lo");
+        follow(&mut events, &[AdapterEvent::AddressesChanged]).await;
+        // What the device announces goes on.
+        fake("event 13 1");
+        follow(&mut events, &[AdapterEvent::SubnetManagerChanged { port: 1 }]).await;
+    });
 }

@@ -116,14 +116,23 @@ fn bindable(address: &SockaddrStorage) -> Option<IpAddr> {
 /// the number of its interface as the scope: several interfaces may have the same one.
 #[cfg(feature = "verbs")]
 pub(crate) fn addresses() -> io::Result<Vec<SocketAddr>> {
+    Ok(addresses_by_interface()?.into_iter().map(|(_, address)| address).collect())
+}
+
+/// Lists the addresses like [`addresses`], each behind the number of its interface.
+#[cfg(feature = "verbs")]
+pub(crate) fn addresses_by_interface() -> io::Result<Vec<(u32, SocketAddr)>> {
     let entries: Vec<InterfaceAddress> = getifaddrs()?.collect();
     let up = interfaces_of(&entries)?.into_iter().filter(|interface| interface.up);
-    let global = up.flat_map(|interface| interface.addresses).map(|ip| SocketAddr::new(ip, 0));
+    let global = up.flat_map(|interface| {
+        let index = interface.index;
+        interface.addresses.into_iter().map(move |ip| (index, SocketAddr::new(ip, 0)))
+    });
     let up = entries.iter().filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
     let link_local = up.filter_map(|entry| {
         let address = *entry.address.as_ref()?.as_sockaddr_in6()?;
         let scoped = SocketAddrV6::new(address.ip(), 0, 0, address.scope_id());
-        is_link_local(&scoped.into()).then_some(SocketAddr::V6(scoped))
+        is_link_local(&scoped.into()).then_some((address.scope_id(), SocketAddr::V6(scoped)))
     });
     Ok(global.chain(link_local).collect())
 }
@@ -226,9 +235,28 @@ pub(crate) fn is_usable(ip: IpAddr) -> io::Result<bool> {
 /// Messages that one call reads at most, so that a storm of changes cannot hold it for ever.
 const DRAIN_LIMIT: usize = 1024;
 
+/// What the kernel has announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// Links alone. Addresses have changed with one that has gone up or down.
+    Links,
+    /// Addresses, or more than there was room for.
+    Addresses,
+}
+
+impl Announced {
+    /// Returns the kind of a message, by the `nlmsg_type` of its header (netlink(7)).
+    fn of(message: &[u8]) -> Self {
+        match message.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes) {
+            Some(libc::RTM_NEWLINK | libc::RTM_DELLINK) => Self::Links,
+            _ => Self::Addresses,
+        }
+    }
+}
+
 /// A subscription to the kernel's announcements of links and addresses (rtnetlink(7)).
 ///
-/// It does not parse them: the task that is notified reads [`interfaces`] again, which
+/// It reads no more of them than their kind: the task that is notified reads [`interfaces`] again, which
 /// is the only way that also survives lost messages. The subscription belongs to the network namespace of the thread
 /// that calls [`open`](Self::open), for good.
 #[derive(Debug)]
@@ -252,7 +280,7 @@ impl AddressMonitor {
         Ok(Self { socket: readable(descriptor)? })
     }
 
-    /// Resolves when anything was announced since the last call, or since [`open`](Self::open).
+    /// Resolves with what was announced since the last call, or since [`open`](Self::open).
     ///
     /// Everything that waits is taken at once: a burst is one change. Messages that the kernel had to drop for want of
     /// buffer space (`ENOBUFS`) are a change as well. For one waiter at a time: of several, one is woken.
@@ -262,26 +290,31 @@ impl AddressMonitor {
     ///
     /// # Cancel safety
     /// Nothing is lost: messages are taken in the poll that returns.
-    pub(crate) async fn changed(&self) -> io::Result<()> {
-        // The contents do not matter, so a message may well be cut short.
+    pub(crate) async fn changed(&self) -> io::Result<Announced> {
+        // The kind is in the header, so a message may well be cut short.
         let mut scratch = [0; 64];
         loop {
             let mut ready = self.socket.readable().await?;
-            let mut seen = false;
+            let mut seen = None;
             for _ in 0..DRAIN_LIMIT {
                 let message = ready.try_io(|socket| {
                     recv(socket.as_raw_fd(), &mut scratch, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
                 });
                 match message {
-                    Ok(Ok(_)) => seen = true,
-                    Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => seen = true,
+                    Ok(Ok(length)) => match Announced::of(scratch.get(..length).unwrap_or(&scratch)) {
+                        Announced::Links => drop(seen.get_or_insert(Announced::Links)),
+                        Announced::Addresses => seen = Some(Announced::Addresses),
+                    },
+                    Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                        seen = Some(Announced::Addresses);
+                    }
                     Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(Err(error)) => return Err(error),
                     Err(_would_block) => break,
                 }
             }
-            if seen {
-                return Ok(());
+            if let Some(announced) = seen {
+                return Ok(announced);
             }
         }
     }
@@ -408,16 +441,19 @@ mod tests {
         in_namespace_async(async {
             let monitor = AddressMonitor::open().expect("monitor");
             timeout(QUIET, monitor.changed()).await.expect_err("nothing happened yet");
+            use Announced::{Addresses, Links};
+            // The removal of a link ends its addresses, too.
             let steps = [
-                "link add spare type veth peer name other",
-                "address add 10.9.0.1/24 dev spare",
-                "address add fd09::1/64 dev spare nodad",
-                "link set spare up",
-                "link delete spare",
+                ("link add spare type veth peer name other", Links),
+                ("address add 10.9.0.1/24 dev spare", Addresses),
+                ("address add fd09::1/64 dev spare nodad", Addresses),
+                ("link set spare up", Links),
+                ("link delete spare", Addresses),
             ];
-            for step in steps {
+            for (step, expected) in steps {
                 ip(step);
-                timeout(SOON, monitor.changed()).await.expect(step).expect(step);
+                let announced = timeout(SOON, monitor.changed()).await.expect(step).expect(step);
+                assert_eq!(announced, expected, "{step}");
                 // IPv6 goes on in the background: a link-local address appears, routes settle.
                 while timeout(QUIET, monitor.changed()).await.is_ok() {}
             }
