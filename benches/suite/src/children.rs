@@ -29,9 +29,10 @@ pub(crate) struct Running {
     output: Receiver<String>,
 }
 
-/// A command line on a core of its own.
-pub(crate) fn on_core(words: &[OsString], core: Core) -> Vec<OsString> {
-    let pin = core.map(|core| ["taskset".into(), "-c".into(), core.to_string().into()]);
+/// A command line on these cores, or on whatever cores if there are none.
+pub(crate) fn on_cores(words: &[OsString], cores: &[usize]) -> Vec<OsString> {
+    let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let pin = (!cores.is_empty()).then(|| ["taskset".into(), "-c".into(), list.into()]);
     pin.into_iter().flatten().chain(words.iter().cloned()).collect()
 }
 
@@ -46,7 +47,7 @@ fn command(words: &[OsString]) -> io::Result<Command> {
 impl Running {
     /// Starts it.
     pub(crate) fn start(words: &[OsString], core: Core) -> io::Result<Self> {
-        let mut command = command(&on_core(words, core))?;
+        let mut command = command(&on_cores(words, core.as_slice()))?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let output = lines(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
@@ -117,7 +118,7 @@ fn lines(output: ChildStdout) -> Receiver<String> {
 /// All that a program says, which ends by itself; an error when it does not end well.
 pub(crate) fn output(words: &[OsString], core: Core) -> io::Result<String> {
     let limit = ["timeout".into(), LONGEST.as_secs().to_string().into()];
-    let words: Vec<_> = limit.into_iter().chain(on_core(words, core)).collect();
+    let words: Vec<_> = limit.into_iter().chain(on_cores(words, core.as_slice())).collect();
     let output = command(&words)?.stdin(Stdio::null()).stderr(Stdio::null()).output()?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

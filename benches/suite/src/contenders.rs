@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use crate::children::{Core, Running, output, until_listening};
+use crate::children::{Core, Running, on_cores, output, until_listening};
 use crate::order::{Order, Posting, WINDOW};
 
 /// The port on which UCX's programs talk to each other.
@@ -18,6 +18,8 @@ const FABRIC: &str = "suite-fi";
 pub(crate) enum Make {
     /// This program, with these words behind `end`.
     Own(&'static [&'static str]),
+    /// This program with both ends in one process, which has the cores of both, with these words behind `both`.
+    Both(&'static [&'static str]),
     /// The C program for libfabric; with `true` it polls.
     Fabric(bool),
     /// `ucx_perftest`; with `true` it polls.
@@ -29,6 +31,7 @@ impl Make {
     pub(crate) fn is_present(self) -> bool {
         match self {
             Self::Own(words) => words.first() != Some(&"quinn") || cfg!(feature = "quinn"),
+            Self::Both(_) => true,
             Self::Fabric(_) => beside(FABRIC).is_ok_and(|path| path.is_file()),
             Self::Ucx(_) => on_path("ucx_perftest"),
         }
@@ -38,6 +41,7 @@ impl Make {
     pub(crate) fn text(self, order: Order) -> String {
         match self {
             Self::Own(words) => format!("suite end {}: {order}", words.join(" ")),
+            Self::Both(words) => format!("suite both {}: {order}", words.join(" ")),
             Self::Fabric(spin) => {
                 format!("{FABRIC} client{}: {order}", if spin { " spin" } else { "" })
             }
@@ -64,6 +68,8 @@ fn beside(name: &str) -> io::Result<PathBuf> {
 pub(crate) enum Started {
     /// Two processes that wait for orders.
     Pair { active: Running, passive: Running },
+    /// One process that waits for orders.
+    Both(Running),
     /// Two processes for each order.
     Ucx { spin: bool, cores: [Core; 2] },
 }
@@ -79,6 +85,13 @@ impl Started {
         let (program, words): (PathBuf, Vec<&str>) = match make {
             Make::Own(words) => (env::current_exe()?, [&["end"], words].concat()),
             Make::Fabric(_) => (beside(FABRIC)?, Vec::new()),
+            Make::Both(words) => {
+                let own = [env::current_exe()?.into(), "both".into()];
+                let words: Vec<_> =
+                    wrap(true).into_iter().chain(own).chain(words.iter().map(OsString::from)).collect();
+                let cores: Vec<_> = cores.into_iter().flatten().collect();
+                return Ok(Self::Both(Running::start(&on_cores(&words, &cores), None)?));
+            }
             Make::Ucx(spin) => return Ok(Self::Ucx { spin, cores }),
         };
         let line = |active: bool, more: &[&str]| -> Vec<OsString> {
@@ -108,15 +121,23 @@ impl Started {
                 passive.number()?;
                 Ok(took)
             }
+            Self::Both(both) => {
+                both.tell(&order.to_string())?;
+                both.number()
+            }
             Self::Ucx { spin, cores } => ucx(order, *spin, *cores),
         }
     }
 
-    /// The processor time of the active and the passive end so far, in nanoseconds; `None` if each order has processes of its own.
-    pub(crate) fn processor_time(&self) -> io::Result<Option<[f64; 2]>> {
+    /// The processor time of the active and the passive end so far, in nanoseconds. That of the active one is that of both if
+    /// they are one process; `None` if each order has processes of its own.
+    pub(crate) fn processor_time(&self) -> io::Result<[Option<f64>; 2]> {
         match self {
-            Self::Pair { active, passive } => Ok(Some([active.processor_time()?, passive.processor_time()?])),
-            Self::Ucx { .. } => Ok(None),
+            Self::Pair { active, passive } => {
+                Ok([Some(active.processor_time()?), Some(passive.processor_time()?)])
+            }
+            Self::Both(both) => Ok([Some(both.processor_time()?), None]),
+            Self::Ucx { .. } => Ok([None, None]),
         }
     }
 
@@ -124,6 +145,7 @@ impl Started {
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Self::Pair { active, passive } => active.finish().and_then(|()| passive.finish()),
+            Self::Both(both) => both.finish(),
             Self::Ucx { .. } => Ok(()),
         }
     }

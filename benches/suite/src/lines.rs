@@ -94,7 +94,8 @@ impl Contender {
 
     /// Whether it is this crate.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.make, Make::Own(["soft" | "stream" | "grpc" | "grpc-messages" | "framed", ..]))
+        let (Make::Own([carrier, ..]) | Make::Both([carrier, ..])) = self.make else { return false };
+        matches!(*carrier, "soft" | "stream" | "grpc" | "grpc-messages" | "framed")
     }
 }
 
@@ -141,6 +142,11 @@ const MESSAGES: Contender = Contender::new("tonic in messages over soft", Make::
 const FRAMED: Contender = Contender::new("frames over a byte stream over soft", Make::Own(&["framed"]));
 const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["framed-tcp"]));
 const FRAMES: &[Contender] = &[FRAMED_TCP, FRAMED];
+const PAIR_TCP: Contender = Contender::new("raw tokio TCP", Make::Both(&["raw"]));
+const KEPT: Contender = Contender::new("byte stream over soft, kept connector", Make::Both(&["stream"]));
+/// A program that does not keep a connector: one that has replaced tokio's types and nothing else.
+const PAIR_ONE_OFF: Contender =
+    Contender::new("byte stream over soft, RdmaStream::connect", Make::Both(&["stream", "--one-off"]));
 const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
 
 const PING: Order = Order::Ping { size: 64, count: 200 };
@@ -300,6 +306,40 @@ pub(crate) const LINES: &[Line] = &[
         unit: Unit::Gigabytes,
         cores: TOGETHER,
         contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.85))],
+    },
+    Line {
+        id: "stream-connect",
+        title: "connect and accept of byte streams that are held, one at a time, both ends in one process",
+        order: Order::Pairs { at_once: 1, count: 200 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[PAIR_TCP, KEPT.goal(Goal::AtLeast(0.4)), PAIR_ONE_OFF.goal(Goal::AtLeast(0.33))],
+    },
+    Line {
+        id: "stream-connect-current-thread",
+        title: "connect and accept of byte streams that are held, one at a time, both ends on one thread",
+        order: Order::Pairs { at_once: 1, count: 200 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[
+            Contender::new("raw tokio TCP", Make::Both(&["raw", "--workers", "0"])),
+            Contender::new(
+                "byte stream over soft, kept connector",
+                Make::Both(&["stream", "--workers", "0"]),
+            ),
+            Contender::new(
+                "byte stream over soft, RdmaStream::connect",
+                Make::Both(&["stream", "--one-off", "--workers", "0"]),
+            ),
+        ],
+    },
+    Line {
+        id: "stream-connect-64",
+        title: "connect and accept of byte streams that are held, 64 at once, both ends in one process",
+        order: Order::Pairs { at_once: 64, count: 512 },
+        unit: Unit::Thousands,
+        cores: APART,
+        contenders: &[PAIR_TCP, KEPT.goal(Goal::AtLeast(0.4)), PAIR_ONE_OFF.goal(Goal::AtLeast(0.33))],
     },
     Line {
         id: "grpc-unary",

@@ -34,6 +34,8 @@ enum Role {
     Smoke,
     /// One end of a contender, which waits for orders.
     End(ends::End),
+    /// Both ends of a contender in one process, which waits for orders.
+    Both(ends::both::Both),
     /// The memory of an idle connection.
     Idle(ends::idle::Idle),
     /// The waits of another task while many peers flood the runtime.
@@ -71,6 +73,7 @@ fn main() -> io::Result<ExitCode> {
         Role::Run(run) => run.run().map(|()| ExitCode::SUCCESS),
         Role::Smoke => smoke(),
         Role::End(end) => end.run().map(|()| ExitCode::SUCCESS),
+        Role::Both(both) => both.run().map(|()| ExitCode::SUCCESS),
         Role::Idle(idle) => idle.run().map(|()| ExitCode::SUCCESS),
         Role::Flood(flood) => scale::raise_limit().and_then(|()| flood.run()).map(|()| ExitCode::SUCCESS),
     }

@@ -28,6 +28,8 @@ pub(crate) enum Order {
     Upload { size: usize, count: usize },
     /// One call whose answer is so many messages of this size; the answer is the time of all.
     Stream { size: usize, count: usize },
+    /// So many pairs of a connect and its accept, this many at once, all of which are held; the answer is the time of all.
+    Pairs { at_once: usize, count: usize },
     /// Idle connections until there are so many; the answer is the time that the new ones took.
     Grow { total: usize },
 }
@@ -53,7 +55,7 @@ impl Order {
             | Self::Upload { size, count }
             | Self::Stream { size, count } => size * count,
             Self::Echo { size, count } => 2 * size * count,
-            Self::Cycle { .. } | Self::Call { .. } | Self::Grow { .. } => 0,
+            Self::Cycle { .. } | Self::Pairs { .. } | Self::Call { .. } | Self::Grow { .. } => 0,
         }
     }
 
@@ -65,7 +67,8 @@ impl Order {
             | Self::Cycle { count, .. }
             | Self::Call { count, .. }
             | Self::Upload { count, .. }
-            | Self::Stream { count, .. } => count,
+            | Self::Stream { count, .. }
+            | Self::Pairs { count, .. } => count,
             Self::Write { .. } | Self::Read { .. } | Self::Grow { .. } => 1,
         }
     }
@@ -82,6 +85,7 @@ impl Order {
             Self::Call { at_once, count } => Self::Call { at_once, count: less(count).max(at_once) },
             Self::Upload { size, count } => Self::Upload { size, count: less(count) },
             Self::Stream { size, count } => Self::Stream { size, count: less(count) },
+            Self::Pairs { at_once, count } => Self::Pairs { at_once, count: less(count).max(at_once) },
             grow @ Self::Grow { .. } => grow,
         }
     }
@@ -100,6 +104,7 @@ impl fmt::Display for Order {
             Self::Call { at_once, count } => write!(f, "call {at_once} {count}"),
             Self::Upload { size, count } => write!(f, "upload {size} {count}"),
             Self::Stream { size, count } => write!(f, "stream {size} {count}"),
+            Self::Pairs { at_once, count } => write!(f, "pairs {at_once} {count}"),
             Self::Grow { total } => write!(f, "grow {total} 0"),
         }
     }
@@ -125,6 +130,7 @@ impl FromStr for Order {
             "call" => Self::Call { at_once: first, count },
             "upload" => Self::Upload { size, count },
             "stream" => Self::Stream { size, count },
+            "pairs" => Self::Pairs { at_once: first, count },
             "grow" => Self::Grow { total: first },
             _ => return Err(wrong()),
         })
@@ -148,6 +154,7 @@ mod tests {
             Order::Call { at_once: 64, count: 640 },
             Order::Upload { size: 1 << 20, count: 64 },
             Order::Stream { size: 64, count: 640 },
+            Order::Pairs { at_once: 64, count: 640 },
             Order::Grow { total: 10_000 },
         ];
         for order in orders {

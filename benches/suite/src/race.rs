@@ -52,8 +52,11 @@ pub(crate) fn run(line: &'static Line, plan: Plan) -> Outcome {
 
 /// Runs it with what every machine has, on whatever cores.
 pub(crate) fn run_own(line: &'static Line, plan: Plan) -> Outcome {
-    let own =
-        |contender: &Contender| matches!(contender.make, Make::Own(words) if words.first() != Some(&"quinn"));
+    let own = |contender: &Contender| match contender.make {
+        Make::Own(words) => words.first() != Some(&"quinn"),
+        Make::Both(_) => true,
+        Make::Fabric(_) | Make::Ucx(_) => false,
+    };
     take_turns(line, plan, [None, None], own)
 }
 
@@ -101,15 +104,13 @@ fn measure(started: &mut Started, order: Order) -> io::Result<(f64, [Option<f64>
     let before = started.processor_time()?;
     let took = started.run(order)?;
     let after = started.processor_time()?;
-    let spent = before.zip(after).map(|(before, after)| [0, 1].map(|end| after[end] - before[end]));
-    Ok((took, [0, 1].map(|end| spent.map(|spent| spent[end]))))
+    Ok((took, [0, 1].map(|end| before[end].zip(after[end]).map(|(before, after)| after - before))))
 }
 
 impl Result {
-    /// The quartiles of the processor time of each end.
-    pub(crate) fn processor_time(&self) -> Option<[Quartiles; 2]> {
-        let [active, passive] = &self.processor_times;
-        Quartiles::of(active.iter().copied()).zip(Quartiles::of(passive.iter().copied())).map(Into::into)
+    /// The quartiles of the processor time of each end; those of the active one are of both if they are one process.
+    pub(crate) fn processor_time(&self) -> [Option<Quartiles>; 2] {
+        self.processor_times.each_ref().map(|times| Quartiles::of(times.iter().copied()))
     }
 }
 
@@ -161,9 +162,13 @@ impl Outcome {
                     text += &format!("  {}: {}", goal.text(), goal.verdict(ratio));
                 }
             }
-            if let Some([active, passive]) = result.processor_time() {
-                let unit = self.line.unit.processor_text();
-                text += &format!("  {unit} {:.3} and {:.3}", active.median, passive.median);
+            let unit = self.line.unit.processor_text();
+            match result.processor_time() {
+                [Some(active), Some(passive)] => {
+                    text += &format!("  {unit} {:.3} and {:.3}", active.median, passive.median);
+                }
+                [Some(both), None] => text += &format!("  {unit} {:.3}", both.median),
+                [None, _] => {}
             }
             text.push('\n');
         }
@@ -187,7 +192,7 @@ impl Outcome {
                     "goal": result.contender.goal.map(|goal| goal.text()),
                     "verdict": verdict,
                     "processor_time_unit": self.line.unit.processor_text(),
-                    "processor_time": result.processor_time().map(|ends| ends.map(Quartiles::json)),
+                    "processor_time": result.processor_time().map(|time| time.map(Quartiles::json)),
                     "samples": result.samples,
                     "failure": result.failure,
                 })

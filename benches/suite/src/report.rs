@@ -153,9 +153,8 @@ impl Report {
         let ends = ["active", "passive"].map(|end| format!("{}, {end} end", unit.processor_text()));
         text += &head(&["contender", unit.text(), "ratio", &ends[0], &ends[1], "command"]);
         for result in &race.results {
-            let times = result.processor_time();
             let [active, passive] =
-                [0, 1].map(|end| times.map(|times| spread(times[end], 3)).unwrap_or_default());
+                result.processor_time().map(|time| time.map(|time| spread(time, 3)).unwrap_or_default());
             let value = Quartiles::of(result.samples.iter().copied());
             text += &row(&[
                 result.contender.name.to_owned(),

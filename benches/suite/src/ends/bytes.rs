@@ -16,7 +16,7 @@ use crate::order::{Order, Posting, WINDOW};
 const BULK: usize = 64 * 1024;
 
 /// A source of byte streams.
-trait Network: Clone + Send + Sync + 'static {
+pub(super) trait Network: Clone + Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     type Listener: Send + Sync + 'static;
 
@@ -26,7 +26,7 @@ trait Network: Clone + Send + Sync + 'static {
 }
 
 #[derive(Clone)]
-struct Tcp;
+pub(super) struct Tcp;
 
 impl Network for Tcp {
     type Stream = TcpStream;
@@ -53,13 +53,24 @@ impl Network for Tcp {
 
 /// This crate, over its soft provider.
 #[derive(Clone)]
-struct Rdma {
+pub(super) struct Rdma {
     config: StreamConfig,
-    connector: RdmaConnector,
+    /// The connector that is kept; without it each stream is connected by `RdmaStream::connect`.
+    connector: Option<RdmaConnector>,
 }
 
 impl Rdma {
-    fn new(end: &End) -> Self {
+    /// Connects by a connector with these settings.
+    pub(super) fn kept(config: StreamConfig) -> Self {
+        Self { config, connector: Some(RdmaConnector::new().config(config)) }
+    }
+
+    /// Connects by `RdmaStream::connect`, which has the default settings.
+    pub(super) fn one_off() -> Self {
+        Self { config: StreamConfig::default(), connector: None }
+    }
+
+    fn of(end: &End) -> Self {
         let mut config = StreamConfig::default();
         if let Some(micros) = end.spin {
             config = config.spin(Duration::from_micros(micros));
@@ -70,7 +81,7 @@ impl Rdma {
         if let Some(kibibytes) = end.receive_buffer {
             config = config.receive_buffer(kibibytes << 10);
         }
-        Self { config, connector: RdmaConnector::new().config(config) }
+        Self::kept(config)
     }
 }
 
@@ -90,7 +101,10 @@ impl Network for Rdma {
     }
 
     async fn connect(&self, address: SocketAddr) -> io::Result<RdmaStream> {
-        Ok(self.connector.connect(address).await?)
+        match &self.connector {
+            Some(connector) => Ok(connector.connect(address).await?),
+            None => RdmaStream::connect(address).await,
+        }
     }
 }
 
@@ -101,7 +115,7 @@ pub(super) async fn tcp(end: End, orders: Orders) -> io::Result<()> {
 
 /// Either end over this crate's stream, until the orders end.
 pub(super) async fn stream(end: End, orders: Orders) -> io::Result<()> {
-    run(Rdma::new(&end), end, orders).await
+    run(Rdma::of(&end), end, orders).await
 }
 
 async fn run<N: Network>(network: N, end: End, mut orders: Orders) -> io::Result<()> {
@@ -151,7 +165,7 @@ async fn greeted<N: Network>(network: N, address: SocketAddr) -> io::Result<N::S
 }
 
 /// Ends a connection, and waits until the peer has done so, too.
-async fn part(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+pub(super) async fn part(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     stream.shutdown().await?;
     while stream.read(&mut [0]).await? > 0 {}
     Ok(())

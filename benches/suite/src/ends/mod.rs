@@ -3,6 +3,7 @@
 //! The passive one prints its address. Both are given the same orders; the active one answers with nanoseconds, the
 //! passive one with a zero when its part is done.
 
+pub(crate) mod both;
 mod bytes;
 pub(crate) mod flood;
 mod framed;
@@ -163,7 +164,7 @@ fn unsupported(order: Order) -> io::Error {
 impl End {
     /// Runs it until standard input ends.
     pub(crate) fn run(self) -> io::Result<()> {
-        let runtime = self.runtime()?;
+        let runtime = runtime(self.workers)?;
         let orders = Orders::start();
         let several = self.workers > 0;
         let result = match self.carrier {
@@ -181,15 +182,15 @@ impl End {
         runtime.shutdown_background();
         result
     }
+}
 
-    /// The runtime that was asked for.
-    fn runtime(&self) -> io::Result<Runtime> {
-        let mut builder = match self.workers {
-            0 => Builder::new_current_thread(),
-            _ => Builder::new_multi_thread(),
-        };
-        builder.worker_threads(self.workers.max(1)).enable_all().build()
-    }
+/// Starts tokio's multi_thread runtime with so many workers, or its current_thread runtime.
+fn runtime(workers: usize) -> io::Result<Runtime> {
+    let mut builder = match workers {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder.worker_threads(workers.max(1)).enable_all().build()
 }
 
 /// Runs an end as programs do on such a runtime: a task with workers, `block_on` without.
