@@ -13,6 +13,8 @@ pub(crate) enum Unit {
     Gigabytes,
     /// A thousand a second; more is better.
     Thousands,
+    /// The part of the bytes that have arrived which a reader receives, in percent; more is better.
+    Percent,
 }
 
 impl Unit {
@@ -22,12 +24,16 @@ impl Unit {
             Self::Micros => "µs",
             Self::Gigabytes => "GB/s",
             Self::Thousands => "1000/s",
+            Self::Percent => "%",
         }
     }
 
-    /// A measured time in nanoseconds in this unit.
-    pub(crate) fn of(self, order: Order, nanoseconds: f64) -> f64 {
+    /// The answer to an order in this unit: it is in nanoseconds, or for a part in bytes.
+    pub(crate) fn of(self, order: Order, answer: f64) -> f64 {
+        let nanoseconds = answer;
         match self {
+            // Half of what is written arrives.
+            Self::Percent => answer / (order.bytes() / 2) as f64 * 100.0,
             Self::Micros => nanoseconds / 1e3,
             Self::Thousands => order.operations() as f64 / nanoseconds * 1e6,
             Self::Gigabytes => order.bytes() as f64 / nanoseconds,
@@ -38,7 +44,7 @@ impl Unit {
     pub(crate) fn processor_text(self) -> &'static str {
         match self {
             Self::Gigabytes => "CPU s/GB",
-            Self::Micros | Self::Thousands => "CPU µs",
+            Self::Micros | Self::Thousands | Self::Percent => "CPU µs",
         }
     }
 
@@ -47,7 +53,7 @@ impl Unit {
         match self {
             // A nanosecond a byte is a second a gigabyte.
             Self::Gigabytes => nanoseconds / order.bytes() as f64,
-            Self::Micros | Self::Thousands => nanoseconds / 1e3 / order.operations() as f64,
+            Self::Micros | Self::Thousands | Self::Percent => nanoseconds / 1e3 / order.operations() as f64,
         }
     }
 
@@ -143,6 +149,7 @@ const FRAMED: Contender = Contender::new("frames over a byte stream over soft", 
 const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["framed-tcp"]));
 const FRAMES: &[Contender] = &[FRAMED_TCP, FRAMED];
 const PAIR_TCP: Contender = Contender::new("raw tokio TCP", Make::Both(&["raw"]));
+const PAIR: Contender = Contender::new("byte stream over soft", Make::Both(&["stream"]));
 const KEPT: Contender = Contender::new("byte stream over soft, kept connector", Make::Both(&["stream"]));
 /// A program that does not keep a connector: one that has replaced tokio's types and nothing else.
 const PAIR_ONE_OFF: Contender =
@@ -340,6 +347,31 @@ pub(crate) const LINES: &[Line] = &[
         unit: Unit::Thousands,
         cores: APART,
         contenders: &[PAIR_TCP, KEPT.goal(Goal::AtLeast(0.4)), PAIR_ONE_OFF.goal(Goal::AtLeast(0.33))],
+    },
+    Line {
+        id: "stream-first-byte",
+        title: "first byte of a write of 1 MiB over 100 Mbit/s, behind a short message",
+        order: Order::FirstByte { size: MIB, count: 3, is_fresh: false },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[PAIR_TCP, PAIR.goal(Goal::AtMost(1.5))],
+    },
+    Line {
+        id: "stream-first-byte-new",
+        title: "first byte of a write of 1 MiB over 100 Mbit/s, the first one of a connection",
+        order: Order::FirstByte { size: MIB, count: 3, is_fresh: true },
+        unit: Unit::Micros,
+        cores: APART,
+        contenders: &[PAIR_TCP, PAIR.goal(Goal::AtMost(1.5))],
+    },
+    Line {
+        id: "stream-loss",
+        title: "bytes delivered before a loss, of the half that has arrived of a write of 1 MiB",
+        order: Order::Lose { size: MIB },
+        unit: Unit::Percent,
+        cores: APART,
+        // The headers of the frames are in what has arrived.
+        contenders: &[PAIR_TCP, PAIR.goal(Goal::AtLeast(0.99))],
     },
     Line {
         id: "grpc-unary",

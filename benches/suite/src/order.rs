@@ -30,6 +30,11 @@ pub(crate) enum Order {
     Stream { size: usize, count: usize },
     /// So many pairs of a connect and its accept, this many at once, all of which are held; the answer is the time of all.
     Pairs { at_once: usize, count: usize },
+    /// So many writes of this size over a slow path; the answer is the median time until a reader has the first byte. Each is
+    /// the first one of a connection, or follows a short message on the same one.
+    FirstByte { size: usize, count: usize, is_fresh: bool },
+    /// A write of which the second half never arrives; the answer is the number of bytes that a reader receives.
+    Lose { size: usize },
     /// Idle connections until there are so many; the answer is the time that the new ones took.
     Grow { total: usize },
 }
@@ -53,7 +58,9 @@ impl Order {
             | Self::Write { size, count, .. }
             | Self::Read { size, count }
             | Self::Upload { size, count }
-            | Self::Stream { size, count } => size * count,
+            | Self::Stream { size, count }
+            | Self::FirstByte { size, count, .. } => size * count,
+            Self::Lose { size } => size,
             Self::Echo { size, count } => 2 * size * count,
             Self::Cycle { .. } | Self::Pairs { .. } | Self::Call { .. } | Self::Grow { .. } => 0,
         }
@@ -68,8 +75,9 @@ impl Order {
             | Self::Call { count, .. }
             | Self::Upload { count, .. }
             | Self::Stream { count, .. }
-            | Self::Pairs { count, .. } => count,
-            Self::Write { .. } | Self::Read { .. } | Self::Grow { .. } => 1,
+            | Self::Pairs { count, .. }
+            | Self::FirstByte { count, .. } => count,
+            Self::Write { .. } | Self::Read { .. } | Self::Lose { .. } | Self::Grow { .. } => 1,
         }
     }
 
@@ -86,7 +94,7 @@ impl Order {
             Self::Upload { size, count } => Self::Upload { size, count: less(count) },
             Self::Stream { size, count } => Self::Stream { size, count: less(count) },
             Self::Pairs { at_once, count } => Self::Pairs { at_once, count: less(count).max(at_once) },
-            grow @ Self::Grow { .. } => grow,
+            same @ (Self::FirstByte { .. } | Self::Lose { .. } | Self::Grow { .. }) => same,
         }
     }
 }
@@ -105,6 +113,9 @@ impl fmt::Display for Order {
             Self::Upload { size, count } => write!(f, "upload {size} {count}"),
             Self::Stream { size, count } => write!(f, "stream {size} {count}"),
             Self::Pairs { at_once, count } => write!(f, "pairs {at_once} {count}"),
+            Self::FirstByte { size, count, is_fresh: true } => write!(f, "first-write {size} {count}"),
+            Self::FirstByte { size, count, is_fresh: false } => write!(f, "next-write {size} {count}"),
+            Self::Lose { size } => write!(f, "lose {size} 1"),
             Self::Grow { total } => write!(f, "grow {total} 0"),
         }
     }
@@ -131,6 +142,9 @@ impl FromStr for Order {
             "upload" => Self::Upload { size, count },
             "stream" => Self::Stream { size, count },
             "pairs" => Self::Pairs { at_once: first, count },
+            "first-write" => Self::FirstByte { size, count, is_fresh: true },
+            "next-write" => Self::FirstByte { size, count, is_fresh: false },
+            "lose" => Self::Lose { size },
             "grow" => Self::Grow { total: first },
             _ => return Err(wrong()),
         })
@@ -155,6 +169,9 @@ mod tests {
             Order::Upload { size: 1 << 20, count: 64 },
             Order::Stream { size: 64, count: 640 },
             Order::Pairs { at_once: 64, count: 640 },
+            Order::FirstByte { size: 1 << 20, count: 3, is_fresh: true },
+            Order::FirstByte { size: 1 << 20, count: 3, is_fresh: false },
+            Order::Lose { size: 1 << 20 },
             Order::Grow { total: 10_000 },
         ];
         for order in orders {

@@ -13,7 +13,7 @@ use super::{End, Laps, Orders, answer, median, say, several, unsupported};
 use crate::order::{Order, Posting, WINDOW};
 
 /// The least room of one read when the stream is read in bulk.
-const BULK: usize = 64 * 1024;
+pub(super) const BULK: usize = 64 * 1024;
 
 /// A source of byte streams.
 pub(super) trait Network: Clone + Send + Sync + 'static {

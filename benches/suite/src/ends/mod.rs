@@ -10,6 +10,7 @@ mod framed;
 mod grpc;
 pub(crate) mod idle;
 mod quic;
+mod relay;
 mod soft;
 
 use std::io::{self, BufRead, Write};
