@@ -6,6 +6,7 @@ mod contenders;
 mod ends;
 mod lines;
 mod machine;
+mod memory;
 mod network;
 mod order;
 mod race;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::lines::LINES;
+use crate::memory::Amount;
 use crate::race::Plan;
 use crate::report::Report;
 
@@ -36,7 +38,7 @@ enum Role {
     End(ends::End),
     /// Both ends of a contender in one process, which waits for orders.
     Both(ends::both::Both),
-    /// The memory of an idle connection.
+    /// The memory of a connection that is idle or in use.
     Idle(ends::idle::Idle),
     /// The waits of another task while many peers flood the runtime.
     Flood(ends::flood::Flood),
@@ -45,7 +47,7 @@ enum Role {
 /// How the lines are run.
 #[derive(clap::Args)]
 struct Run {
-    /// Only lines whose word contains this one; `calls` and `scale` are such words, too.
+    /// Only lines whose word contains this one; `calls`, `scale` and `memory` are such words, too.
     #[arg(long, value_name = "WORD")]
     only: Option<String>,
     /// Turns of each line.
@@ -109,6 +111,12 @@ impl Run {
             report.curves = scale::run(plan);
             report.curves.iter().for_each(|curve| println!("{}", curve.text()));
         }
+        if wanted("memory") {
+            report.memory = memory::weigh(Amount::of(self.quick));
+            println!("memory, KiB: {}", memory::Weight::head().join("  "));
+            report.memory.iter().for_each(|weight| println!("  {}", weight.row().join("  ")));
+            println!();
+        }
         if let Some(file) = self.guest {
             report.guest = Some(serde_json::from_str(&fs::read_to_string(file)?)?);
         }
@@ -137,6 +145,12 @@ fn smoke() -> io::Result<ExitCode> {
         println!("{}: ran", line.id);
         report.races.push(outcome);
     }
+    report.memory = memory::weigh(Amount { connections: 10, runs: 1 });
+    for failure in report.memory.iter().filter_map(memory::Weight::failure) {
+        println!("memory: failed: {failure}");
+        failures += 1;
+    }
+    println!("memory: ran");
     let folder = std::env::temp_dir().join(format!("suite-smoke-{}", std::process::id()));
     report.write(&folder)?;
     fs::remove_dir_all(folder)?;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::chart;
 use crate::lines::Line;
 use crate::machine::{self, Fact};
+use crate::memory::Weight;
 use crate::race::Outcome;
 use crate::scale::Curve;
 use crate::statistics::{Goal, Quartiles};
@@ -22,6 +23,7 @@ pub(crate) struct Report {
     pub(crate) races: Vec<Outcome>,
     pub(crate) calls: Vec<Calls>,
     pub(crate) curves: Vec<Curve>,
+    pub(crate) memory: Vec<Weight>,
     /// The figures that `verbs-bench` gave in the guest machine, as it gave them.
     pub(crate) guest: Option<Value>,
     /// The things that were not there to be measured.
@@ -69,6 +71,7 @@ impl Report {
             "races": self.races.iter().map(Outcome::json).collect::<Vec<_>>(),
             "system_calls": self.calls.iter().map(Calls::json).collect::<Vec<_>>(),
             "many_connections": self.curves.iter().map(Curve::json).collect::<Vec<_>>(),
+            "memory_of_stream_ends": self.memory.iter().map(Weight::json).collect::<Vec<_>>(),
             "verbs_in_the_guest": self.guest,
             "absent": self.absent,
         })
@@ -105,6 +108,13 @@ impl Report {
         if !self.curves.is_empty() {
             text += &self.many();
         }
+        if !self.memory.is_empty() {
+            text += "\n## Memory of the ends of byte streams\n\nBoth ends are in one process, and each figure is half of what a \
+                     connection takes (`suite idle --state`). With a reader that waits, its task is in the figure; in use, the \
+                     task and its buffer of 1 KiB.\n\n";
+            text += &head(&Weight::head());
+            self.memory.iter().for_each(|weight| text += &row(&weight.row()));
+        }
         if let Some(guest) = &self.guest {
             text += &in_the_guest(guest);
         }
@@ -140,7 +150,8 @@ impl Report {
                 rows.push([what, goal, format!("{active} and {passive}"), verdict, String::new()]);
             }
         }
-        for [what, goal, measured, verdict] in self.curves.iter().flat_map(Curve::goals) {
+        let memory = self.memory.iter().map(Weight::goal);
+        for [what, goal, measured, verdict] in self.curves.iter().flat_map(Curve::goals).chain(memory) {
             rows.push([what, goal, measured, verdict, String::new()]);
         }
         rows
