@@ -150,10 +150,10 @@ const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["fra
 const FRAMES: &[Contender] = &[FRAMED_TCP, FRAMED];
 const PAIR_TCP: Contender = Contender::new("raw tokio TCP", Make::Both(&["raw"]));
 const PAIR: Contender = Contender::new("byte stream over soft", Make::Both(&["stream"]));
-const KEPT: Contender = Contender::new("byte stream over soft, kept connector", Make::Both(&["stream"]));
+const KEPT: Contender = Contender::new("byte stream, kept connector", Make::Both(&["stream"]));
 /// A program that does not keep a connector: one that has replaced tokio's types and nothing else.
 const PAIR_ONE_OFF: Contender =
-    Contender::new("byte stream over soft, RdmaStream::connect", Make::Both(&["stream", "--one-off"]));
+    Contender::new("byte stream, RdmaStream::connect", Make::Both(&["stream", "--one-off"]));
 const QUINN: Contender = Contender::new("quinn", Make::Own(&["quinn"]));
 
 const PING: Order = Order::Ping { size: 64, count: 200 };
@@ -330,12 +330,9 @@ pub(crate) const LINES: &[Line] = &[
         cores: APART,
         contenders: &[
             Contender::new("raw tokio TCP", Make::Both(&["raw", "--workers", "0"])),
+            Contender::new("byte stream, kept connector", Make::Both(&["stream", "--workers", "0"])),
             Contender::new(
-                "byte stream over soft, kept connector",
-                Make::Both(&["stream", "--workers", "0"]),
-            ),
-            Contender::new(
-                "byte stream over soft, RdmaStream::connect",
+                "byte stream, RdmaStream::connect",
                 Make::Both(&["stream", "--one-off", "--workers", "0"]),
             ),
         ],

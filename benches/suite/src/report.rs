@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::chart;
+use crate::contenders::Make;
 use crate::lines::Line;
 use crate::machine::{self, Fact};
 use crate::memory::Weight;
@@ -160,21 +161,27 @@ impl Report {
     /// One race with all of its contenders.
     fn race(race: &Outcome) -> String {
         let Line { title, unit, cores, order, .. } = race.line;
-        let mut text = format!("\n## {title}\n\nCores of the two ends: {} and {}.\n\n", cores[0], cores[1]);
-        let ends = ["active", "passive"].map(|end| format!("{}, {end} end", unit.processor_text()));
-        text += &head(&["contender", unit.text(), "ratio", &ends[0], &ends[1], "command"]);
+        let is_one_process =
+            race.line.contenders.iter().all(|contender| matches!(contender.make, Make::Both(_)));
+        let place =
+            if is_one_process { "Cores of the process of both ends" } else { "Cores of the two ends" };
+        let mut text = format!("\n## {title}\n\n{place}: {} and {}.\n\n", cores[0], cores[1]);
+        let ends: &[&str] = if is_one_process { &["both ends"] } else { &["active end", "passive end"] };
+        let ends: Vec<_> = ends.iter().map(|end| format!("{}, {end}", unit.processor_text())).collect();
+        let names = ["contender", unit.text(), "ratio"].into_iter();
+        let names: Vec<_> = names.chain(ends.iter().map(String::as_str)).chain(["command"]).collect();
+        text += &head(&names);
         for result in &race.results {
-            let [active, passive] =
-                result.processor_time().map(|time| time.map(|time| spread(time, 3)).unwrap_or_default());
+            let times = result.processor_time().into_iter().take(ends.len());
             let value = Quartiles::of(result.samples.iter().copied());
-            text += &row(&[
+            let mut cells = vec![
                 result.contender.name.to_owned(),
                 value.map_or_else(|| "failed".to_owned(), |value| spread(value, 2)),
                 race.ratio(result).map(|ratio| spread(ratio, 3)).unwrap_or_default(),
-                active,
-                passive,
-                format!("`{}`", result.contender.make.text(result.contender.order(*order))),
-            ]);
+            ];
+            cells.extend(times.map(|time| time.map(|time| spread(time, 3)).unwrap_or_default()));
+            cells.push(format!("`{}`", result.contender.make.text(result.contender.order(*order))));
+            text += &row(&cells);
         }
         text
     }
