@@ -161,7 +161,8 @@ mod tests {
             format!("   1: 0100007F:1F90 0100007F:C001 01 {queues} 01:00000014 00000000     0        0 1234")
         };
         assert!(is_unacknowledged(&line("00010000:00000000"), [0x1F90, 0xC001]));
-        assert!(!is_unacknowledged(&line("00010000:00000000"), [0xC001, 0x1F90]));
+        assert!(!is_unacknowledged(&line("00010000:00000000"), [0x1F91, 0xC001]));
+        assert!(!is_unacknowledged(&line("00010000:00000000"), [0x1F90, 0xC002]));
         assert!(!is_unacknowledged(&line("00000000:00010000"), [0x1F90, 0xC001]));
     }
 }
