@@ -27,6 +27,7 @@ use crate::error::{AcceptError, BindError};
 use crate::metrics::AcceptMetrics;
 use crate::net::descriptors::Held;
 use crate::proto::half_open::HalfOpen;
+use crate::provider::info::ProviderKind;
 use crate::provider::runtime::with_timers;
 use crate::sync::{Mutex, Throttle};
 
@@ -135,7 +136,7 @@ pub(crate) struct AcceptorParts<A, F> {
     pub(crate) metrics: AcceptMetrics,
     /// Answers a request. A connection that belongs to something else that was accepted before is not returned.
     pub(crate) answer: F,
-    /// The answers hold the thread only briefly, and mostly wait for nothing: one gets a task if it waits.
+    /// The answers over the soft provider hold the thread only briefly, and mostly wait for nothing: one gets a task if it waits.
     pub(crate) is_prompt: bool,
 }
 
@@ -437,7 +438,11 @@ impl<T> Stream for Merged<T> {
         while pending < self.streams.len() {
             let at = self.turn % self.streams.len();
             match self.streams[at].poll_next_unpin(cx) {
-                Poll::Ready(None) => drop(self.streams.remove(at)),
+                Poll::Ready(None) => {
+                    // The one behind it is the next.
+                    self.turn = at;
+                    drop(self.streams.remove(at));
+                }
                 polled => {
                     self.turn = at + 1;
                     if polled.is_ready() {
@@ -601,13 +606,19 @@ where
             request.provider().set_descriptor(descriptor);
         }
         let place = Place { _place: place, descriptor: of_handshake };
+        // A device takes its time for the queues of a connection.
+        let is_prompt = self.context.is_prompt && request.provider().kind() == ProviderKind::Soft;
         // In a box: to spawn a task moves its future several times, and this one has kilobytes.
         let mut handshake = Box::pin(answer(self.context.clone(), with, request, place));
-        if self.context.is_prompt {
+        if is_prompt {
             // One that panics ends alone, as it would in a task.
-            let first = catch_unwind(AssertUnwindSafe(|| handshake.as_mut().now_or_never()));
-            if !matches!(first, Ok(None)) {
-                return;
+            let first = catch_unwind(AssertUnwindSafe(|| match handshake.as_mut().now_or_never() {
+                None => Some(handshake),
+                Some(()) => None,
+            }));
+            match first {
+                Ok(Some(waits)) => handshake = waits,
+                Ok(None) | Err(_) => return,
             }
         }
         let task = self.tasks.spawn(handshake);

@@ -279,18 +279,20 @@ impl Served {
         address: SocketAddr,
         added: &mut Vec<(Adapter, Listener)>,
     ) -> Result<Listener, BindError> {
-        let is_soft = |place: &Place| place.kind == ProviderKind::Soft && place.ip == address.ip();
-        let Some(at) = self.places.iter().position(is_soft) else {
+        let at = self.places.iter_mut().find(|place| place.ip == address.ip());
+        let Some((socket, soft)) = at.and_then(|place| Some((place.socket.take()?, place.adapter.clone())))
+        else {
             return Err(BindError::SharingViolation(address));
         };
-        let Place { adapter: soft, socket, .. } = self.places.swap_remove(at);
-        socket.iter().for_each(Listener::close);
+        socket.close();
         let opened = open_listener(adapter, address);
         if opened.is_err()
             && let Ok(socket) = open_listener(&soft, address)
         {
-            self.add(&soft, &socket);
+            // It stays with the soft provider, for good: each further try would interrupt those that connect.
             added.push((soft, socket));
+        } else {
+            self.places.retain(|place| place.kind != ProviderKind::Soft || place.ip != address.ip());
         }
         opened
     }

@@ -459,9 +459,11 @@ impl<O: Observer> Driver<O> {
 
     /// Asks the peer for a sign of life, if no question is open.
     fn ask(&self) -> Question {
-        if !self.is_established() {
+        let ConnectionShared { role, rtr, .. } = &*self.connection;
+        let is_waived = (*role, *rtr) == (Role::Passive, Rtr::Waived);
+        if !self.is_established() || is_waived && self.reader.receiver().received == 0 {
             // A peer that has not sent its first frame owes nothing but the acknowledgement of this side's
-            // bytes.
+            // bytes: its program may not have completed the connection.
             return if self.unacknowledged() > 0 { Question::Full } else { Question::None };
         }
         let owes = self.connection.transmit_after(|queue| queue.outbound.has_reads() || queue.probe());
