@@ -695,3 +695,29 @@ where
 pub(crate) fn none_later<A: Send + 'static>() -> BoxStream<'static, (A, Listener)> {
     stream::empty().boxed()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    // A stream that is not polled before a wait wakes nobody.
+    #[test]
+    fn merged_streams_are_all_polled() {
+        for (turn, ending) in (0..4).flat_map(|turn| (0..3).map(move |ending| (turn, ending))) {
+            let polled = Arc::new([const { AtomicBool::new(false) }; 3]);
+            let stream = |number: usize| {
+                let polled = polled.clone();
+                let poll = move |_: &mut Context<'_>| {
+                    polled[number].store(true, Ordering::Relaxed);
+                    if number == ending { Poll::Ready(None::<()>) } else { Poll::Pending }
+                };
+                stream::poll_fn(poll).boxed()
+            };
+            let mut merged = Merged { streams: (0..3).map(stream).collect(), turn };
+            assert!(merged.next().now_or_never().is_none(), "two streams go on");
+            assert!(polled.iter().all(|polled| polled.load(Ordering::Relaxed)), "{turn} {ending} {polled:?}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, send};
@@ -242,6 +242,10 @@ impl Stream {
     /// # Cancel safety
     /// A part of the buffer may have been written.
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        if let Poll::Ready(Err(error)) = self.poll_write_ready(&mut Context::from_waker(Waker::noop())) {
+            // The runtime has ended.
+            return Err(error);
+        }
         let mut written = self.send_now(bytes);
         loop {
             match written {

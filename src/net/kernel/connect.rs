@@ -48,25 +48,28 @@ pub(crate) async fn connect(
     if peer.is_ipv4() != bound.local.is_ipv4() {
         return fail(errno(libc::EAFNOSUPPORT), Some(bound));
     }
-    let is_established = match begin(&bound.socket, peer) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-        Err(error) => return fail(error, Some(bound)),
-    };
+    if let Err(error) = connect_once(&SockRef::from(&bound.socket), peer)
+        && error.kind() != io::ErrorKind::WouldBlock
+    {
+        return fail(error, Some(bound));
+    }
     // Only now: a socket that does not connect yet looks hung up to epoll.
     let BoundSocket { socket, local, lease } = bound;
     let stream = match TcpStream::from_std(socket.into()) {
         Ok(stream) => stream,
         Err(error) => return fail(error, None),
     };
-    let outcome = match timeout {
-        _ if is_established => Ok(()),
-        None => established(&stream, peer).await,
-        Some(limit) => match tokio::time::timeout(limit, established(&stream, peer)).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => give_up(&stream, peer),
-        },
-    };
+    // An attempt at the same host has mostly ended by now, which another call tells before the runtime would.
+    let mut outcome = connect_once(&SockRef::from(&stream), peer);
+    if outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        outcome = match timeout {
+            None => established(&stream, peer).await,
+            Some(limit) => match tokio::time::timeout(limit, established(&stream, peer)).await {
+                Ok(outcome) => outcome,
+                Err(_elapsed) => give_up(&stream, peer),
+            },
+        };
+    }
     match outcome.and_then(|()| reached(&stream, local, peer)) {
         Ok(local) => Ok(Connected { stream, local, lease }),
         Err(error) => {
@@ -75,15 +78,6 @@ pub(crate) async fn connect(
             let socket = socket.filter(|socket| socket.peer_addr().is_err());
             fail(error, socket.map(|socket| BoundSocket { socket, local, lease }))
         }
-    }
-}
-
-/// Begins an attempt: `WouldBlock` when it goes on. One to a peer of the same host has mostly ended when connect(2) returns, which
-/// another call tells before the runtime would.
-fn begin(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
-    match connect_once(&SockRef::from(socket), peer) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => connect_once(&SockRef::from(socket), peer),
-        outcome => outcome,
     }
 }
 
