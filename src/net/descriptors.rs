@@ -107,7 +107,7 @@ pub(crate) struct Holder {
 impl Holder {
     /// Returns whether the budget has room for one more of this holder. It always has if this holder has none.
     pub(crate) fn has_room(&self) -> bool {
-        let most = self.budget.most();
+        let most = self.most(1);
         self.fits(most, &self.budget.state.lock(), 1)
     }
 
@@ -118,9 +118,15 @@ impl Holder {
 
     /// Takes a descriptor if there is room.
     pub(crate) fn try_hold(self: &Arc<Self>) -> Option<Held> {
-        let most = self.budget.most();
+        let most = self.most(1);
         let mut state = self.budget.state.lock();
         self.fits(most, &state, 1).then(|| self.count(&mut state))
+    }
+
+    /// Returns the number of descriptors of the budget, or any if this holder has room without it: so many more are its first.
+    fn most(&self, more: usize) -> usize {
+        let held = self.budget.state.lock().held.get(&self.number).copied().unwrap_or(0);
+        if held + more <= 1 { usize::MAX } else { self.budget.most() }
     }
 
     fn count(self: &Arc<Self>, state: &mut State) -> Held {
@@ -163,7 +169,7 @@ impl Held {
     /// Returns whether the budget suffices for all that this holder has.
     pub(crate) fn fits(&self) -> bool {
         let holder = &self.0.holder;
-        let most = holder.budget.most();
+        let most = holder.most(0);
         holder.fits(most, &holder.budget.state.lock(), 0)
     }
 
