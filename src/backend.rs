@@ -552,7 +552,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Notes that somebody waits for completions of this kind from now on, until [`end_wait`](Self::end_wait).
+    /// Notes that a call waits for completions of this kind from now on, until [`end_wait`](Self::end_wait).
     #[cfg_attr(not(feature = "verbs"), expect(unused_variables, reason = "soft has no events"))]
     pub(crate) fn begin_wait(&self, kind: NotifyKind) {
         by_provider!(
@@ -562,7 +562,7 @@ impl CompletionQueue {
         );
     }
 
-    /// Notes that somebody waits for completions of this kind no more.
+    /// Notes that a call no longer waits for completions of this kind.
     #[cfg_attr(not(feature = "verbs"), expect(unused_variables, reason = "soft has no events"))]
     pub(crate) fn end_wait(&self, kind: NotifyKind) {
         by_provider!(self, Self::Soft(_) => {}, Self::Verbs(group) => group.end_wait(kind));

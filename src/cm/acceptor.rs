@@ -416,8 +416,8 @@ struct Waiting<A> {
     descriptor: Option<Held>,
 }
 
-/// The items of several streams, in turns. Each stream is polled whenever one is: there are few, and a set that tells them apart wakes
-/// the task once more for each wait.
+/// The items of several streams, in turns. Each stream is polled whenever one is: there are few, and a set that polls only those
+/// that were woken wakes the task once more for each wait.
 struct Merged<T> {
     streams: Vec<BoxStream<'static, T>>,
     /// The stream that is polled first.
@@ -702,7 +702,7 @@ mod tests {
 
     use super::*;
 
-    // A stream that is not polled before a wait wakes nobody.
+    // A stream that is not polled before a wait would not wake the task.
     #[test]
     fn merged_streams_are_all_polled() {
         for (turn, ending) in (0..4).flat_map(|turn| (0..3).map(move |ending| (turn, ending))) {

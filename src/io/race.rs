@@ -47,7 +47,8 @@ where
     F: Future<Output = Result<T, E>>,
 {
     let mut waiting = places.iter().cloned().enumerate();
-    // Each is polled whenever one is: there are few, and a set that tells them apart wakes the task once more for each wait.
+    // Each is polled whenever one is: there are few, and a set that polls only those that were woken wakes the task
+    // once more for each wait.
     let mut running: Vec<(usize, Pin<Box<F>>)> = Vec::new();
     // Those of the attempts that have begun.
     let mut errors: Vec<Option<E>> = Vec::new();

@@ -91,7 +91,7 @@ impl Budget {
         Arc::new(Holder { budget: self.clone(), number })
     }
 
-    /// Returns the number of descriptors of the budget now. It asks the system, so no lock is held meanwhile.
+    /// Returns the number of descriptors of the budget now. It makes a system call, so no lock is held meanwhile.
     fn most(&self) -> usize {
         ((self.limit)() / PARTS).saturating_mul(self.parts).min(self.most)
     }

@@ -59,7 +59,7 @@ pub(crate) async fn connect(
         Ok(stream) => stream,
         Err(error) => return fail(error, None),
     };
-    // An attempt at the same host has mostly ended by now, which another call tells before the runtime would.
+    // An attempt at the same host has mostly ended by now, which another call finds out before the runtime does.
     let mut outcome = connect_once(&SockRef::from(&stream), peer);
     if outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         outcome = match timeout {
