@@ -134,14 +134,19 @@ impl StreamBytes {
 
     /// Returns whether the byte at this offset is the next one.
     pub(crate) fn is_next(&self, to: u64) -> bool {
-        to == RING + self.next
+        to == self.next()
+    }
+
+    /// Returns the offset of the next byte.
+    pub(crate) fn next(&self) -> u64 {
+        RING + self.next
     }
 
     /// Takes bytes that the peer writes to this offset, which was [checked](Self::check).
     ///
     /// # Errors
     /// The pieces that are ahead of the next byte are too many.
-    pub(crate) fn write(&mut self, to: u64, mut bytes: &[u8]) -> Result<(), OutOfBounds> {
+    pub(crate) fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let Some(ahead) = self.ahead(to) else {
             let start = usize::try_from(to).map_err(|_| OutOfBounds)?;
             self.list.get_mut(start..start + bytes.len()).ok_or(OutOfBounds)?.copy_from_slice(bytes);
@@ -150,6 +155,21 @@ impl StreamBytes {
         if ahead > 0 {
             return self.set_aside(self.arrived + ahead, bytes);
         }
+        self.append(bytes);
+        Ok(())
+    }
+
+    /// Checks that the ring has room for so many bytes behind those that have come.
+    ///
+    /// # Errors
+    /// It has not.
+    pub(crate) fn check_next(&self, length: usize) -> Result<(), OutOfBounds> {
+        let has_room = self.length as u64 + length as u64 <= self.ring;
+        if has_room { Ok(()) } else { Err(OutOfBounds) }
+    }
+
+    /// Takes the next bytes, for which there [is room](Self::check_next).
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let spare = self.spare(bytes.len());
             let length = spare.len();
@@ -157,7 +177,6 @@ impl StreamBytes {
             bytes = &bytes[length..];
             self.filled(length);
         }
-        Ok(())
     }
 
     /// Returns room for the next bytes, at most `most` and at least one. [`filled`](Self::filled) follows.

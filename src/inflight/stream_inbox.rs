@@ -217,6 +217,31 @@ impl StreamInbox {
         })
     }
 
+    /// Checks that there is room for so many bytes behind those that have come.
+    ///
+    /// # Errors
+    /// There is not.
+    pub(crate) fn check_next(&self, length: usize) -> Result<(), OutOfBounds> {
+        self.bytes.lock().check_next(length)
+    }
+
+    /// Takes the next bytes, which the peer has sent without a place. [`came`](Self::came) follows.
+    ///
+    /// # Errors
+    /// There is no [room](Self::check_next) for them.
+    pub(crate) fn append(&self, payload: &[u8]) -> Result<(), OutOfBounds> {
+        self.with_bytes(|bytes| {
+            bytes.check_next(payload.len())?;
+            bytes.append(payload);
+            Ok(())
+        })
+    }
+
+    /// Returns the offset of the next byte.
+    pub(crate) fn next(&self) -> u64 {
+        self.bytes.lock().next()
+    }
+
     /// Takes bytes that the peer writes to this offset from `read`, which is given room for at most `length`, and returns their number and
     /// a result. `None`, without a call, if they are not the next ones.
     pub(crate) fn write_from<R>(

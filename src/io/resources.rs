@@ -113,6 +113,7 @@ impl StreamResources {
             // Over iWARP on a device the active end has to speak first.
             grants_ring: frames,
             session: config.session.is_some(),
+            takes_bytes: frames,
         };
         let mut memory = None;
         if !frames {

@@ -15,13 +15,15 @@ use crate::inflight::WORD;
 #[cfg(feature = "soft")]
 use crate::memory::Target;
 
-/// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number.
+/// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number; or, of few bytes, a Send with both.
 pub(crate) struct StreamMessage<'a> {
     pub(crate) parts: &'a [IoSlice<'a>],
     /// The number of bytes that the peer has room for, at most as many as there are. At least one.
     pub(crate) length: usize,
     pub(crate) to: RemoteAddress,
-    /// The payload of the Send behind so many bytes.
+    /// The peer takes the bytes of a short message in the Send, behind its word.
+    pub(crate) in_send: bool,
+    /// The word of the Send behind so many bytes.
     pub(crate) describe: fn(usize) -> [u8; WORD],
 }
 

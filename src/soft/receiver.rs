@@ -23,7 +23,7 @@ use tracing::trace;
 use super::connection::{ConnectionShared, Socket};
 use super::memory::{Binding, Intent};
 use super::receive_queue::{Interrupted, Receive};
-use crate::inflight::{self, Completed, Note, Payload, STREAM_KEY, Ticket, WORD, WakeList};
+use crate::inflight::{self, Completed, Note, Payload, STREAM_KEY, Ticket, WakeList};
 use crate::memory::Target;
 use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
@@ -385,6 +385,8 @@ impl Receiver {
             // Bytes that are not the next ones of the stream are copied to their place.
             is_staged = true;
         }
+        // So is a Send to a stream: a word, and few bytes.
+        is_staged |= matches!(self.state, State::Payload { destination: Destination::StreamSend(_), .. });
         let staging = self.staging.room(most);
         let length = match &self.state {
             State::Payload { destination, left: left @ 1.., .. } if !is_staged => {
@@ -395,7 +397,7 @@ impl Receiver {
                 let nothing = Payload::new();
                 let behind = match destination {
                     Destination::Local(parts) => parts,
-                    Destination::Stream(_) => &nothing,
+                    Destination::Stream(_) | Destination::StreamSend(_) => &nothing,
                     // Checked again at every read: the memory may have been deregistered within the frame.
                     Destination::Remote { access, place } => {
                         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
@@ -588,7 +590,7 @@ impl Receiver {
         let on_complete = std::mem::take(on_complete);
         // Before the segment completes: the memory is in use as long as the state names it.
         self.state = State::Header;
-        self.complete(on_complete, turn.wakes);
+        self.complete(on_complete, turn.wakes)?;
         self.frame_done();
         Ok(Step::Continue)
     }
@@ -663,7 +665,7 @@ impl Receiver {
             None => return Ok(false),
             Some(Content::Payload(place, on_complete)) => {
                 self.place(place, payload, consumed, &mut turn.room)?;
-                self.complete(on_complete, turn.wakes);
+                self.complete(on_complete, turn.wakes)?;
             }
             Some(Content::Control(control)) => self.control(control, payload, turn.wakes)?,
         }
@@ -690,10 +692,10 @@ impl Receiver {
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
         let (place, on_complete) = match segment {
             Segment::Send { offset, last, .. } if self.stream.is_some() => {
-                if offset + length > WORD {
-                    return Err(named(Terminate::TOO_LONG));
-                }
-                return Ok(Some(Content::Control(Control::StreamSend { offset, last })));
+                let begun = self.stream.as_mut().map_or(Ok(()), |stream| stream.begin_send(offset, length));
+                begun.map_err(named)?;
+                let end = if last { OnComplete::StreamSend(offset + length) } else { OnComplete::Nothing };
+                (Place::Memory(Destination::StreamSend(offset)), end)
             }
             Segment::Send { offset, last, solicited, .. } => {
                 self.reserve_receive(offset, length)?;
@@ -762,8 +764,15 @@ impl Receiver {
     }
 
     /// Completes a segment whose payload is in place.
-    fn complete(&mut self, on_complete: OnComplete, wakes: &mut WakeList) {
+    ///
+    /// # Errors
+    /// The Terminate for a Send to a stream that the peer may not send.
+    fn complete(&mut self, on_complete: OnComplete, wakes: &mut WakeList) -> Result<(), Stop> {
         match on_complete {
+            OnComplete::StreamSend(length) => {
+                let ended = self.stream.as_mut().map_or(Ok(()), |stream| stream.end_send(length, wakes));
+                ended.map_err(|terminate| terminate.with_header(&self.header))?;
+            }
             OnComplete::Send { last: true, solicited, invalidate } => {
                 if let Some((Receive { ticket, payload }, bytes)) = self.receive.take() {
                     let mut completed = Completed::done(bytes, payload);
@@ -779,5 +788,6 @@ impl Receiver {
             OnComplete::Response { last: true } => self.cost += self.connection.complete_read(wakes),
             OnComplete::Send { .. } | OnComplete::Response { .. } | OnComplete::Nothing => {}
         }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! No request is posted for them, nothing completes, and no memory is kept except for the end of the frame
 //! that the socket did not take: the task of the connection writes that end, and wakes the writer.
 //!
-//! A short message is framed on the stack, for one `send`. A longer one is framed as FPDUs around the bytes of the
+//! A short message is framed on the stack, for one `send`. Between two ends of this crate it is one Send, with the word and the bytes. A longer one is framed as FPDUs around the bytes of the
 //! caller, for one `sendmsg`. Each FPDU of payload is an RDMA Write of its own. So a message can end behind any
 //! of them: if the socket takes no more, the frame that it has begun is completed, a Send contains the number
 //! of bytes, and only that much is copied.
@@ -188,6 +188,13 @@ fn short_frames<'a>(
     crc: bool,
 ) -> ReadBuf<'a> {
     let mut frames = ReadBuf::uninit(room);
+    if message.in_send {
+        frames.put_slice(&send.encode(WORD + message.length));
+        frames.put_slice(&(message.describe)(message.length));
+        bytes(message.parts, 0, message.length).for_each(|part| frames.put_slice(part));
+        append_trailer(&mut frames, 0, Untagged::LEN + WORD + message.length, crc);
+        return frames;
+    }
     frames.put_slice(&write_header(message, 0, message.length));
     bytes(message.parts, 0, message.length).for_each(|part| frames.put_slice(part));
     debug_assert_eq!(
@@ -427,7 +434,7 @@ mod tests {
         let (first, second) = bytes.split_at(999);
         let parts = [first, &[], second].map(IoSlice::new);
         for (length, crc) in [(COPY_BELOW + 1, false), (Tagged::FULL, true), (bytes.len(), true)] {
-            let message = StreamMessage { parts: &parts, length, to: TO, describe };
+            let message = StreamMessage { parts: &parts, length, to: TO, in_send: false, describe };
             let mut room = [MaybeUninit::uninit(); FRAMING];
             let frames = StreamFrames::new(&mut room, &message, send(), crc);
             let wire = collect(frames.pieces());
@@ -452,7 +459,7 @@ mod tests {
             let (first, second) = bytes.split_at(length / 3);
             let parts = [first, &[], second].map(IoSlice::new);
             for crc in [false, true] {
-                let message = StreamMessage { parts: &parts, length, to: TO, describe };
+                let message = StreamMessage { parts: &parts, length, to: TO, in_send: false, describe };
                 let (mut short, mut long) =
                     ([MaybeUninit::uninit(); SHORT], [MaybeUninit::uninit(); FRAMING]);
                 let frames = short_frames(&mut short, &message, send(), crc);
@@ -487,7 +494,7 @@ mod tests {
     fn a_message_of_many_parts_ends_early() {
         let bytes = vec![1; 100 * 2 * MAX_PARTS];
         let parts: Vec<_> = bytes.chunks(100).map(IoSlice::new).collect();
-        let message = StreamMessage { parts: &parts, length: bytes.len(), to: TO, describe };
+        let message = StreamMessage { parts: &parts, length: bytes.len(), to: TO, in_send: false, describe };
         let mut room = [MaybeUninit::uninit(); FRAMING];
         let frames = StreamFrames::new(&mut room, &message, send(), false);
         assert!(frames.pieces().count() < 64);

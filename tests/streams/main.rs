@@ -16,6 +16,7 @@ mod names;
 mod one_sided;
 mod peers;
 mod readiness;
+mod short;
 mod silent;
 mod slow;
 mod stream;

@@ -32,8 +32,9 @@ impl StreamEngine {
         length: usize,
     ) -> Result<Option<usize>, PostErrorKind> {
         let Span { address, key, .. } = state.machine.target();
-        let message =
-            StreamMessage { parts, length, to: RemoteAddress { key, address }, describe: encode_length };
+        let to = RemoteAddress { key, address };
+        let in_send = state.machine.peer_takes_bytes();
+        let message = StreamMessage { parts, length, to, in_send, describe: encode_length };
         match self.queue_pair.provider().write_message(&message, &self.completed)? {
             Streamed::Sent(length) => {
                 state.machine.send_directly(length);

@@ -15,6 +15,7 @@ const CONFIRMS: u8 = 1;
 const SAYS_ITS_END: u8 = 2;
 const GRANTS_RING: u8 = 4;
 const SESSION: u8 = 8;
+const TAKES_BYTES: u8 = 16;
 
 /// Whether this host is big-endian.
 pub(super) const BIG_ENDIAN: bool = cfg!(target_endian = "big");
@@ -86,6 +87,8 @@ pub(crate) struct Hello {
     pub(crate) grants_ring: bool,
     /// It asks for a session, or agrees to one: the connection begins with the messages of `proto::session`.
     pub(crate) session: bool,
+    /// It takes the bytes of a message behind the word of a Send, as if they had been written to their place before it.
+    pub(crate) takes_bytes: bool,
 }
 
 impl Hello {
@@ -102,6 +105,7 @@ impl Hello {
             (self.says_its_end, SAYS_ITS_END),
             (self.grants_ring, GRANTS_RING),
             (self.session, SESSION),
+            (self.takes_bytes, TAKES_BYTES),
         ];
         bytes[4] = own.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).sum();
         bytes[8..24].copy_from_slice(&self.targets.to_bytes(true));
@@ -127,6 +131,7 @@ impl Hello {
             says_its_end: own & SAYS_ITS_END != 0,
             grants_ring: own & GRANTS_RING != 0,
             session: own & SESSION != 0,
+            takes_bytes: own & TAKES_BYTES != 0,
         };
         // The first update goes to the second entry.
         if hello.targets.length < 2 {
@@ -227,9 +232,19 @@ mod tests {
 
     fn hello() -> [u8; Hello::LEN] {
         let (targets, data) = (TARGETS, BUFFER);
-        let [confirms, says_its_end, grants_ring, session] = [false; 4];
-        Hello { big_endian: false, credits: 384, targets, data, confirms, says_its_end, grants_ring, session }
-            .to_bytes()
+        let [confirms, says_its_end, grants_ring, session, takes_bytes] = [false; 5];
+        let hello = Hello {
+            big_endian: false,
+            credits: 384,
+            targets,
+            data,
+            confirms,
+            says_its_end,
+            grants_ring,
+            session,
+            takes_bytes,
+        };
+        hello.to_bytes()
     }
 
     #[test]

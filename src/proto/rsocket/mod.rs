@@ -80,6 +80,8 @@ pub(crate) struct Settings {
     pub(crate) grants_ring: bool,
     /// This end asks for a session, or agrees to one.
     pub(crate) session: bool,
+    /// This end takes the bytes of a message behind the word of a Send.
+    pub(crate) takes_bytes: bool,
 }
 
 impl Settings {
@@ -103,6 +105,7 @@ impl Settings {
             says_its_end: true,
             grants_ring: self.grants_ring,
             session: self.session,
+            takes_bytes: self.takes_bytes,
         }
     }
 }
@@ -255,6 +258,11 @@ impl Machine {
     /// Allows this end to send before the peer has.
     pub(crate) fn allow_sending(&mut self) {
         self.may_send = true;
+    }
+
+    /// Returns whether the peer takes the bytes of a message behind the word of its Send.
+    pub(crate) fn peer_takes_bytes(&self) -> bool {
+        self.peer.takes_bytes
     }
 
     /// Returns whether both ends have agreed on a session.

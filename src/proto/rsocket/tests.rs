@@ -46,6 +46,7 @@ fn settings(carrier: Carrier, ring: u32, send_ring: usize, depth: u16) -> Settin
         confirms: false,
         grants_ring: false,
         session: false,
+        takes_bytes: false,
     }
 }
 

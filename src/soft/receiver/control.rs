@@ -126,10 +126,6 @@ impl Receiver {
                 self.finish_receive(receive.ticket, completed, wakes);
                 Ok(())
             }
-            Control::StreamSend { offset, last } => {
-                let Some(stream) = &mut self.stream else { return Ok(()) };
-                stream.receive(offset, payload, last, wakes).map_err(named)
-            }
             Control::Terminate => {
                 let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
                 Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))

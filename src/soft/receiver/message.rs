@@ -8,10 +8,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::buffer::LARGE;
+use super::placement::stream_place;
 use super::turn::Stop;
 use super::{Receiver, State};
 use crate::inflight::{StreamInbox, StreamSend, WORD, WakeList};
 use crate::memory::Target;
+use crate::provider::stream::StreamRoom;
 use crate::soft::connection::Socket;
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::mpa;
@@ -99,24 +101,85 @@ impl StreamSide {
         self.inbox.set_expects_large(is_likely);
     }
 
-    /// Takes a part of a Send, and delivers the Send with its last part.
+    /// Takes a Send that is one frame.
+    ///
+    /// # Errors
+    /// As [`begin_send`](Self::begin_send) and [`end_send`](Self::end_send).
+    pub(super) fn take_send(
+        &mut self,
+        payload: &[u8],
+        room: &mut Option<&mut StreamRoom<'_>>,
+        wakes: &mut WakeList,
+    ) -> Result<(), Terminate> {
+        match payload.split_first_chunk() {
+            Some((word, bytes)) => {
+                if !bytes.is_empty() {
+                    self.take_bytes(bytes, room)?;
+                }
+                self.deliver(StreamSend::Word(*word), wakes)
+            }
+            None => self.deliver(StreamSend::Other(payload.len()), wakes),
+        }
+    }
+
+    /// Begins a segment of a Send, with `length` bytes from this offset of the message on. The Send begins with a word, and the bytes behind
+    /// that are the next ones of the stream.
+    ///
+    /// # Errors
+    /// The Terminate for a peer that sends more than there is room for.
+    pub(super) fn begin_send(&mut self, offset: usize, length: usize) -> Result<(), Terminate> {
+        let behind = (offset + length).saturating_sub(offset.max(WORD));
+        self.inbox.check_next(behind).map_err(|_| Terminate::TOO_LONG)
+    }
+
+    /// Takes a part of a Send whose segment has [begun](Self::begin_send).
+    ///
+    /// # Errors
+    /// As [`begin_send`](Self::begin_send).
     pub(super) fn receive(
         &mut self,
         offset: usize,
         part: &[u8],
-        last: bool,
-        wakes: &mut WakeList,
+        room: &mut Option<&mut StreamRoom<'_>>,
     ) -> Result<(), Terminate> {
-        let end = offset + part.len();
-        self.word.get_mut(offset..end).ok_or(Terminate::TOO_LONG)?.copy_from_slice(part);
-        match (last, end) {
-            (false, _) => Ok(()),
-            (true, WORD) => self.deliver(StreamSend::Word(self.word), wakes),
-            (true, _) => self.deliver(StreamSend::Other(end), wakes),
+        let (word, bytes) = part.split_at(WORD.saturating_sub(offset).min(part.len()));
+        if !word.is_empty() {
+            self.word[offset..][..word.len()].copy_from_slice(word);
         }
+        if bytes.is_empty() { Ok(()) } else { self.take_bytes(bytes, room) }
     }
 
-    /// Delivers a complete Send, unless as many wait as the peer may send.
+    /// Takes the next bytes of the stream: they go to the room of the reader, as far as that is for them.
+    fn take_bytes(&mut self, bytes: &[u8], room: &mut Option<&mut StreamRoom<'_>>) -> Result<(), Terminate> {
+        let mut rest = bytes;
+        if let Some(room) = room {
+            let (direct, behind) = bytes.split_at(room.takes(stream_place(self.inbox.next()), bytes.len()));
+            if !direct.is_empty() {
+                room.copy(direct);
+                self.skip(direct.len());
+            }
+            rest = behind;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.came = true;
+        self.inbox.append(rest).map_err(|_| Terminate::TOO_LONG)
+    }
+
+    /// Ends a Send of so many bytes.
+    ///
+    /// # Errors
+    /// As [`deliver`](Self::deliver).
+    pub(super) fn end_send(&mut self, length: usize, wakes: &mut WakeList) -> Result<(), Terminate> {
+        let send = if length < WORD { StreamSend::Other(length) } else { StreamSend::Word(self.word) };
+        self.deliver(send, wakes)
+    }
+
+    /// Delivers a complete Send.
+    ///
+    /// # Errors
+    /// The Terminate for a peer that sends more of them than it may.
     pub(super) fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Terminate> {
         self.shape.end();
         if self.inbox.deliver(send, wakes) { Ok(()) } else { Err(Terminate::NO_BUFFER) }

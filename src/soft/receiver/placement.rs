@@ -45,6 +45,8 @@ pub(super) enum Destination {
     Remote { access: RemoteAccess, place: RemoteAddress },
     /// The bytes of a stream from this offset on.
     Stream(u64),
+    /// A Send to a stream, from this offset of the message on.
+    StreamSend(usize),
 }
 
 /// Returns the place of a byte of a stream.
@@ -58,6 +60,7 @@ impl Destination {
             Self::Local(parts) => *parts = inflight::range(parts, by, usize::MAX),
             Self::Remote { place, .. } => place.address = place.address.wrapping_add(by as u64),
             Self::Stream(address) => *address = address.wrapping_add(by as u64),
+            Self::StreamSend(offset) => *offset += by,
         }
     }
 
@@ -80,6 +83,8 @@ pub(super) enum OnComplete {
         solicited: bool,
         invalidate: Option<Arc<Binding>>,
     },
+    /// A Send to a byte stream ends, of so many bytes.
+    StreamSend(usize),
     Response {
         last: bool,
     },
@@ -91,14 +96,7 @@ pub(super) enum Control {
     ReadRequest,
     AtomicRequest,
     AtomicResponse,
-    Immediate {
-        solicited: bool,
-    },
-    /// A part of a Send to a byte stream.
-    StreamSend {
-        offset: usize,
-        last: bool,
-    },
+    Immediate { solicited: bool },
     Terminate,
 }
 
@@ -135,6 +133,9 @@ pub(super) fn place_in(
                 stream.skip(direct.len());
             }
             return if rest.is_empty() { Ok(()) } else { stream.write(to + direct.len() as u64, rest) };
+        }
+        Destination::StreamSend(offset) => {
+            return stream.as_mut().map_or(Ok(()), |stream| stream.receive(*offset, bytes, room));
         }
     };
     let mut rest = bytes;
@@ -358,7 +359,7 @@ impl Receiver {
         };
         match (destination, room) {
             (Destination::Stream(to), Some(room)) => self.plan_message(stream_place(*to), *left, room),
-            (Destination::Stream(_), None) => None,
+            (Destination::Stream(_), None) | (Destination::StreamSend(_), _) => None,
             // The first segment of a message may be padded, which moves all behind it.
             _ if *trailer != mpa::CRC_SIZE => None,
             _ => self.plan_announced(destination, on_complete),
@@ -437,7 +438,7 @@ impl Receiver {
         // Checked again at every read: the memory may have been deregistered within the frame.
         let access = match destination {
             Destination::Remote { access, .. } => Some(access.clone()),
-            Destination::Local(_) | Destination::Stream(_) => None,
+            Destination::Local(_) | Destination::Stream(_) | Destination::StreamSend(_) => None,
         };
         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
         let valid = access.as_ref().map(|access| access.guard().ok_or_else(named)).transpose()?;
@@ -449,7 +450,9 @@ impl Receiver {
             }
             (Destination::Stream(_), _, Some(room)) => (Payload::new(), None, room.rest()),
             (Destination::Local(parts), ..) => (parts.clone(), plan.sink.clone(), &mut [][..]),
-            (Destination::Remote { .. } | Destination::Stream(_), ..) => return Ok(None),
+            (Destination::Remote { .. } | Destination::Stream(_) | Destination::StreamSend(_), ..) => {
+                return Ok(None);
+            }
         };
         let (direct, next) = in_room.split_at_mut(left.min(in_room.len()));
         let (parts, mut gaps) = (plan.parts(memory), [[0; LONGEST_GAP]; MOST]);

@@ -12,7 +12,6 @@ use super::placement::OnComplete;
 use super::turn::{Stop, Turn};
 use super::{Receiver, State};
 use crate::inflight::{Arrived, Completed, STREAM_KEY, WakeList};
-use crate::proto::rdmap::Segment;
 use crate::soft::connection::{ConnectionShared, Socket};
 use crate::soft::memory::Intent;
 use crate::soft::receive_queue::Receive;
@@ -106,7 +105,7 @@ impl Receiver {
             let is_taken = match (&header, &self.stream) {
                 // Bytes for the reader of a stream go to its room, past the chunks.
                 (Header::Tagged(_), _) => turn.room.is_none() && self.take_write(&header, payload)?,
-                (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn.wakes)?,
+                (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn)?,
                 (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
             };
             if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
@@ -177,16 +176,20 @@ impl Receiver {
 
     /// Takes a Send to a byte stream that is one frame. Returns false, with nothing changed, if the frame is
     /// anything else.
-    fn take_message(&mut self, header: &Header, payload: &[u8], wakes: &mut WakeList) -> Result<bool, Stop> {
+    fn take_message(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        turn: &mut Turn<'_, '_>,
+    ) -> Result<bool, Stop> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
-        let Header::Untagged(Untagged { opcode: Opcode::Send, last: true, .. }) = header else {
+        let Header::Untagged(Untagged { opcode: Opcode::Send, last: true, mo: 0, .. }) = header else {
             return Ok(false);
         };
         let named = |terminate: Terminate| Stop::from(terminate.with_header(&self.header));
-        let segment = self.inbound.segment(header, payload.len()).map_err(named)?;
-        let Segment::Send { offset, .. } = segment else { return Ok(false) };
+        self.inbound.segment(header, payload.len()).map_err(named)?;
         trace!(connection = %self.connection.id, opcode = ?Opcode::Send, length = payload.len(), "frame received");
-        stream.receive(offset, payload, true, wakes).map(|()| true).map_err(named)
+        stream.take_send(payload, &mut turn.room, turn.wakes).map(|()| true).map_err(named)
     }
 
     /// Receives a Send that is one frame, for a queue pair with receives of its own. Returns false, with
@@ -206,7 +209,7 @@ impl Receiver {
             // The connection ends with the reason, unless a receive has been posted in between.
             self.reserve_receive(0, payload.len())?;
             self.place_in_receive(0, payload);
-            self.complete(OnComplete::Send { last: true, solicited, invalidate: None }, wakes);
+            self.complete(OnComplete::Send { last: true, solicited, invalidate: None }, wakes)?;
             return Ok(true);
         };
         let Receive { ticket, payload: places } = receive;
