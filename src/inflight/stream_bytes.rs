@@ -1,7 +1,7 @@
 //! The bytes of a stream that have arrived and were not read, for a provider to which an offset is a number and not a place.
 //!
-//! The peer writes to a ring of so many bytes, and to a list of targets before it. Neither is memory: a byte stream comes in order, and
-//! what comes is appended to chunks, which go back to the thread when they were read. A Write that is ahead of the next byte is kept
+//! The peer writes to a ring of so many bytes, and to a list of targets before it; or it sends the next bytes. Neither is memory: a byte
+//! stream comes in order, and what comes is appended to chunks, which go back to the thread when they were read. A Write that is ahead of the next byte is kept
 //! aside until those before it have come.
 
 use std::cell::RefCell;

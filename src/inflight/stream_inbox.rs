@@ -18,7 +18,7 @@ use crate::sync::Mutex;
 #[cfg(feature = "soft")]
 use crate::sync::MutexGuard;
 
-/// The length of the payload of a Send of a stream.
+/// The length of the word that a Send of a stream begins with.
 pub(crate) const WORD: usize = 4;
 
 /// The key of the ring and the list of a stream, on its connection. It stands in no table of keys.
@@ -27,8 +27,9 @@ pub(crate) const STREAM_KEY: u32 = 0x5374_7200;
 /// A Send of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamSend {
+    /// One that begins with this word. The bytes behind it have been taken.
     Word([u8; WORD]),
-    /// One of another length, in bytes, or of another kind.
+    /// One of fewer bytes, or of another kind.
     Other(usize),
 }
 

@@ -15,7 +15,8 @@ use crate::inflight::WORD;
 #[cfg(feature = "soft")]
 use crate::memory::Target;
 
-/// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number; or, of few bytes, a Send with both.
+/// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number; or, if they are few, a Send of
+/// both.
 pub(crate) struct StreamMessage<'a> {
     pub(crate) parts: &'a [IoSlice<'a>],
     /// The number of bytes that the peer has room for, at most as many as there are. At least one.

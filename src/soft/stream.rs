@@ -4,10 +4,10 @@
 //! No request is posted for them, nothing completes, and no memory is kept except for the end of the frame
 //! that the socket did not take: the task of the connection writes that end, and wakes the writer.
 //!
-//! A short message is framed on the stack, for one `send`. Between two ends of this crate it is one Send, with the word and the bytes. A longer one is framed as FPDUs around the bytes of the
-//! caller, for one `sendmsg`. Each FPDU of payload is an RDMA Write of its own. So a message can end behind any
-//! of them: if the socket takes no more, the frame that it has begun is completed, a Send contains the number
-//! of bytes, and only that much is copied.
+//! A short message is framed on the stack, for one `send`. Between two ends of this crate it is one Send, with the
+//! word and the bytes. A longer one is framed as FPDUs around the bytes of the caller, for one `sendmsg`. Each FPDU
+//! of payload is an RDMA Write of its own. So a message can end behind any of them: if the socket takes no more, the
+//! frame that it has begun is completed, a Send contains the number of bytes, and only that much is copied.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
