@@ -365,7 +365,9 @@ impl Receiver {
 
     /// Reads once, by one `readv` into the places of the bytes, and accounts for them. 0 is the end.
     fn read(&mut self, socket: &Socket, room: &mut Option<&mut StreamRoom<'_>>) -> Result<usize, Stop> {
-        let in_payload = matches!(self.state, State::Payload { left: 1.., .. } | State::Gather);
+        // A Send to a stream is copied: a word, and few bytes.
+        let is_send = matches!(self.state, State::Payload { destination: Destination::StreamSend(_), .. });
+        let in_payload = !is_send && matches!(self.state, State::Payload { left: 1.., .. } | State::Gather);
         let headers_only = room.is_some() && !self.connection.crc;
         let most = match (headers_only, in_payload) {
             (false, _) => self.ahead.whole_frames(),
@@ -375,7 +377,7 @@ impl Receiver {
                 end.unwrap_or(self.ahead.headers(true))
             }
         };
-        let mut is_staged = false;
+        let mut is_staged = is_send;
         if let State::Payload { destination: Destination::Stream(to), left: left @ 1.., .. } = self.state
             && room.as_ref().is_none_or(|room| room.takes(stream_place(to), left) == 0)
         {
@@ -385,8 +387,6 @@ impl Receiver {
             // Bytes that are not the next ones of the stream are copied to their place.
             is_staged = true;
         }
-        // So is a Send to a stream: a word, and few bytes.
-        is_staged |= matches!(self.state, State::Payload { destination: Destination::StreamSend(_), .. });
         let staging = self.staging.room(most);
         let length = match &self.state {
             State::Payload { destination, left: left @ 1.., .. } if !is_staged => {

@@ -4,8 +4,8 @@
 //! No request is posted for them, nothing completes, and no memory is kept except for the end of the frame
 //! that the socket did not take: the task of the connection writes that end, and wakes the writer.
 //!
-//! A short message is framed on the stack, for one `send`. Between two ends of this crate it is one Send, with the
-//! word and the bytes. A longer one is framed as FPDUs around the bytes of the caller, for one `sendmsg`. Each FPDU
+//! A short message is framed on the stack, for one `send`. For a peer that takes it so it is one Send, with the word
+//! and the bytes. A longer one is framed as FPDUs around the bytes of the caller, for one `sendmsg`. Each FPDU
 //! of payload is an RDMA Write of its own. So a message can end behind any of them: if the socket takes no more, the
 //! frame that it has begun is completed, a Send contains the number of bytes, and only that much is copied.
 
@@ -191,17 +191,20 @@ fn short_frames<'a>(
     if message.in_send {
         frames.put_slice(&send.encode(WORD + message.length));
         frames.put_slice(&(message.describe)(message.length));
-        bytes(message.parts, 0, message.length).for_each(|part| frames.put_slice(part));
-        append_trailer(&mut frames, 0, Untagged::LEN + WORD + message.length, crc);
-        return frames;
+    } else {
+        frames.put_slice(&write_header(message, 0, message.length));
     }
-    frames.put_slice(&write_header(message, 0, message.length));
+    let header = frames.filled().len();
     bytes(message.parts, 0, message.length).for_each(|part| frames.put_slice(part));
     debug_assert_eq!(
         frames.filled().len(),
-        HEADER + message.length,
+        header + message.length,
         "the message is no longer than its parts"
     );
+    if message.in_send {
+        append_trailer(&mut frames, 0, Untagged::LEN + WORD + message.length, crc);
+        return frames;
+    }
     append_trailer(&mut frames, 0, Tagged::LEN + message.length, crc);
     append_send(&mut frames, message, message.length, send, crc);
     frames
@@ -452,6 +455,7 @@ mod tests {
         }
     }
 
+    // For a peer that takes bytes behind the word, both are one Send.
     #[test]
     fn short_message_has_the_same_frames() {
         let bytes: Vec<u8> = (0..COPY_BELOW).map(|byte| (byte * 7) as u8).collect();
@@ -466,6 +470,15 @@ mod tests {
                 assert_eq!(written(frames.filled(), crc), bytes[..length]);
                 let long = StreamFrames::new(&mut long, &message, send(), crc);
                 assert_eq!(frames.filled(), collect(long.pieces()));
+                let message = StreamMessage { in_send: true, ..message };
+                let mut room = [MaybeUninit::uninit(); SHORT];
+                let frame = short_frames(&mut room, &message, send(), crc);
+                let (body, sum) = frame.filled().split_at(frame.filled().len() - mpa::CRC_SIZE);
+                assert_eq!(sum, crc::to_wire(if crc { crc32c(body) } else { 0 }));
+                assert_eq!(frame.filled().len(), mpa::fpdu_length(Untagged::LEN + WORD + length));
+                let (header, payload, consumed) = Header::decode(body).expect("a header");
+                assert_eq!((header, payload), (Header::Untagged(send()), WORD + length));
+                assert_eq!(body[consumed..][..payload], [&describe(length), &bytes[..length]].concat());
             }
         }
     }

@@ -114,6 +114,9 @@ impl StreamSide {
         match payload.split_first_chunk() {
             Some((word, bytes)) => {
                 if !bytes.is_empty() {
+                    if room.is_some() {
+                        self.begin_send(0, payload.len())?;
+                    }
                     self.take_bytes(bytes, room)?;
                 }
                 self.deliver(StreamSend::Word(*word), wakes)
@@ -182,7 +185,12 @@ impl StreamSide {
     /// The Terminate for a peer that sends more of them than it may.
     pub(super) fn deliver(&mut self, send: StreamSend, wakes: &mut WakeList) -> Result<(), Terminate> {
         self.shape.end();
-        if self.inbox.deliver(send, wakes) { Ok(()) } else { Err(Terminate::NO_BUFFER) }
+        if !self.inbox.deliver(send, wakes) {
+            return Err(Terminate::NO_BUFFER);
+        }
+        // It has woken those who wait for the bytes before it, too.
+        self.came = false;
+        Ok(())
     }
 }
 
