@@ -337,18 +337,29 @@ impl Stream {
         )
     }
 
-    /// Sets up a stream that has just been connected: see [`kernel::options::prepare`].
-    pub(crate) fn prepare(&self, options: &SocketOptions) -> Result<(), SocketError> {
-        dispatch!(self, stream => kernel::options::prepare(stream, options), stream => {
-            stream.prepare(options);
-            Ok(())
-        })
+    /// Sets up a stream that has just been connected: see [`kernel::options::send_at_once`].
+    pub(crate) fn send_at_once(&self) -> Result<(), SocketError> {
+        dispatch!(self, stream => kernel::options::send_at_once(stream), _ => Ok(()))
+    }
+
+    /// Lets silence on an idle connection end it: see [`kernel::options::keep_alive`]. A kernel may lack that for multipath;
+    /// the task of the connection, which asks the peer for signs of life, still notices most dead paths.
+    pub(crate) fn keep_alive(&self, path_timeout: Duration) {
+        dispatch!(
+            self,
+            stream => drop(kernel::options::keep_alive(stream, path_timeout)),
+            stream => stream.keep_alive(path_timeout)
+        );
     }
 
     /// Sets up a stream that has just been accepted. One of the kernel has the options of its listener.
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "they are those of the listener"))]
     pub(crate) fn prepare_accepted(&self, options: &SocketOptions) {
-        dispatch!(self, _ => {}, stream => stream.prepare(options));
+        dispatch!(self, _ => {}, stream => {
+            if let Some(timeout) = options.path_timeout {
+                stream.keep_alive(timeout);
+            }
+        });
     }
 }
 

@@ -24,6 +24,8 @@ use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::types::Role;
 
+/// How often within the path timeout a connect that waits for its reply looks whether the peer's host is there.
+const LOOKS: u32 = 16;
 /// The number of ports that are tried when the kernel reports that the pair of addresses and ports is in use.
 const PORT_TRIES: usize = 512;
 
@@ -187,23 +189,25 @@ impl Connector {
         let mut initiator = Initiator::new(config, offer);
         let request = initiator.request(&params.private_data);
         stream.write_all(&request).await.map_err(|error| attempt_error(&error, peer))?;
-        // Set while the peer reads the request: none of these options concerns the first bytes of a
-        // connection.
-        let options = self.adapter.socket_options(None, params.multipath);
-        match stream.prepare(&options) {
-            Ok(()) => {}
-            // A kernel without keepalive for multipath: the probe notices a dead path all the same.
-            Err(SocketError::NotSupported(_)) if params.multipath => {}
-            Err(error) => return Err(error.into()),
-        }
+        // Set while the peer reads the request: this does not concern the first bytes of a connection.
+        stream.send_at_once()?;
         self.adapter.metronome.start();
-        let mut look = options.path_timeout;
+        let path_timeout = self.adapter.config.path_timeout;
+        let mut look = path_timeout.map(|timeout| timeout / LOOKS);
+        let mut is_kept_alive = false;
         let reply = loop {
             let ready = match look {
                 None => stream.readable().await,
                 Some(time) => match tokio::time::timeout(time, stream.readable()).await {
                     Ok(ready) => ready,
-                    Err(_elapsed) => look_again(&stream, options.path_timeout).map(|next| look = next),
+                    Err(_elapsed) => {
+                        if let Some(timeout) = path_timeout
+                            && !std::mem::replace(&mut is_kept_alive, true)
+                        {
+                            stream.keep_alive(timeout);
+                        }
+                        look_again(&stream, path_timeout).map(|next| look = next)
+                    }
                 },
             };
             ready.map_err(|error| attempt_error(&error, peer))?;
@@ -417,7 +421,7 @@ fn look_again(stream: &Stream, path_timeout: Option<Duration>) -> io::Result<Opt
     };
     match stream.unanswered()? {
         Some(silence) if silence >= limit => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
-        _ => Ok(Some(limit / 16)),
+        _ => Ok(Some(limit / LOOKS)),
     }
 }
 

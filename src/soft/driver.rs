@@ -397,6 +397,13 @@ impl<O: Observer> Driver<O> {
 
     /// Judges the silence of the peer, and asks it for a sign of life if that is due.
     fn check(&mut self) -> Verdict {
+        // Only now, because connections that end before the first check need none of the four calls. What was accepted has
+        // the options of its listener.
+        if self.connection.role == Role::Active
+            && let Some(timeout) = self.path_timeout.take_keepalive()
+        {
+            self.socket.stream().keep_alive(timeout);
+        }
         let owed = self.owed();
         if self.path_timeout.check_answer(owed) == Verdict::Lost {
             return Verdict::Lost;

@@ -128,6 +128,8 @@ pub(super) struct PathTimeout {
     /// `None` if there is no path timeout, and the peer is not judged.
     timeout: Option<Duration>,
     next: Tick,
+    /// The socket has its keepalive.
+    is_kept_alive: bool,
     /// At the last nudge, the peer's host did not have the reply.
     late: bool,
     /// Reads since the last tick.
@@ -157,6 +159,7 @@ impl PathTimeout {
             armed: false,
             timeout,
             next,
+            is_kept_alive: false,
             late: false,
             reads: 0,
             stamps: timeout.is_some(),
@@ -194,6 +197,11 @@ impl PathTimeout {
         self.next = tick;
         self.sleep.as_mut().reset(next);
         self.armed = false;
+    }
+
+    /// Returns the path timeout for the keepalive of the socket, once.
+    pub(super) fn take_keepalive(&mut self) -> Option<Duration> {
+        self.timeout.filter(|_| !std::mem::replace(&mut self.is_kept_alive, true))
     }
 
     /// Postpones the nudge if the peer's host does not have the reply yet, or has had it for less than a

@@ -123,6 +123,55 @@ fn a_partition_is_a_loss_without_reads_too() {
     });
 }
 
+// SEC-04: without reads only keepalive of TCP tells either end that the host of its idle peer is gone.
+#[test]
+fn crash_of_idle_peer_is_noticed_without_reads() {
+    for client_crashes in [true, false] {
+        sim::check(SEEDS, async |network: Network| {
+            let (server, client) = hosts(&network);
+            let (passive, active) = (adapter(&server), adapter(&client));
+            let (listener, _) = listening(&passive, &server);
+            let (theirs, ours) = (queue_pair(&passive), queue_pair(&active));
+            let params = ConnectParams::default().read_limits(ReadLimits::new(0, 0));
+            let (accepted, connection) =
+                connect((&listener, &theirs), (&active.connector(), &ours), params).await;
+            sleep(4 * PATH_TIMEOUT).await;
+            let begin = network.elapsed();
+            let (host, survivor) = if client_crashes { (client, accepted) } else { (server, connection) };
+            host.crash();
+            let reason = survivor.disconnected().await;
+            assert!(is_path_timeout(&reason), "{reason:?}");
+            let silence = network.elapsed() - begin;
+            assert!(silence >= PATH_TIMEOUT / 2 - SECOND && silence <= NOTICED, "{silence:?}");
+        });
+    }
+}
+
+// SEC-04: the host of the peer has acknowledged the request, and is gone before the program replies.
+#[test]
+fn crash_before_reply_is_noticed() {
+    sim::check(SEEDS, async |network: Network| {
+        let (server, client) = hosts(&network);
+        let foreign = server.tcp_listener(PORT).expect("listening");
+        let (active, address) = (adapter(&client), (server.address(), PORT).into());
+        let (connector, ours) = (active.connector(), queue_pair(&active));
+        let crashing = async {
+            let (mut stream, _) = foreign.accept().await.expect("accepted");
+            let mut request = [0; 24];
+            stream.read_exact(&mut request).await.expect("a request");
+            sleep(Duration::from_millis(network.random(0..=60_000))).await;
+            server.crash();
+            network.elapsed()
+        };
+        let connecting = connector.connect(&ours, address, ConnectParams::default());
+        let (outcome, begin) = tokio::join!(connecting, crashing);
+        let error = outcome.map(drop).expect_err("the host is gone");
+        assert_eq!(error.status(), Status::IO_TIMEOUT, "{error:?}");
+        let silence = network.elapsed() - begin;
+        assert!(silence >= PATH_TIMEOUT / 2 - SECOND && silence <= NOTICED, "{silence:?}");
+    });
+}
+
 // One end receives nothing, and the other one no answers, so both are lost (SIM-03).
 #[test]
 fn one_way_partition_is_loss_for_both() {

@@ -29,13 +29,11 @@ pub(crate) struct SocketOptions {
     pub(crate) namespace: Option<Namespace>,
 }
 
-impl SocketOptions {
-    /// Returns the time before an idle peer is probed first, and the time between two probes: half of the path timeout,
-    /// and a sixth of it. In whole seconds within the kernel's limits, 1 to 32767 (tcp(7)).
-    pub(in crate::net) fn keepalive(&self) -> Option<(Duration, Duration)> {
-        let whole = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, 32767));
-        self.path_timeout.map(|timeout| (whole(timeout / 2), whole(timeout / 6)))
-    }
+/// Returns the time before an idle peer is probed first, and the time between two probes: half of the path timeout,
+/// and a sixth of it. In whole seconds within the kernel's limits, 1 to 32767 (tcp(7)).
+pub(in crate::net) fn keepalive_times(path_timeout: Duration) -> (Duration, Duration) {
+    let whole = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, 32767));
+    (whole(path_timeout / 2), whole(path_timeout / 6))
 }
 
 /// A socket that could not be made, bound or set up as asked.
@@ -135,12 +133,27 @@ fn is_unsupported(error: &io::Error) -> bool {
     )
 }
 
-/// Sets up a stream that has just been connected, or a socket that is to listen: what it accepts is as it is.
+/// Sets up a socket that is to listen: what it accepts is as it is. Both [`send_at_once`] and, with a path timeout,
+/// [`keep_alive`].
 ///
-/// * Small messages leave at once (`TCP_NODELAY`): iWARP frames are complete when they are written.
-/// * With a path timeout, silence on an idle connection ends it: a probe after half of it, then one every sixth
-///   until three went unanswered (`SO_KEEPALIVE` and the `TCP_KEEP*` options, tcp(7), in whole seconds and at
-///   least one).
+/// # Errors
+/// Those of the two.
+pub(super) fn prepare(socket: &impl AsFd, options: &SocketOptions) -> Result<(), SocketError> {
+    send_at_once(socket)?;
+    options.path_timeout.map_or(Ok(()), |timeout| keep_alive(socket, timeout))
+}
+
+/// Lets small messages leave at once (`TCP_NODELAY`): iWARP frames are complete when they are written.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub(crate) fn send_at_once(socket: &impl AsFd) -> Result<(), SocketError> {
+    SockRef::from(socket).set_tcp_nodelay(true).map_err(|error| SocketError::os("setsockopt", error))
+}
+
+/// Lets silence on an idle connection end it: a probe after half of the path timeout, then one every sixth until three
+/// went unanswered (`SO_KEEPALIVE` and the `TCP_KEEP*` options, tcp(7), in whole seconds and at least one). The kernel
+/// counts from the last packet of the peer, also if this is called later.
 ///
 /// The kernel's limit for unacknowledged data (`TCP_USER_TIMEOUT`) is not used: it also ends a connection whose
 /// peer is alive and has no room (`SEC-03`). The task of the connection watches what is acknowledged.
@@ -148,13 +161,11 @@ fn is_unsupported(error: &io::Error) -> bool {
 /// # Errors
 /// `NotSupported("path timeout")` when the kernel cannot do that on this kind of socket. Otherwise
 /// setsockopt(2)'s error.
-pub(crate) fn prepare(socket: &impl AsFd, options: &SocketOptions) -> Result<(), SocketError> {
-    let socket = SockRef::from(socket);
-    socket.set_tcp_nodelay(true).map_err(|error| SocketError::os("setsockopt", error))?;
-    let Some((time, interval)) = options.keepalive() else { return Ok(()) };
+pub(crate) fn keep_alive(socket: &impl AsFd, path_timeout: Duration) -> Result<(), SocketError> {
+    let (time, interval) = keepalive_times(path_timeout);
     let keepalive =
         TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(KEEPALIVE_RETRIES);
-    socket.set_tcp_keepalive(&keepalive).map_err(|error| match is_unsupported(&error) {
+    SockRef::from(socket).set_tcp_keepalive(&keepalive).map_err(|error| match is_unsupported(&error) {
         true => SocketError::NotSupported("path timeout"),
         false => SocketError::os("setsockopt", error),
     })

@@ -17,7 +17,7 @@ use super::world::State;
 #[cfg(feature = "inspect")]
 use crate::inspect::TcpReport;
 use crate::memory;
-use crate::net::kernel::options::SocketOptions;
+use crate::net::kernel::options::{SocketOptions, keepalive_times};
 use crate::net::ports::PortLease;
 use crate::net::{ConnectFailure, Connected, canonical, errno};
 
@@ -244,10 +244,10 @@ impl Stream {
     }
 
     /// Sets keepalive, with the times that the kernel's streams have.
-    pub(crate) fn prepare(&self, options: &SocketOptions) {
+    pub(crate) fn keep_alive(&self, path_timeout: Duration) {
         self.with(|state, _| {
             if let Some(socket) = state.sockets.get_mut(&self.id) {
-                socket.times.keepalive = options.keepalive();
+                socket.times.keepalive = Some(keepalive_times(path_timeout));
             }
             state.set_clock(self.id);
         });
