@@ -72,11 +72,12 @@ impl AdapterContext {
         });
         if !self.announcer.is_heard() {
             // Changes before the first subscription are no news. The adapter may know only the address by which it was opened.
-            self.update_addresses();
+            self.list_addresses();
             announced.known = self.known_addresses();
         }
         let subscription = self.announcer.subscribe();
         drop(announced);
+        self.log_addresses();
         if let Some(watched) = watched {
             let task = self.runtime.spawn(watch(Arc::downgrade(self), self.device.name.clone(), watched));
             self.add_task(task.abort_handle());
@@ -105,15 +106,17 @@ impl AdapterContext {
             return drop(self.update_addresses());
         }
         let mut announced = self.announced.lock();
-        self.update_addresses();
+        self.list_addresses();
         let now = self.known_addresses();
-        if announced.known == now {
-            return;
-        }
-        announced.known = now;
-        let changed = self.announcer.add(AdapterEvent::AddressesChanged);
+        let changed = (announced.known != now).then(|| {
+            announced.known = now;
+            self.announcer.add(AdapterEvent::AddressesChanged)
+        });
         drop(announced);
-        changed.notify();
+        self.log_addresses();
+        if let Some(changed) = changed {
+            changed.notify();
+        }
     }
 }
 

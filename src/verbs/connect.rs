@@ -154,8 +154,9 @@ impl Connector {
         deadline: Option<tokio::time::Instant>,
         wait: Option<ConnectWait<'_, Self>>,
     ) -> Result<(), ConnectError> {
-        let call =
-            self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std), wait)?;
+        let begun = self.begin(queue_pair, peer, params, deadline.map(tokio::time::Instant::into_std), wait);
+        self.adapter.log_addresses();
+        let call = begun?;
         let answer = self.answer(Op::Connect);
         let answer = match deadline {
             None => answer.await,
@@ -320,8 +321,8 @@ impl Connector {
         match made() {
             Err(ConnectError::Bind(BindError::InvalidAddress(_))) => {
                 // The address has gone since it was listed.
-                // Without the event of it, because the connector is locked.
-                let _ = self.adapter.update_addresses();
+                // Without the events of it, because the connector is locked.
+                let _ = self.adapter.list_addresses();
                 made()
             }
             outcome => outcome,

@@ -139,6 +139,8 @@ pub(crate) struct AdapterContext {
     pub(crate) device: Device,
     /// The addresses that led to the device when it was last asked, with port 0.
     addresses: Mutex<Vec<SocketAddr>>,
+    /// They have changed, and that is not logged yet.
+    has_unlogged_addresses: AtomicBool,
     pub(crate) config: VerbsConfig,
     pub(crate) runtime: Handle,
     pub(crate) router: Arc<EventRouter>,
@@ -186,6 +188,7 @@ impl AdapterContext {
             domain: next_domain(),
             info: Arc::new(info),
             addresses: Mutex::new(device.addresses.clone()),
+            has_unlogged_addresses: AtomicBool::new(false),
             device,
             connects: config.max_connects.map(|connects| Arc::new(Semaphore::new(connects))),
             config,
@@ -286,6 +289,14 @@ impl AdapterContext {
     /// Addresses come and go with interfaces, leases and bonds. They are asked for at moments at which it costs little, because
     /// rdma_cm announces none of that, and an announcement of the kernel would come before the device has the address.
     pub(crate) fn update_addresses(&self) -> Vec<SocketAddr> {
+        let addresses = self.list_addresses();
+        self.log_addresses();
+        addresses
+    }
+
+    /// Returns the addresses like [`update_addresses`](Self::update_addresses), for callers that hold a lock. They call
+    /// [`log_addresses`](Self::log_addresses) once it is released, because a subscriber may call anything.
+    pub(super) fn list_addresses(&self) -> Vec<SocketAddr> {
         let found = match self.is_removed() {
             true => None,
             false => devices::addresses_of(&self.device.name, &self.events, &self.config).ok(),
@@ -298,9 +309,19 @@ impl AdapterContext {
         let addresses = known.clone();
         drop(known);
         if changed.is_some() {
-            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
+            self.has_unlogged_addresses.store(true, Ordering::Release);
         }
         addresses
+    }
+
+    /// Logs the addresses if they have changed since the last time. The caller holds no lock.
+    pub(super) fn log_addresses(&self) {
+        if self.has_unlogged_addresses.load(Ordering::Relaxed)
+            && self.has_unlogged_addresses.swap(false, Ordering::Acquire)
+        {
+            let addresses = self.addresses.lock().clone();
+            debug!(adapter = %self.device.name, ?addresses, "addresses changed");
+        }
     }
 
     /// Returns the addresses that led to the device when it was last asked, in an order of their own.
@@ -316,18 +337,20 @@ impl AdapterContext {
     }
 
     /// Returns the addresses that `address` stands for when listening: itself, or all of its family that need no scope.
+    /// The caller logs the addresses, like one of [`list_addresses`](Self::list_addresses).
     pub(crate) fn expand(&self, address: SocketAddr) -> Vec<SocketAddr> {
         if !address.ip().is_unspecified() {
             return vec![address];
         }
         let mut all: Vec<_> =
-            self.update_addresses().into_iter().filter(|other| is_like(other, address)).collect();
+            self.list_addresses().into_iter().filter(|other| is_like(other, address)).collect();
         all.iter_mut().for_each(|other| other.set_port(address.port()));
         all
     }
 
     /// Returns the address to connect from, with port 0, if the caller has not chosen one: the peer's address if it is
-    /// ours, or the one that the kernel would use if that is ours, or any of the same family.
+    /// ours, or the one that the kernel would use if that is ours, or any of the same family. The caller logs the
+    /// addresses, like one of [`list_addresses`](Self::list_addresses).
     pub(crate) fn source_for(&self, peer: SocketAddr) -> Option<SocketAddr> {
         let mut itself = peer;
         itself.set_port(0);
@@ -339,7 +362,7 @@ impl AdapterContext {
             return Some(kernel);
         }
         // Either may have been added since.
-        let known = self.update_addresses();
+        let known = self.list_addresses();
         let either = [Some(itself), kernel].into_iter().flatten().find(|address| known.contains(address));
         either.or_else(|| known.into_iter().find(|other| is_like(other, peer)))
     }

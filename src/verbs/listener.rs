@@ -61,6 +61,13 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), BindError> {
+        let outcome = self.make_bound(address);
+        self.adapter.log_addresses();
+        outcome
+    }
+
+    /// Binds the listener, under its lock.
+    fn make_bound(&self, address: SocketAddr) -> Result<(), BindError> {
         let mut state = self.state.lock();
         let local = state.local;
         state.requests.machine.may_bind().map_err(|status| BindError::of_listener(status, local))?;

@@ -1,6 +1,9 @@
 //! Tests that run again in a separate process, and processes that act as the peer of a test.
 
 use std::process::Command;
+use std::sync::mpsc;
+
+use crate::device::patience;
 
 /// The name by which the test harness knows `function` of the module that says `module_path!()`.
 pub fn test_name(module: &str, function: &str) -> String {
@@ -45,4 +48,21 @@ pub fn alone_with(module: &str, function: &str, variables: &[(&str, &str)]) -> b
     assert!(output.status.success(), "{}", output.status);
     assert!(stdout.contains("1 passed"), "no test has this name");
     false
+}
+
+/// Runs a test on a runtime and a thread of its own, because it may hang within a call.
+///
+/// # Panics
+/// When it hangs, or panics.
+pub fn apart(test: impl AsyncFnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(test());
+        let _ = done.send(());
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(patience()) {
+        panic!("it hangs");
+    }
+    thread.join().expect("no panic");
 }

@@ -3,11 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::device::{nobody, patience, silent};
+use common::device::{nobody, silent};
+use common::process::apart;
 use common::raw::{bytes, failure, room};
 use common::stream::{granted, streams};
 use common::*;
@@ -45,20 +45,6 @@ impl Visit for Text {
 /// Has this function called on this thread until the guard is dropped.
 fn on_event(call: impl Fn(&str) + Send + Sync + 'static) -> DefaultGuard {
     set_default(tracing_subscriber::registry().with(Calls(call)))
-}
-
-/// Runs a test on a thread of its own, which may hang.
-fn apart(test: impl AsyncFnOnce() + Send + 'static) {
-    let (done, ended) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(test());
-        let _ = done.send(());
-    });
-    if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(patience()) {
-        panic!("it hangs");
-    }
-    thread.join().expect("no panic");
 }
 
 // No event is emitted under a lock of its connection (OBS-01).

@@ -2,13 +2,20 @@
 //!
 //! Runs on: fake, fake-iwarp
 
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use common::net::{ip, isolated};
-use common::process::alone;
+use common::process::{alone, apart};
 use common::verbs::{fake, fake_reset, nothing_is_left};
 use common::*;
 use futures::StreamExt;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio_rdma::{AdapterEvent, AdapterEvents};
+use tokio_rdma::{AdapterEvent, AdapterEvents, ConnectParams};
+use tracing::subscriber::set_default;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 
 /// The number of events that a stream keeps for a program that does not read.
 const KEPT: usize = 32;
@@ -212,5 +219,63 @@ fn address_changes_are_events_after_a_lack_of_descriptors() {
         // What the device announces goes on.
         fake("event 13 1");
         follow(&mut events, &[AdapterEvent::SubnetManagerChanged { port: 1 }]).await;
+    });
+}
+
+/// Calls a function at each event for `tracing` that the addresses of the adapter have changed.
+struct AtChange<F>(F);
+
+impl<S: tracing::Subscriber, F: Fn() + 'static> Layer<S> for AtChange<F> {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut is_change = false;
+        event.record(&mut |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            is_change |= format!("{value:?}") == "addresses changed";
+        });
+        if is_change {
+            (self.0)();
+        }
+    }
+}
+
+// OBS-01: no event about addresses is emitted under a lock of the adapter, of a listener or of a connector.
+#[test]
+fn subscriber_may_call_while_addresses_change() {
+    use AdapterEvent::*;
+    if !alone(module_path!(), "subscriber_may_call_while_addresses_change") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    apart(async || {
+        let adapter = adapter();
+        let (listener, connector) = (adapter.listener(), Arc::new(adapter.connector()));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let taken = || calls.swap(0, Ordering::Relaxed);
+        let layer = {
+            let (calls, adapter) = (calls.clone(), adapter.clone());
+            let (listener, connector) = (listener.clone(), connector.clone());
+            AtChange(move || {
+                drop((adapter.events(), listener.local_addr(), connector.local_addr()));
+                calls.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let _guard = set_default(tracing_subscriber::registry().with(layer));
+
+        adapter.info();
+        taken();
+        fake(&format!("displace {}", v6()));
+        let mut events = adapter.events();
+        assert_eq!(taken(), 1, "the first stream lists the addresses");
+        fake(&format!("place {} 1 0", v6()));
+        fake("event 18 1");
+        follow(&mut events, &[GidChanged { port: 1 }, AddressesChanged]).await;
+        assert_eq!(taken(), 1, "the device says that they may have changed");
+        fake(&format!("displace {}", v6()));
+        listener.bind((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bound");
+        assert_eq!(taken(), 1, "a listener at every address lists them");
+        fake(&format!("displace {}", v4()));
+        let queue_pair = adapter.queue_pair(Default::default()).expect("a queue pair");
+        let connect = connector.connect(&queue_pair, (v4(), 7).into(), ConnectParams::default());
+        within(connect).await.map(drop).expect_err("the device has no address");
+        assert_eq!(taken(), 1, "a connect whose address is gone lists them");
     });
 }
