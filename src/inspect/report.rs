@@ -365,7 +365,7 @@ pub struct LaneReport {
     pub slots: usize,
     /// The number of queue pairs for which it has places.
     pub queue_pairs: usize,
-    /// The number of requests whose completions no poll had returned at the last poll or doorbell.
+    /// The number of requests whose completions no poll had returned after the last poll, or the last call that rings the doorbell.
     pub outstanding: usize,
     /// The number of times that the program has polled.
     pub polls: u64,

@@ -234,9 +234,7 @@ impl Lane {
         length: usize,
     ) -> Result<(), PostErrorKind> {
         self.provider.send(queue_pair, slot, length)?;
-        self.provider.ring();
-        #[cfg(feature = "inspect")]
-        self.gauge.rung(self.provider.outstanding());
+        self.ring();
         Ok(())
     }
 
@@ -251,7 +249,9 @@ impl Lane {
         queue_pair: QueuePairId,
         of: impl IntoIterator<Item = (Slot, usize)>,
     ) -> Result<usize, PostErrorKind> {
-        self.provider.send_all(queue_pair, of)
+        let posted = self.provider.send_all(queue_pair, of);
+        self.note_doorbell();
+        posted
     }
 
     /// Posts an RDMA Write of a part of a slot to the start of `remote` (`IND2QueuePair::Write`, `IBV_WR_RDMA_WRITE`).
@@ -314,7 +314,9 @@ impl Lane {
         queue_pair: QueuePairId,
         of: impl IntoIterator<Item = Slot>,
     ) -> Result<usize, PostErrorKind> {
-        self.provider.receive_all(queue_pair, of)
+        let posted = self.provider.receive_all(queue_pair, of);
+        self.note_doorbell();
+        posted
     }
 
     /// Posts a Send with options, at once. Accepts all options of [`QueuePair::send_with`](crate::QueuePair::send_with); a context has no
@@ -465,13 +467,23 @@ impl Lane {
             return Err(PostErrorKind::TooLong { length, maximum: self.info.max_transfer });
         }
         let flags = options.flags();
-        self.provider.request(LaneRequest { queue_pair, operation, source, flags })
+        let posted = self.provider.request(LaneRequest { queue_pair, operation, source, flags });
+        self.note_doorbell();
+        posted
     }
 
     /// Hands the requests that wait to the device.
     #[inline]
     pub fn ring(&mut self) {
         self.provider.ring();
+        self.note_doorbell();
+    }
+
+    /// Leaves the number of outstanding requests for snapshots.
+    #[inline(always)]
+    fn note_doorbell(&self) {
+        #[cfg(feature = "inspect")]
+        self.gauge.rung(self.provider.outstanding());
     }
 
     /// Takes completions, as many as there are and fit into `into`. Returns those. An empty slice if there are none.

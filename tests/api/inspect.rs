@@ -7,10 +7,10 @@ use common::life::eventually;
 use common::raw::{bytes, room, success};
 use common::*;
 use tokio_rdma::inspect::{self, ConnectionReport, ConnectionState, Snapshot};
-use tokio_rdma::qp::{Done, LaneConfig};
+use tokio_rdma::qp::{Done, Lane, LaneConfig, LaneState, Local, Slot};
 use tokio_rdma::{
     AcceptParams, Access, CompletionQueueConfig, ConnectParams, NotifyKind, ProviderKind, QueuePairConfig,
-    SharedReceiveConfig,
+    SharedReceiveConfig, WorkOptions,
 };
 
 /// Returns what a snapshot tells of a connection.
@@ -187,6 +187,39 @@ async fn a_lane_waits_for_a_program_that_does_not_poll() {
     let before = report().polls;
     let _ = lane.poll(&mut [Done::EMPTY]).expect("polled");
     assert_eq!((report().polls, why()), (before + 1, String::new()));
+}
+
+// OBS-03: each call that rings the doorbell leaves the number of requests, also without a poll.
+#[tokio::test]
+async fn lane_report_counts_requests_of_each_doorbell() {
+    let adapter = adapter();
+    // No other lane has as many slots.
+    let mut lane = adapter.lane(&LaneConfig::new(61, 64)).expect("a lane");
+    let (id, end) = lane.queue_pair().expect("a queue pair");
+    let peer = queue_pair(&adapter);
+    let _receives: Vec<_> = (0..5).map(|_| peer.receive(room(&adapter, 64)).expect("posted")).collect();
+    let (listener, address) = listening(&adapter);
+    let connector = adapter.connector();
+    let connecting = connector.connect_and_complete(&end, address, ConnectParams::default());
+    let _ends = joined(connecting, listener.accept_next(&peer, AcceptParams::default())).await;
+    assert_eq!(lane.state(id), LaneState::Connected);
+    let slots: [Slot; 7] = std::array::from_fn(|_| lane.take().expect("a slot"));
+    let reported = |lane: &Lane, expected: usize| {
+        let Snapshot { lanes, .. } = inspect::snapshot();
+        let report = lanes.into_iter().find(|report| report.slots == 61).expect("it exists");
+        assert_eq!((report.outstanding, lane.outstanding() as usize), (expected, expected));
+    };
+    lane.receive_all(id, [slots[0], slots[1]]).expect("posted");
+    reported(&lane, 2);
+    lane.send_all(id, [(slots[2], 8), (slots[3], 8)]).expect("posted");
+    reported(&lane, 4);
+    lane.send(id, slots[4], 8).expect("posted");
+    lane.ring();
+    reported(&lane, 5);
+    lane.send_now(id, slots[5], 8).expect("posted");
+    reported(&lane, 6);
+    lane.send_with(id, Local::Slots(&[(slots[6], 0..8)]), WorkOptions::default()).expect("posted");
+    reported(&lane, 7);
 }
 
 // OBS-03: what has ended is in no snapshot.
