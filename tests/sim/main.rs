@@ -12,6 +12,7 @@ mod exhaustion;
 mod faults;
 mod fidelity;
 mod frames;
+mod frugal;
 mod hostile_sessions;
 #[cfg(feature = "inspect")]
 mod inspect;
