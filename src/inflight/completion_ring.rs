@@ -247,6 +247,10 @@ impl CompletionRing {
     /// Calls `listener` when results are lost, until what this returns is dropped.
     pub(crate) fn join(self: &Arc<Self>, listener: Weak<dyn OverrunListener>) -> Joined {
         let mut state = self.lock();
+        if state.listeners.capacity() == 0 {
+            // Many a ring has one listener, and the first growth of a slab would be to four.
+            state.listeners.reserve_exact(1);
+        }
         Joined { ring: self.clone(), place: state.listeners.insert(listener) }
     }
 

@@ -120,7 +120,7 @@ impl Shared {
     /// Spawns the task that limits a `shutdown`. `None` without a runtime.
     fn spawn_limit(&self) -> Option<JoinHandle<Instant>> {
         let engine = self.end.engine();
-        let waits = no_progress(self.end.downgrade(), engine.config.close_timeout);
+        let waits = no_progress(self.end.downgrade(), engine.close_timeout);
         engine.runtime.as_ref().map(|runtime| runtime.spawn(waits))
     }
 }
@@ -143,7 +143,7 @@ impl Drop for Shared {
         // Without a runtime it ends here and now, with the queue pair.
         let engine = self.end.engine();
         if let Some(runtime) = &engine.runtime {
-            runtime.spawn(close(self.end.clone(), ending, engine.config.close_timeout));
+            runtime.spawn(close(self.end.clone(), ending, engine.close_timeout));
         }
     }
 }

@@ -20,11 +20,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::{coop, yield_now};
 
-use super::config::StreamConfig;
 use super::resources::{Incoming, Memory, Queues, StreamResources};
 use crate::cm::{Adapter, Connection};
 use crate::error::{NotifyError, PostErrorKind, ProtocolError, StreamBroken};
@@ -68,7 +68,9 @@ pub(super) struct StreamEngine {
     queues: Queues,
     memory: Option<Memory>,
     carrier: Carrier,
-    pub(super) config: StreamConfig,
+    /// The requests that may be outstanding in the send queue, and the time limit of a close, as configured.
+    send_depth: usize,
+    pub(super) close_timeout: Duration,
     inline: usize,
     /// The provider frames messages itself, out of the memory of the caller: nothing is posted for them.
     frames: bool,
@@ -271,7 +273,8 @@ impl StreamEngine {
             queues,
             memory,
             carrier: settings.carrier,
-            config,
+            send_depth: config.send_depth,
+            close_timeout: config.close_timeout,
             inline,
             frames,
             confirms,

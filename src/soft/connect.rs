@@ -92,7 +92,7 @@ impl Connector {
                 let input = match outcome {
                     Ok(Dialled { handshake, terms }) => {
                         if state.progress.phase() == Phase::Connecting {
-                            state.handshake = Some(handshake);
+                            state.handshake = Some(Box::new(handshake));
                         }
                         Input::PeerAccepted(terms)
                     }
@@ -342,7 +342,7 @@ impl Connector {
         });
         let (handshake, queue_pair) = begun.map_err(|failure| self.connect_error(failure))?;
         if let (Some(PendingHandshake::Active { stream, negotiated, leftover }), Some(queue_pair)) =
-            (handshake, queue_pair)
+            (handshake.map(|handshake| *handshake), queue_pair)
         {
             let started = self.start_connection(stream, &queue_pair, Role::Active, &negotiated, &leftover);
             if let Some(driver) = started {
@@ -360,7 +360,7 @@ impl Connector {
     /// Checks whether the peer has closed its socket while its request or its reply was waiting, and reports
     /// that to the machine.
     pub(super) fn notice_departure(&self) {
-        let checked = self.lock().handshake.as_ref().map_or(Ok(()), PendingHandshake::check);
+        let checked = self.lock().handshake.as_ref().map_or(Ok(()), |handshake| handshake.check());
         if let Err(reason) = checked {
             let _ = self.handle(Input::lost(Loss::GaveUp, reason));
         }

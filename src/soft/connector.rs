@@ -45,7 +45,7 @@ pub(crate) struct State {
     /// The port of the connection, held until its end.
     pub(crate) lease: Option<PortLease>,
     /// The socket between two phases of the handshake.
-    pub(crate) handshake: Option<PendingHandshake>,
+    pub(crate) handshake: Option<Box<PendingHandshake>>,
     pub(crate) queue_pair: Option<Arc<QueuePair>>,
     connection: Option<Arc<ConnectionShared>>,
     /// The peer closed its half of the stream before the driver closed this half.
@@ -385,13 +385,13 @@ const FIRST_WORDS: usize = 24;
 /// A connection request that no connector has yet. In a box, as it passes through the queue of the listener.
 pub(crate) struct Incoming {
     pub(super) terms: Terms,
-    pub(super) handshake: PendingHandshake,
+    pub(super) handshake: Box<PendingHandshake>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) descriptor: Held,
 }
 
-/// A handshake that waits for its user.
+/// A handshake that waits for its user. In a box, because a connector outlives it.
 pub(crate) enum PendingHandshake {
     /// The peer accepted; CompleteConnect is owed.
     Active { stream: Stream, negotiated: Negotiated, leftover: Bytes },

@@ -78,7 +78,7 @@ pub(crate) struct Driver<O: Observer> {
     observer: Arc<O>,
     path_timeout: PathTimeout,
     /// `None` if no time limits a message.
-    message_timeout: Option<MessageTimeout>,
+    message_timeout: Option<Box<MessageTimeout>>,
     /// Time of the next empty Write while a message waits for a receive.
     starved: Option<Pin<Box<Sleep>>>,
     /// The message has been waiting since the last poll.
@@ -119,7 +119,7 @@ impl<O: Observer> Driver<O> {
             socket,
             reader,
             observer,
-            message_timeout: message_timeout.map(MessageTimeout::new),
+            message_timeout: message_timeout.map(|limit| Box::new(MessageTimeout::new(limit))),
             path_timeout: PathTimeout::new(config.path_timeout, nudges),
             starved: None,
             is_starved: false,

@@ -274,7 +274,9 @@ impl Connector {
         let (offer, handshake) = begun.map_err(|failure| self.accept_error(failure))?;
         let guard = ReleaseGuard::new(&**self);
         let agreed = limits::accept(params.read_limits, READ_LIMITS, offer.swapped());
-        if let Some(PendingHandshake::Passive { stream, mut responder, .. }) = handshake {
+        if let Some(PendingHandshake::Passive { stream, mut responder, .. }) =
+            handshake.map(|handshake| *handshake)
+        {
             if params.waives_rtr {
                 responder.waive_rtr();
             }
@@ -613,7 +615,7 @@ impl Request {
                 stream.prepare_accepted(&adapter.socket_options(None, false));
                 let limits = limits::as_seen_by_passive(offer.limits.swapped(), READ_LIMITS);
                 let terms = Terms { limits, private_data: offer.private_data };
-                let handshake = PendingHandshake::Passive { stream, responder, reject_data: None };
+                let handshake = Box::new(PendingHandshake::Passive { stream, responder, reject_data: None });
                 let (peer, descriptor) = (canonical(peer), requested.hold());
                 return Some(Box::new(Incoming { terms, handshake, local, peer, descriptor }));
             }

@@ -95,8 +95,8 @@ pub(crate) struct Receiver {
     stream: Option<StreamSide>,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
-    /// The first message of a peer, which completes when the connection is established.
-    pub(super) first: Option<(Ticket, Completed)>,
+    /// The first message of a peer, which completes when the connection is established. In a box, because that is soon.
+    pub(super) first: Option<Box<(Ticket, Completed)>>,
     /// The message did not fit.
     overflowed: bool,
     /// A frame that is being gathered, with CRC on.

@@ -149,7 +149,7 @@ pub(crate) struct SendQueue {
     pub(super) announces: bool,
     /// The sink where its requests complete.
     sink: CompletionSink,
-    pub(super) terminate: Option<Terminate>,
+    pub(super) terminate: Option<Box<Terminate>>,
     phase: Phase,
     writer: Writer,
     /// A window was bound for the peer.
@@ -336,7 +336,7 @@ impl SendQueue {
     pub(crate) fn close(&mut self, terminate: Option<Terminate>) {
         self.phase = self.phase.max(Phase::Closed);
         self.responses.clear();
-        self.terminate = terminate;
+        self.terminate = terminate.map(Box::new);
     }
 
     /// Returns whether all frames after `close` have been sent.

@@ -141,7 +141,8 @@ pub(super) struct PathTimeout {
     /// The last sign of life.
     alive: Instant,
     open: Option<Open>,
-    debt: Option<Debt>,
+    /// In a box, because most connections have none.
+    debt: Option<Box<Debt>>,
 }
 
 impl PathTimeout {
@@ -278,7 +279,7 @@ impl PathTimeout {
             Some(debt) if debt.question == question => debt,
             other => {
                 let waited = Duration::ZERO;
-                other.insert(Debt { question, end: None, received: None, waited, checked: now })
+                other.insert(Box::new(Debt { question, end: None, received: None, waited, checked: now }))
             }
         };
         let passed = now - std::mem::replace(&mut debt.checked, now);

@@ -197,7 +197,7 @@ impl StreamEngine {
         }
         let memory = self.memory()?;
         let start = memory.outgoing + state.messages * Message::LEN;
-        state.messages = (state.messages + 1) % self.config.send_depth;
+        state.messages = (state.messages + 1) % self.send_depth;
         // The places are in bounds.
         let _ = memory.own.write(start, &message.to_bytes());
         let slice = memory.own.slice(start..start + Message::LEN);

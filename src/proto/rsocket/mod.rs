@@ -223,7 +223,8 @@ impl Machine {
             ..Receiving::default()
         };
         if settings.grants_ring && peer.grants_ring {
-            // As if each had taken a credit message of the other.
+            // As if each had taken a credit message of the other. There is room for both halves of the ring.
+            sending.targets.reserve_exact(2);
             let Span { address, length, .. } = peer.data;
             sending.targets.push_back(Span { address: address.wrapping_add(length.into()), ..peer.data });
             sending.next_target = 0;

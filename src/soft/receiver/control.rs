@@ -137,7 +137,7 @@ impl Receiver {
     /// soon as it has it.
     pub(super) fn finish_receive(&mut self, ticket: Ticket, completed: Completed, wakes: &mut WakeList) {
         if !self.heard && !self.connection.is_peer_ready() {
-            self.first = Some((ticket, completed));
+            self.first = Some(Box::new((ticket, completed)));
         } else {
             self.connection.receives.complete(ticket, completed, wakes);
         }
@@ -146,7 +146,7 @@ impl Receiver {
     /// Completes the message that has established the connection.
     pub(crate) fn complete_first(&mut self, wakes: &mut WakeList) {
         self.is_established = true;
-        if let Some((ticket, completed)) = self.first.take() {
+        if let Some((ticket, completed)) = self.first.take().map(|first| *first) {
             self.connection.receives.complete(ticket, completed, wakes);
         }
     }
