@@ -26,7 +26,7 @@ pub(crate) struct Outstanding {
     pub(crate) silent: bool,
     /// The device does not report its success.
     pub(crate) unsignaled: bool,
-    pub(crate) window_change: WindowChange,
+    pub(crate) held: Held,
     /// The number of bytes that were copied when it was posted, and are not in the payload.
     pub(crate) copied: u32,
     /// The result from the device, while a request before it is not finished.
@@ -35,8 +35,8 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     pub(crate) fn new(ticket: Ticket, payload: Payload) -> Self {
-        let window_change = WindowChange::default();
-        Self { ticket, payload, silent: false, unsignaled: false, window_change, copied: 0, result: None }
+        let held = Held::default();
+        Self { ticket, payload, silent: false, unsignaled: false, held, copied: 0, result: None }
     }
 
     /// A request of the send queue with these options.
@@ -55,9 +55,9 @@ impl Outstanding {
     }
 }
 
-/// A change of a memory window that a request makes, with what it needs until it has finished. Few requests make one, so it is small.
+/// What a request holds until it has finished. Few requests hold anything, so it is small.
 #[derive(Default)]
-pub(crate) enum WindowChange {
+pub(crate) enum Held {
     #[default]
     Nothing,
     /// A window that is being bound, and what it was bound to before on this queue pair.

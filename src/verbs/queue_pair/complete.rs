@@ -18,7 +18,7 @@ use crate::status::{Status, WcStatus};
 use crate::sync::Mutex;
 use crate::sys::{Told, WcResult};
 use crate::verbs::routes::{CompletionHandler, ConnectionEffects, Effects, RequestId};
-use crate::verbs::work_queue::{Outstanding, WindowChange, status_of};
+use crate::verbs::work_queue::{Held, Outstanding, status_of};
 
 /// A completion: the key of the device's queue pair, the id of the request, and its result.
 pub(super) type RawCompletion = (u32, u64, WcResult);
@@ -209,7 +209,7 @@ impl QueuePair {
         result: WcResult,
         effects: &mut Effects<'_, '_>,
     ) {
-        let Outstanding { ticket, payload, silent, window_change, copied, .. } = outstanding;
+        let Outstanding { ticket, payload, silent, held, copied, .. } = outstanding;
         let mut status = status_of(result.status, receive, self.adapter.quirks());
         // `siw` has often sent what was posted behind a read when that turns out to fail. No request succeeds behind one
         // that failed (`QP-18`).
@@ -225,7 +225,7 @@ impl QueuePair {
             }
             return;
         }
-        if let WindowChange::Invalidating(invalidating) = window_change {
+        if let Held::Invalidating(invalidating) = held {
             let (window, bound) = *invalidating;
             window.invalidated(bound);
         }

@@ -24,7 +24,7 @@ use crate::types::{Access, OpKind, QueueKind};
 use crate::verbs::memory::{Registration, Window};
 use crate::verbs::routes::RequestId;
 use crate::verbs::work_queue::{
-    Entries, Outstanding, WindowChange, WorkQueue, entries, nothing, receive_entries, single_entry,
+    Entries, Held, Outstanding, WorkQueue, entries, nothing, receive_entries, single_entry,
     single_receive_entry,
 };
 
@@ -222,7 +222,7 @@ impl QueuePair {
             }
             let options = send_flags(flags) | SendFlags::SIGNALED;
             let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
-            outstanding.window_change = self.bind_window(current, queue.next(), window, target, options)?;
+            outstanding.held = self.bind_window(current, queue.next(), window, target, options)?;
             queue.outstanding.push_back(outstanding);
             current.unsignaled = 0;
             Ok(())
@@ -252,7 +252,7 @@ impl QueuePair {
             Ok((current, queue, bound)) => {
                 let operation = sys::Operation::LocalInvalidate(bound.key());
                 let mut outstanding = Outstanding::to_send(ticket, Payload::new(), flags);
-                outstanding.window_change = WindowChange::Invalidating(Box::new((window.clone(), bound)));
+                outstanding.held = Held::Invalidating(Box::new((window.clone(), bound)));
                 self.submit_other(current, queue, outstanding, &operation, Bytes::NOTHING, flags)
             }
             Err(kind) => Err(Refused { kind, payload: Payload::new() }),
@@ -365,7 +365,7 @@ impl QueuePair {
     ) -> Result<bool, Refused> {
         let Bytes { entries, inline, copied } = bytes;
         outstanding.unsignaled = outstanding.silent
-            && matches!(outstanding.window_change, WindowChange::Nothing)
+            && matches!(outstanding.held, Held::Nothing)
             // In each half of the queue one request has a completion, so that there is always room again. Devices of iWARP finish a
             // write before an earlier read, and then nothing follows from the completion of the write.
             && !self.adapter.is_iwarp()
@@ -398,7 +398,7 @@ impl QueuePair {
                 Ok(false)
             }
             Err(sys::Refused { source, .. }) => {
-                if let WindowChange::Invalidating(invalidating) = outstanding.window_change {
+                if let Held::Invalidating(invalidating) = outstanding.held {
                     let (window, bound) = *invalidating;
                     window.rebind(bound);
                 }
@@ -458,7 +458,7 @@ impl QueuePair {
         window: &Arc<Window>,
         target: BindTarget<&Arc<Registration>>,
         flags: SendFlags,
-    ) -> Result<WindowChange, PostErrorKind> {
+    ) -> Result<Held, PostErrorKind> {
         let key = current.qp.key();
         let BindTarget { registration, range, access } = target;
         let free = window.take_free().map_err(|error| match error {
@@ -490,7 +490,7 @@ impl QueuePair {
         }
         let before = window.bind(free, registration, range, key);
         current.add_window(window);
-        Ok(WindowChange::Binding(Box::new((window.clone(), before))))
+        Ok(Held::Binding(Box::new((window.clone(), before))))
     }
 
     /// Returns the error of a post to a queue that holds as many requests as it can.

@@ -233,7 +233,7 @@ impl QueuePair {
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.
-        let take = |outstanding: &mut Outstanding| std::mem::take(&mut outstanding.window_change);
+        let take = |outstanding: &mut Outstanding| std::mem::take(&mut outstanding.held);
         let changes: Vec<_> = self.lock().initiator.outstanding.iter_mut().map(take).collect();
         drop(changes);
         windows.iter().filter_map(Weak::upgrade).for_each(|window| drop(window.unbind(key)));
