@@ -22,6 +22,7 @@ use crate::provider::details::PortInfo;
 use crate::provider::events::Subscription;
 use crate::provider::info::{AdapterInfo, ProviderKind};
 use crate::provider::params::{self, QueuePairParts};
+use crate::provider::reads::ReadPlace;
 use crate::provider::registry::Registry;
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{
@@ -592,6 +593,7 @@ impl QueuePair {
         #[inline]
         pub(crate) fn post_receive(&self, ticket: Ticket, payload: Payload) -> Result<(), Refused>;
 
+        /// Posts a request of the send queue that is no read.
         #[inline]
         pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused>;
 
@@ -615,6 +617,15 @@ impl QueuePair {
 
         /// Ends the queue pair, whose last handle the user has dropped.
         pub(crate) fn released(&self);
+    }
+
+    /// Posts a read or an atomic.
+    pub(crate) fn post_read(&self, request: WorkRequest) -> Result<(), Refused> {
+        by_provider!(
+            self,
+            Self::Soft(queue_pair) => queue_pair.post_send(request),
+            Self::Verbs(queue_pair) => queue_pair.post_read(request),
+        )
     }
 
     /// Executes a request within the call, if the provider can and nothing is ahead of it.
@@ -650,6 +661,14 @@ impl QueuePair {
             (queue_pair, window) => queue_pair.post_invalidate(request, window),
             Err(PostErrorKind::ForeignMemory)
         )
+    }
+
+    /// Reserves a place among the reads in flight of the adapter, and waits for it. `None` if the number of these is not limited.
+    ///
+    /// # Errors
+    /// If it would wait, those of a post, except a full queue.
+    pub(crate) async fn reserve_read(&self) -> Result<Option<ReadPlace>, PostErrorKind> {
+        by_provider!(self, Self::Soft(_) => Ok(None), Self::Verbs(queue_pair) => queue_pair.reserve_read().await)
     }
 
     /// Waits until an attempt that has ended has given the queue pair back.

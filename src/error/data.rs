@@ -37,6 +37,15 @@ pub enum PostErrorKind {
         /// The number of requests that it holds.
         depth: usize,
     },
+    /// The adapter has as many reads and atomics in flight as `VerbsConfig::max_reads` permits, over all connections
+    /// (`NO_MORE_ENTRIES`).
+    ///
+    /// [`QueuePair::reserve_read`](crate::QueuePair::reserve_read) waits until there are fewer.
+    #[error("the adapter has {limit} reads in flight, its limit")]
+    ReadsFull {
+        /// The number of reads and atomics that may be in flight.
+        limit: usize,
+    },
     /// Memory, keys or resources of the device are exhausted (`INSUFFICIENT_RESOURCES`).
     #[error("out of resources: {0}")]
     InsufficientResources(&'static str),
@@ -342,7 +351,7 @@ status_tables! {
         Self::Device(code) => Status::from_io(&io::Error::from_raw_os_error(*code)),
         Self::ConnectionInvalid | Self::ConnectionDropped | Self::ConnectionLost { .. } =>
             Status::CONNECTION_INVALID,
-        Self::QueueFull { .. } => Status::NO_MORE_ENTRIES,
+        Self::QueueFull { .. } | Self::ReadsFull { .. } => Status::NO_MORE_ENTRIES,
         Self::InsufficientResources(_) => Status::INSUFFICIENT_RESOURCES,
         Self::TooLong { .. } | Self::InlineTooLong { .. } => Status::BUFFER_OVERFLOW,
         Self::TooManyEntries { .. } => Status::DATA_OVERRUN,

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`info`] | the properties, limits and abilities of an adapter |
 //! | [`params`], [`work`] | the parameters of a queue pair or a connection, and the requests of a send queue |
+//! | [`reads`] | the limit on the reads in flight of an adapter |
 //! | [`lane`] | the parameters of a lane, and its requests |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
 //! | [`details`] | the facts of ports and of connections |
@@ -32,6 +33,8 @@ pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod lane;
 pub(crate) mod params;
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
+pub(crate) mod reads;
 pub(crate) mod registry;
 pub(crate) mod runtime;
 #[cfg_attr(

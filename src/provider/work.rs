@@ -161,5 +161,7 @@ bitflags! {
         const SILENT = 4;
         /// It may wait for the next request without this flag, or for `ring`.
         const DEFER = 8;
+        /// The caller has reserved its place among the reads in flight of the adapter, which is the request's once that is posted.
+        const RESERVED = 64;
     }
 }

@@ -273,7 +273,8 @@ impl Lane {
     /// Posts an RDMA Read that fills a part of a slot from the start of `remote` (`IND2QueuePair::Read`, `IBV_WR_RDMA_READ`).
     ///
     /// # Errors
-    /// Those of [`write`](Self::write); `NoReads` if the outbound read limit is 0; `NotSupported` if the adapter needs a
+    /// Those of [`write`](Self::write); `NoReads` if the outbound read limit is 0; `ReadsFull` if the adapter has as many reads in
+    /// flight as its settings permit, where the call is repeated after a [`poll`](Self::poll); `NotSupported` if the adapter needs a
     /// [sink](crate::cm::AdapterInfo::read_sink_required) that the peer may write to: there use [`read_with`](Self::read_with) and a
     /// [region](Local::Region).
     #[inline]

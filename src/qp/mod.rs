@@ -3,6 +3,7 @@
 mod completion_queue;
 mod endpoint;
 mod lane;
+mod permit;
 mod queue_pair;
 mod requests;
 mod shared;
@@ -13,6 +14,7 @@ pub use crate::types::{QueuePairId, Slot};
 pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkCompletion};
 pub use endpoint::{Endpoint, LaneQueuePair};
 pub use lane::{Lane, LaneConfig, Local};
+pub use permit::ReadPermit;
 pub(crate) use queue_pair::WeakQueuePair;
 pub use queue_pair::{QueuePair, QueuePairConfig};
 pub use requests::{Batch, WorkOptions};

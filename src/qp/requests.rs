@@ -58,11 +58,12 @@ impl QueuePair {
     /// Posts an RDMA Read that fills the buffer from the start of `remote` (`IND2QueuePair::Read`, `IBV_WR_RDMA_READ`).
     ///
     /// The number of reads in flight is limited by the outbound read limit of the connection. Further reads wait, and
-    /// so do all requests posted after them.
+    /// so do all requests posted after them. The settings of the verbs provider may limit those of all connections of the adapter, too.
     ///
     /// # Errors
     /// Those of [`write`](Self::write); `AccessViolation` for a region without
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` if the outbound read limit is 0.
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE); `NoReads` if the outbound read limit is 0; `ReadsFull` if the adapter has as many reads
+    /// in flight as its settings permit, where [`reserve_read`](Self::reserve_read) waits.
     pub fn read<B: WorkBuffer>(&self, buffer: B, remote: &RemoteRegion) -> Result<Op<B>, PostError<B>> {
         self.read_with(buffer, remote, WorkOptions::default())
     }
@@ -355,7 +356,12 @@ impl QueuePair {
             DirectOutcome::Declined => {
                 let ticket = table.open(label, || inflight::length(&list.payload));
                 let payload = list.payload;
-                match inner.provider.post_send(WorkRequest { ticket, operation, payload, flags }) {
+                let posted = if reads {
+                    inner.provider.post_read(WorkRequest { ticket, operation, payload, flags })
+                } else {
+                    inner.provider.post_send(WorkRequest { ticket, operation, payload, flags })
+                };
+                match posted {
                     Ok(()) => Ok(Op::new(inner.table.clone(), ticket, kind, list.state)),
                     Err(refused) => Err(self.refused(ticket, refused, list.state)),
                 }
@@ -398,6 +404,7 @@ bitflags! {
         const SILENT = Flags::SILENT.bits();
         const IMMEDIATE = 16;
         const INVALIDATE = 32;
+        const RESERVED = Flags::RESERVED.bits();
     }
 }
 
@@ -498,6 +505,13 @@ impl WorkOptions {
         self
     }
 
+    /// Posts a read whose place among those in flight the caller has reserved.
+    #[must_use]
+    pub(super) fn reserved(mut self) -> Self {
+        self.set |= OptionSet::RESERVED;
+        self
+    }
+
     /// Sets a number that is returned in [`WorkCompletion::context`](super::WorkCompletion::context) (`requestContext`,
     /// `wr_id`).
     #[doc(alias = "wr_id")]
@@ -543,7 +557,8 @@ impl WorkOptions {
             }
             OpKind::Invalidate => (common, 3),
             OpKind::Receive => (OptionSet::empty(), 4),
-            _ => (common, 6),
+            // Only a permit sets it.
+            _ => (common | OptionSet::RESERVED, 6),
         };
         // No message carries both.
         let both = OptionSet::IMMEDIATE | OptionSet::INVALIDATE;

@@ -26,6 +26,7 @@ pub struct VerbsConfig {
     pub(crate) disconnect_timeout: Duration,
     pub(crate) path_timeout: Option<Duration>,
     pub(crate) max_connects: Option<usize>,
+    pub(crate) max_reads: Option<usize>,
     /// The devices that the program has chosen.
     devices: Option<DeviceFilter>,
 }
@@ -37,6 +38,7 @@ impl Default for VerbsConfig {
             disconnect_timeout: Duration::from_secs(10),
             path_timeout: Some(Duration::from_secs(30)),
             max_connects: None,
+            max_reads: None,
             devices: None,
         }
     }
@@ -105,6 +107,25 @@ impl VerbsConfig {
     #[must_use]
     pub fn max_connects(mut self, connects: Option<usize>) -> Self {
         self.max_connects = connects.map(|connects| connects.clamp(1, Semaphore::MAX_PERMITS));
+        self
+    }
+
+    /// Limits the RDMA Reads and atomics that an adapter has in flight, over all its queue pairs and lanes: those that were posted and
+    /// have not completed. Default: `None`, no limit. 0 counts as 1.
+    ///
+    /// Further ones are refused with [`ReadsFull`](crate::error::PostErrorKind::ReadsFull).
+    /// [`QueuePair::reserve_read`](crate::QueuePair::reserve_read) waits in line until there are fewer, and so do the reads beside a
+    /// [stream](crate::RdmaStream::one_sided). A read counts until the adapter takes its completion from the device, or until its queue
+    /// pair has ended: dropping the [`Op`](crate::Op) changes nothing. A read without bytes does not count.
+    ///
+    /// With a limit, a [silent](crate::WorkOptions::silent) read has a completion of the device like any other, and a
+    /// [`Lane`](crate::qp::Lane) hands each of its reads to the device by itself.
+    ///
+    /// The read limits of a connection ([`ReadLimits`](crate::ReadLimits)) are for what the two devices can do. A program with hundreds of connections that
+    /// all read at a time keeps by this the card from having more reads to answer for than it has memory, which makes every one slower.
+    #[must_use]
+    pub fn max_reads(mut self, reads: Option<usize>) -> Self {
+        self.max_reads = reads.map(|reads| reads.clamp(1, Semaphore::MAX_PERMITS));
         self
     }
 

@@ -19,14 +19,16 @@ use super::config::VerbsConfig;
 use super::devices::{self, Device, without_scope};
 use super::routes::Routes;
 use super::workers::Workers;
-use crate::error::OpenError;
+use crate::error::{OpenError, PostErrorKind};
 #[cfg(feature = "inspect")]
 use crate::inspect::{Mark, Place, register};
 use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
 use crate::provider::events::{AdapterEvent, Announcer};
 use crate::provider::info::AdapterInfo;
 use crate::provider::next_domain;
+use crate::provider::reads::{ReadPlace, ReadPlaces};
 use crate::provider::registry::Registry;
+use crate::provider::work::Flags;
 use crate::status::porting::CmEvent as EventKind;
 use crate::sync::Mutex;
 use crate::sys::{
@@ -170,6 +172,8 @@ pub(crate) struct AdapterContext {
     tasks: Mutex<Vec<AbortHandle>>,
     /// The places of connects in progress, if their number is limited. Closed at the end of the adapter.
     connects: Option<Arc<Semaphore>>,
+    /// The places of reads in flight, if their number is limited. Closed at the end of the adapter.
+    pub(super) reads: Option<ReadPlaces>,
     /// When it was opened, and its place among what snapshots look at.
     #[cfg(feature = "inspect")]
     inspected: (Mark, OnceLock<Place>),
@@ -191,6 +195,7 @@ impl AdapterContext {
             has_unlogged_addresses: AtomicBool::new(false),
             device,
             connects: config.max_connects.map(|connects| Arc::new(Semaphore::new(connects))),
+            reads: config.max_reads.map(ReadPlaces::new),
             config,
             resolution: Workers::new(runtime.clone(), false),
             setup: Workers::new(runtime.clone(), false),
@@ -263,6 +268,14 @@ impl AdapterContext {
     /// Dropping the future leaves the line.
     pub(super) async fn connect_place(&self) -> Option<OwnedSemaphorePermit> {
         self.connects.clone()?.acquire_owned().await.ok()
+    }
+
+    /// Returns the place among the reads in flight of one that is being posted, if their number is limited.
+    ///
+    /// # Errors
+    /// `ReadsFull`.
+    pub(super) fn read_place(&self, flags: Flags, length: usize) -> Result<Option<ReadPlace>, PostErrorKind> {
+        self.reads.as_ref().map_or(Ok(None), |places| places.place_for(flags, length))
     }
 
     /// Returns the registry of the objects that end with the adapter.
@@ -374,9 +387,15 @@ impl AdapterContext {
         }
         warn!(adapter = %self.device.name, "adapter removed");
         self.announcer.end(Some(AdapterEvent::Removed));
-        self.connects.iter().for_each(|places| places.close());
+        self.close_places();
         let adapter = self.clone();
         self.teardown.run_next(Box::new(move || adapter.end()));
+    }
+
+    /// Ends the waits for places among the connects and the reads.
+    fn close_places(&self) {
+        self.connects.iter().for_each(|places| places.close());
+        self.reads.iter().for_each(ReadPlaces::close);
     }
 
     /// Ends all objects of the device, and closes our context of it.
@@ -397,7 +416,7 @@ impl AdapterContext {
     pub(crate) fn runtime_ended(&self) {
         if !self.is_removed() && !self.stopped.swap(true, Ordering::AcqRel) {
             self.announcer.end(None);
-            self.connects.iter().for_each(|places| places.close());
+            self.close_places();
             self.registry.runtime_ended();
         }
     }

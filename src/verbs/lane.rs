@@ -31,6 +31,7 @@ use crate::inflight::Done;
 use crate::memory::{Mapping, Owned, Pages, SlotState, Slots};
 use crate::net::kernel::readable;
 use crate::provider::lane::LaneParts;
+use crate::provider::reads::ReadPlace;
 use crate::sync::hash::KeyHasher;
 use crate::sys::{CompletionChannel, Keys, Polled, ReceiveChain, SendChain, SharedReceiveQueue};
 use crate::types::{OpKind, QueuePairId};
@@ -109,6 +110,8 @@ struct Rare {
     loose: u32,
     /// The requests that are more than their kind, by their first slot.
     special: HashMap<u32, Special, BuildHasherDefault<KeyHasher>>,
+    /// Places of reads that are no longer in flight, until what they completed with is counted: dropping them calls wakers.
+    places: Vec<ReadPlace>,
     /// The memory of the lane, which the queue pairs of the device keep. The last field that has the shared queue.
     memory: Arc<LaneMemory>,
     parameters: LaneParts,
@@ -123,6 +126,8 @@ struct Special {
     silent: bool,
     /// The slots that it has beside the first.
     others: SmallVec<[u32; 4]>,
+    /// Its place among the reads in flight of the adapter, if it has one.
+    place: Option<ReadPlace>,
 }
 
 /// A queue pair of a lane. It has a cache line of its own, which is all that a plain request needs.
@@ -204,6 +209,7 @@ impl Lane {
             failed: VecDeque::new(),
             loose: 0,
             special: HashMap::default(),
+            places: Vec::new(),
             group,
             room,
             ended: None,
@@ -479,6 +485,9 @@ impl Drop for Lane {
         let leave = |member: &mut Member| member.leave(&self.rare.memory);
         let members: Vec<(Arc<QueuePair>, Option<Arc<DeviceQp>>)> =
             self.members.iter_mut().filter_map(leave).collect();
+        // These reads are in flight until then, too.
+        let places = self.rare.special.drain().filter_map(|(_, special)| special.place);
+        self.rare.memory.add_places(places);
         // Commands of the device, off the threads of the runtime. The queue pairs of the device keep the memory.
         self.rare.context.teardown.run(Box::new(move || {
             for (queue_pair, device) in members {

@@ -8,6 +8,7 @@ use futures::task::AtomicWaker;
 
 use crate::inflight::Payload;
 use crate::memory::{Shared, Slice};
+use crate::provider::reads::ReadPlace;
 use crate::provider::registry::{Member, Registered, Registry};
 use crate::sync::Mutex;
 use crate::sys::SharedReceiveQueue;
@@ -79,6 +80,8 @@ impl News {
 pub(crate) struct LaneMemory {
     /// The slots, and from the end of the lane on the memory of requests that are outstanding then.
     memory: Mutex<Vec<Shared>>,
+    /// The places of reads that are in flight at the end of the lane.
+    places: Mutex<Vec<ReadPlace>>,
     /// The receive queue that the queue pairs of the lane share, if they do. Its last holder is this.
     receives: Option<Arc<SharedReceiveQueue>>,
 }
@@ -86,7 +89,7 @@ pub(crate) struct LaneMemory {
 impl LaneMemory {
     /// Keeps memory that the requests of such a queue use, or those of queue pairs.
     pub(crate) fn new(slots: Shared, receives: Option<Arc<SharedReceiveQueue>>) -> Arc<Self> {
-        Arc::new(Self { memory: Mutex::new(vec![slots]), receives })
+        Arc::new(Self { memory: Mutex::new(vec![slots]), places: Mutex::default(), receives })
     }
 
     /// Returns the receive queue that the queue pairs share, if they do.
@@ -97,6 +100,11 @@ impl LaneMemory {
     /// Keeps the memory of a request, too.
     pub(crate) fn add(&self, payload: Payload) {
         self.memory.lock().extend(payload.into_iter().map(Slice::into_shared));
+    }
+
+    /// Keeps the places of reads, too.
+    pub(crate) fn add_places(&self, places: impl Iterator<Item = ReadPlace>) {
+        self.places.lock().extend(places);
     }
 }
 

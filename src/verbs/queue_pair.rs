@@ -48,7 +48,7 @@ use generations::Generations;
 
 pub(super) use device::DeviceQp;
 pub(super) use lane::Look;
-pub(super) use post::translate;
+pub(super) use post::{is_read, translate};
 
 mod complete;
 mod device;
@@ -431,7 +431,7 @@ impl QueuePair {
                 // While a job ends the queue pair of the device, no device has these.
                 let (mut wakes, status) = (WakeList::default(), self.status_of_the_rest());
                 for waiting in std::mem::take(&mut state.waiting) {
-                    let (ticket, completed) = waiting.ended(status, true);
+                    let (ticket, completed) = waiting.ended(status, true, &mut wakes);
                     state.receives.sink.complete(ticket, completed, &mut wakes);
                 }
                 run(self.renew(state));

@@ -111,7 +111,7 @@ impl Drop for Receives {
         let status = if self.adapter.is_removed() { Status::DEVICE_REMOVED } else { Status::CANCELED };
         let mut wakes = WakeList::default();
         for (_, (ticket, payload)) in slots {
-            let (ticket, completed) = Outstanding::new(ticket, payload).ended(status, free);
+            let (ticket, completed) = Outstanding::new(ticket, payload).ended(status, free, &mut wakes);
             self.sink.complete(ticket, completed, &mut wakes);
         }
         if self.adapter.is_stopped() {

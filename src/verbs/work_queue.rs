@@ -10,6 +10,7 @@ use super::routes::RequestId;
 use crate::error::{PostErrorKind, WcError};
 use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket, WakeList};
 use crate::memory::Slice;
+use crate::provider::reads::ReadPlace;
 use crate::provider::work::Flags;
 use crate::status::{Status, WcStatus};
 use crate::sys::{Quirks, ScatterEntry, Told, WcResult};
@@ -46,8 +47,9 @@ impl Outstanding {
 
     /// Returns the result of a request that the device has not finished. Its memory comes back only if the device no
     /// longer uses it, `free`. Otherwise it is leaked, as a device may use it at any later time, and the payload is empty.
-    pub(crate) fn ended(self, status: Status, free: bool) -> (Ticket, Completed) {
-        let Self { ticket, mut payload, .. } = self;
+    pub(crate) fn ended(self, status: Status, free: bool, wakes: &mut WakeList) -> (Ticket, Completed) {
+        let Self { ticket, mut payload, held, .. } = self;
+        held.release(false, wakes);
         if !free {
             std::mem::forget(std::mem::take(&mut payload));
         }
@@ -64,6 +66,29 @@ pub(crate) enum Held {
     Binding(#[expect(dead_code, reason = "held to be dropped")] Box<(Arc<Window>, Option<Bound>)>),
     /// A window that is being invalidated, and what it was bound to.
     Invalidating(Box<(Arc<Window>, Bound)>),
+    /// A place among the reads in flight of the adapter.
+    Reading(ReadPlace),
+}
+
+impl Held {
+    /// Takes what concerns a window.
+    pub(crate) fn take_window(&mut self) -> Self {
+        if matches!(self, Self::Reading(_)) { Self::Nothing } else { std::mem::take(self) }
+    }
+
+    /// Releases what a request held that the device has completed, or will not complete.
+    #[cold]
+    pub(crate) fn release(self, succeeded: bool, wakes: &mut WakeList) {
+        match self {
+            Self::Invalidating(invalidating) if succeeded => {
+                let (window, bound) = *invalidating;
+                window.invalidated(bound);
+            }
+            // The next in line may be woken.
+            Self::Reading(place) => wakes.run(move || drop(place)),
+            Self::Nothing | Self::Binding(_) | Self::Invalidating(_) => {}
+        }
+    }
 }
 
 impl WcResult {

@@ -192,6 +192,7 @@ fn errors_of_requests() {
         ConnectionDropped => CONNECTION_INVALID, WrongMoment;
         ConnectionLost { reason: REASON } => CONNECTION_INVALID, ConnectionBroken;
         QueueFull { queue, depth: 1 } => NO_MORE_ENTRIES, InternalFailure;
+        ReadsFull { limit: 1 } => NO_MORE_ENTRIES, InternalFailure;
         InsufficientResources("no key") => INSUFFICIENT_RESOURCES, OutOfResources;
         TooLong { length: 2, maximum } => BUFFER_OVERFLOW, InternalFailure;
         InlineTooLong { length: 2, maximum } => BUFFER_OVERFLOW, InternalFailure;

@@ -15,12 +15,13 @@ use crate::memory::SlotState;
 use crate::proto::qp::QueuePairState;
 use crate::provider::lane::{LaneState, is_silent, loose_kind};
 use crate::provider::params::QueuePairParts;
+use crate::provider::reads::ReadPlace;
 use crate::status::WcStatus;
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 use crate::types::{OpKind, QueueKind, QueuePairId};
 use crate::verbs::context::failed;
 use crate::verbs::news::{LaneMemory, Membership};
-use crate::verbs::queue_pair::{DeviceQp, Look, QueuePair, Queues};
+use crate::verbs::queue_pair::{DeviceQp, Look, QueuePair, Queues, is_read};
 use crate::verbs::routes::TICKS;
 use crate::verbs::work_queue::nothing;
 
@@ -36,6 +37,8 @@ pub(super) struct RareMember {
     pub(super) state: LaneState,
     /// Reads and atomics can be posted.
     reads: bool,
+    /// Reads can be posted the plain way: their number is not limited by the adapter.
+    plain_reads: bool,
     /// A request has failed, or the device has refused one: nothing is posted behind it.
     pub(super) failed: bool,
     /// A request of the send queue has failed: none succeeds behind it.
@@ -44,14 +47,22 @@ pub(super) struct RareMember {
     pub(super) refused: VecDeque<Done>,
     /// The requests of the send queue, from the first on whose success the device does not report.
     pub(super) following: VecDeque<u64>,
-    /// The requests without a slot, with their memory.
-    pub(super) loose: VecDeque<(u64, Payload)>,
+    /// The requests without a slot.
+    pub(super) loose: VecDeque<Loose>,
     /// The number of last requests whose success the device does not report.
     pub(super) unsignaled: u32,
     /// The request that asks for a sign of life, if it is outstanding.
     pub(super) probe: Option<Probe>,
     /// The time at which the queue pair of the device is destroyed, whatever it has not completed by then.
     until: Option<Instant>,
+}
+
+/// A request without a slot, with its memory.
+pub(super) struct Loose {
+    pub(super) id: u64,
+    pub(super) payload: Payload,
+    /// Its place among the reads in flight of the adapter, if it has one.
+    pub(super) place: Option<ReadPlace>,
 }
 
 /// An empty request that has not completed.
@@ -63,10 +74,10 @@ pub(super) struct Probe {
 }
 
 impl RareMember {
-    /// Takes the request without a slot that has this id off the list. Returns whether it was there.
-    pub(super) fn take_loose(&mut self, id: u64) -> bool {
-        let place = self.loose.iter().position(|(loose, _)| *loose == id);
-        place.and_then(|place| self.loose.remove(place)).is_some()
+    /// Takes the request without a slot that has this id off the list, if it is there.
+    pub(super) fn take_loose(&mut self, id: u64) -> Option<Loose> {
+        let place = self.loose.iter().position(|loose| loose.id == id);
+        place.and_then(|place| self.loose.remove(place))
     }
 }
 
@@ -122,7 +133,10 @@ impl Member {
     /// Takes what the end of the lane ends. The memory of requests that are outstanding is put with that of the lane.
     pub(super) fn leave(&mut self, memory: &LaneMemory) -> Option<(Arc<QueuePair>, Option<Arc<DeviceQp>>)> {
         let rare = self.rare.take()?;
-        rare.loose.into_iter().for_each(|(_, payload)| memory.add(payload));
+        for Loose { payload, place, .. } in rare.loose {
+            memory.add(payload);
+            memory.add_places(place.into_iter());
+        }
         Some((rare.queue_pair, self.device.take()))
     }
 }
@@ -189,6 +203,7 @@ impl Lane {
             number,
             state: LaneState::Unconnected,
             reads: false,
+            plain_reads: false,
             failed: false,
             broken: false,
             refused: VecDeque::new(),
@@ -249,8 +264,7 @@ impl Lane {
         if room == 0 {
             return Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: depth as usize });
         }
-        let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
-        if reads && !rare.reads { Err(PostErrorKind::NoReads) } else { Ok(()) }
+        if is_read(kind) && !rare.reads { Err(PostErrorKind::NoReads) } else { Ok(()) }
     }
 
     /// Checks whether the lane goes on.
@@ -273,9 +287,9 @@ impl Lane {
         self.rare.ended.get_or_insert(reason);
     }
 
-    /// Returns whether the queue pair is connected, and the connection permits reads, as the lane saw it last.
+    /// Returns whether the queue pair is connected, and permits reads the plain way, as the lane saw it last.
     pub(super) fn admits_reads(&mut self, id: QueuePairId) -> bool {
-        self.member(id).and_then(|member| member.rare.as_ref()).is_some_and(|rare| rare.reads)
+        self.member(id).and_then(|member| member.rare.as_ref()).is_some_and(|rare| rare.plain_reads)
     }
 
     /// Looks at what has happened to the queue pairs.
@@ -301,6 +315,7 @@ impl Lane {
         } else if !self.rare.room.is_served() || self.news.is_lost() {
             self.end(NotifyError::Lost);
         }
+        self.free_places();
     }
 
     fn look_at(&mut self, place: usize, polls: bool) {
@@ -324,6 +339,7 @@ impl Lane {
         }
         // Also of one that a message of the peer has opened.
         rare.reads = rare.state == LaneState::Connected && reads > 0;
+        rare.plain_reads = rare.reads && self.rare.context.reads.is_none();
         member.refresh();
         self.release_ended(place);
         match ticked && self.rare.ended.is_none() {
@@ -453,7 +469,8 @@ impl Lane {
         } else {
             member.renew();
         }
-        for (loose, payload) in rare.loose {
+        for Loose { id: loose, payload, place } in rare.loose {
+            self.rare.places.extend(place);
             if !free {
                 std::mem::forget(payload);
             }
@@ -483,7 +500,11 @@ impl Lane {
                 (true, false) => self.fail_later(done),
                 // SAFETY: the queue pair of the device is destroyed.
                 (true, true) => unsafe { self.reclaim(slot, true) },
-                (false, _) => self.outstanding -= u32::from(!silent),
+                (false, _) => {
+                    self.outstanding -= u32::from(!silent);
+                    let special = self.rare.special.remove(&slot);
+                    self.rare.places.extend(special.and_then(|special| special.place));
+                }
             }
         }
         // They come behind those that the queue pair had.

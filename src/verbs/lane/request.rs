@@ -4,16 +4,18 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::members::Loose;
 use super::post::add_receive;
 use super::{Lane, NONE, Special};
 use crate::error::PostErrorKind;
-use crate::inflight::{Done, Payload};
+use crate::inflight::{self, Done, Payload};
 use crate::memory::SlotState;
 use crate::provider::lane::{LOOSE, LaneRequest, LaneSource, loose};
+use crate::provider::reads::ReadPlace;
 use crate::provider::work::{Flags, Operation};
 use crate::sys::{ScatterEntry, SendFlags, SendRequest};
 use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
-use crate::verbs::queue_pair::translate;
+use crate::verbs::queue_pair::{is_read, translate};
 use crate::verbs::work_queue::{Entries, entries, nothing};
 
 impl Lane {
@@ -28,6 +30,7 @@ impl Lane {
         self.ring();
         // The doorbell may have found the end.
         self.admit(queue_pair, kind)?;
+        let place = if is_read(kind) { self.read_place(&source)? } else { None };
         let silent = flags.contains(Flags::SILENT);
         let mut payload = Payload::new();
         let (id, entries, inline) = match source {
@@ -49,7 +52,8 @@ impl Lane {
                 (id, found.ok_or(PostErrorKind::ForeignMemory)?, false)
             }
         };
-        let unsignaled = self.is_unsignaled(queue_pair, silent);
+        // The place of a read is free once its completion has come.
+        let unsignaled = place.is_none() && self.is_unsignaled(queue_pair, silent);
         let mut options = SendFlags::empty();
         options.set(SendFlags::SIGNALED, !unsignaled);
         options.set(SendFlags::INLINE, inline);
@@ -61,7 +65,7 @@ impl Lane {
         // or parts of registered memory that `count` keeps as long.
         let posted = device.map(|device| unsafe { device.queue_pair.post_one(&request) });
         if let Some(Ok(())) = posted {
-            self.count(queue_pair, (id, payload), (silent, unsignaled));
+            self.count(queue_pair, Loose { id, payload, place }, (silent, unsignaled));
             return Ok(());
         }
         let code = posted.and_then(|posted| posted.err()).and_then(|refused| refused.source.raw_os_error());
@@ -87,6 +91,19 @@ impl Lane {
     ) -> Result<(), PostErrorKind> {
         let source = LaneSource::Slots(&[(slot, start..end)]);
         self.request(LaneRequest { queue_pair, operation, source, flags: Flags::empty() })
+    }
+
+    /// Returns the place among the reads in flight of the adapter for one into this memory, if their number is limited.
+    ///
+    /// # Errors
+    /// `ReadsFull`.
+    fn read_place(&self, into: &LaneSource<'_>) -> Result<Option<ReadPlace>, PostErrorKind> {
+        let length = match into {
+            LaneSource::Bytes(bytes) => bytes.len(),
+            LaneSource::Slots(parts) => parts.iter().fold(0, |length, (_, part)| part.len().max(length)),
+            LaneSource::Region(memory) => inflight::length(memory),
+        };
+        self.rare.context.read_place(Flags::empty(), length)
     }
 
     /// Returns the id of the next request of this kind without a slot: no other one of the queue pair has it.
@@ -135,7 +152,7 @@ impl Lane {
             let state = if place == 0 { SlotState::Special } else { SlotState::Part };
             self.slots.lend(slot.0, state, queue_pair.place() as u16);
         }
-        self.rare.special.insert(first.0, Special { kind, silent, others });
+        self.rare.special.insert(first.0, Special { kind, silent, others, place: None });
         // Not behind a fence: they may be what a read before it brings.
         let copied = matches!(kind, OpKind::Send | OpKind::Write)
             && (1..=self.inline as usize).contains(&length)
@@ -154,18 +171,18 @@ impl Lane {
     }
 
     /// Counts a request that was posted.
-    fn count(
-        &mut self,
-        queue_pair: QueuePairId,
-        (id, payload): (u64, Payload),
-        (silent, unsignaled): (bool, bool),
-    ) {
-        let loose = id as u32 >= LOOSE;
+    fn count(&mut self, queue_pair: QueuePairId, mut request: Loose, (silent, unsignaled): (bool, bool)) {
+        let id = request.id;
+        if request.place.is_some()
+            && let Some(special) = self.rare.special.get_mut(&(id as u32))
+        {
+            special.place = request.place.take();
+        }
         if let Some(member) = self.member(queue_pair) {
             member.send_room = member.send_room.saturating_sub(1);
             if let Some(rare) = member.rare.as_mut() {
-                if loose {
-                    rare.loose.push_back((id, payload));
+                if id as u32 >= LOOSE {
+                    rare.loose.push_back(request);
                 }
                 if unsignaled {
                     rare.unsignaled += 1;

@@ -39,7 +39,12 @@ impl Lane {
     /// As there, for each of its slots.
     pub(super) unsafe fn reclaim(&mut self, slot: u32, free: bool) {
         let others = match self.slots.state(slot) {
-            Some(SlotState::Special) => self.rare.special.remove(&slot).map(|Special { others, .. }| others),
+            Some(SlotState::Special) => {
+                self.rare.special.remove(&slot).map(|Special { others, place, .. }| {
+                    self.rare.places.extend(place);
+                    others
+                })
+            }
             _ => None,
         };
         for slot in others.into_iter().flatten().chain([slot]) {
@@ -71,6 +76,7 @@ impl Lane {
             }
         }
         self.outstanding -= shown as u32;
+        self.free_places();
         if wrong {
             let failed = self.lose();
             // If some are shown, the next poll says so.
@@ -102,8 +108,9 @@ impl Lane {
             return Some(false);
         }
         let (kind, silent) = if slot >= LOOSE {
-            let is_outstanding = member.rare.as_mut()?.take_loose(done.id);
-            is_outstanding.then(|| (loose_kind(slot), is_silent(slot)))?
+            let loose = member.rare.as_mut()?.take_loose(done.id)?;
+            self.rare.places.extend(loose.place);
+            (loose_kind(slot), is_silent(slot))
         } else {
             let state =
                 self.slots.state(slot).filter(|state| state.is_posted() && *state != SlotState::Part)?;
@@ -196,10 +203,9 @@ impl Lane {
             };
             let Some(first) = rare.following.pop_front().filter(|first| *first != completed) else { return };
             let slot = first as u32;
-            if slot >= LOOSE {
-                rare.take_loose(first);
-            }
+            let loose = if slot >= LOOSE { rare.take_loose(first) } else { None };
             member.send_room += u32::from(slot != PROBE);
+            self.rare.places.extend(loose.and_then(|loose| loose.place));
             if slot < LOOSE {
                 // SAFETY: requests of a send queue complete in order, and a later one has.
                 unsafe { self.reclaim(slot, true) };
@@ -389,7 +395,16 @@ impl Lane {
             self.refresh(id);
         }
         self.outstanding -= count as u32;
+        self.free_places();
         count
+    }
+
+    /// Frees the places of reads that are no longer in flight. Others may wait for them, whose wakers may panic.
+    #[inline]
+    pub(super) fn free_places(&mut self) {
+        if !self.rare.places.is_empty() {
+            self.rare.places.clear();
+        }
     }
 
     /// Ends the lane: a completion is lost, or is of no request. All connections end, and no slot comes back that a request has. Returns

@@ -216,6 +216,9 @@ impl QueuePair {
         if status == Status::SUCCESS && !receive && !state.initiator.failed.is_empty() {
             status = Status::CANCELED;
         }
+        if !matches!(held, Held::Nothing) {
+            held.release(status == Status::SUCCESS, &mut effects.wakes);
+        }
         if status != Status::SUCCESS {
             // First the connection ends, then its requests fail (`X3`).
             state.queue(receive).failed.push((ticket, result.failed(status, payload)));
@@ -224,10 +227,6 @@ impl QueuePair {
                 effects.queue_pair.broken = Some((error, key));
             }
             return;
-        }
-        if let Held::Invalidating(invalidating) = held {
-            let (window, bound) = *invalidating;
-            window.invalidated(bound);
         }
         // Once the connection is established, the connector needs no notice.
         let early = receive && state.phase == QueuePairState::Associated;

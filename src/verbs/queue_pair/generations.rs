@@ -234,7 +234,7 @@ impl Draining {
     pub(super) fn complete(&mut self, sequence: u32, result: WcResult, wakes: &mut WakeList) {
         self.requests.finished(sequence, result);
         while let Some((outstanding, _)) = self.requests.pop() {
-            let (ticket, completed) = outstanding.ended(self.status, true);
+            let (ticket, completed) = outstanding.ended(self.status, true, wakes);
             self.requests.sink.complete(ticket, completed, wakes);
         }
     }

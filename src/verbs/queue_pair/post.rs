@@ -4,6 +4,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::generations::Current;
@@ -12,6 +13,7 @@ use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
 use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
+use crate::provider::reads::ReadPlace;
 use crate::provider::work::{
     BindTarget, Flags, InlineRequest, Operation, Refused, RemoteAddress, WindowRequest, WorkRequest,
 };
@@ -150,7 +152,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request of the send queue.
+    /// Posts a request of the send queue that is no read.
     pub(crate) fn post_send(&self, request: WorkRequest) -> Result<(), Refused> {
         let WorkRequest { ticket, operation, payload, flags } = request;
         let kind = operation.kind();
@@ -159,13 +161,12 @@ impl QueuePair {
         let mut state = self.lock();
         let posted = match self.admits(&mut state, kind, length) {
             Ok((current, queue)) => {
-                let reads = matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd);
                 let outstanding = Outstanding::to_send(ticket, payload, flags);
-                let inline = !reads && self.is_copied(&outstanding.payload, length, flags);
-                if let Some(entries) = single_entry(&outstanding.payload, reads) {
+                let inline = self.is_copied(&outstanding.payload, length, flags);
+                if let Some(entries) = single_entry(&outstanding.payload, false) {
                     let bytes = Bytes { entries: &entries, inline, copied: None };
                     self.submit(current, queue, outstanding, &operation, bytes, flags)
-                } else if let Some(entries) = entries(&outstanding.payload, reads, self.adapter.quirks()) {
+                } else if let Some(entries) = entries(&outstanding.payload, false, self.adapter.quirks()) {
                     let bytes = Bytes { entries: &entries, inline, copied: None };
                     self.submit_other(current, queue, outstanding, &operation, bytes, flags)
                 } else {
@@ -175,6 +176,88 @@ impl QueuePair {
             Err(kind) => Err(Refused { kind, payload }),
         };
         self.conclude(state, posted)
+    }
+
+    /// Posts a read or an atomic, unless the adapter has as many in flight as it may have.
+    pub(crate) fn post_read(&self, request: WorkRequest) -> Result<(), Refused> {
+        let WorkRequest { ticket, operation, payload, flags } = request;
+        let (kind, length) = (operation.kind(), inflight::length(&payload));
+        // Before the lock, as it may be free again behind it.
+        let mut place = self.adapter.read_place(flags, length);
+        let mut state = self.lock();
+        let admitted = self.admits_other(&mut state, kind, length).and_then(|admitted| match place {
+            Ok(_) => Ok(admitted),
+            Err(full) => Err(full),
+        });
+        let posted = match (admitted, entries(&payload, true, self.adapter.quirks())) {
+            (Ok((current, queue)), Some(entries)) => {
+                if let Ok(Some(_)) = place {
+                    // With a completion, whatever its options: the place is free once that has come.
+                    current.unsignaled = self.send_depth;
+                }
+                let outstanding = Outstanding::to_send(ticket, payload, flags);
+                let bytes = Bytes { entries: &entries, inline: false, copied: None };
+                let posted =
+                    self.submit_other(current, queue, outstanding, &translate(operation), bytes, flags);
+                if let (Ok(_), Ok(place), Some(outstanding)) =
+                    (&posted, &mut place, queue.outstanding.back_mut())
+                {
+                    outstanding.held = place.take().map_or(Held::Nothing, Held::Reading);
+                }
+                posted
+            }
+            (Ok(_), None) => Err(Refused { kind: PostErrorKind::ForeignMemory, payload }),
+            (Err(kind), _) => Err(Refused { kind, payload }),
+        };
+        let posted = self.conclude(state, posted);
+        if let (true, Ok(Some(place))) = (flags.contains(Flags::RESERVED), place) {
+            // It is not posted, and the caller has the place.
+            place.pass();
+        }
+        posted
+    }
+
+    /// Reserves a place among the reads in flight of the adapter, and waits for it. `None` if the number of these is not limited.
+    ///
+    /// # Errors
+    /// If it would wait, those of a post, except a full queue.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the line.
+    pub(crate) async fn reserve_read(&self) -> Result<Option<ReadPlace>, PostErrorKind> {
+        let Some(places) = &self.adapter.reads else { return Ok(None) };
+        if let Ok(place) = places.take() {
+            return Ok(place);
+        }
+        // Deferred reads have places, which are not free before they are posted.
+        self.ring();
+        let mut place = pin!(places.wait());
+        let mut settled = pin!(self.settled.notified());
+        loop {
+            settled.as_mut().enable();
+            self.check_reads()?;
+            tokio::select! {
+                biased;
+                place = &mut place => {
+                    // It is none of a queue pair that has ended meanwhile, nor of an adapter that is removed.
+                    return self.check_reads().map(|()| place);
+                }
+                () = settled.as_mut() => {}
+            }
+            settled.set(self.settled.notified());
+        }
+    }
+
+    /// Checks that reads can be posted, now or when the queue has room.
+    ///
+    /// # Errors
+    /// Those of a post.
+    fn check_reads(&self) -> Result<(), PostErrorKind> {
+        let checked = self.admits_other(&mut self.lock(), OpKind::Read, 0).map(drop);
+        match checked {
+            Ok(()) | Err(PostErrorKind::QueueFull { .. }) => Ok(()),
+            Err(kind) => Err(self.explain(kind)),
+        }
     }
 
     /// Posts a request of the send queue whose bytes are copied by this call.
@@ -214,7 +297,7 @@ impl QueuePair {
         let WindowRequest { ticket, flags } = request;
         let mut state = self.lock();
         let mut refused = None;
-        let posted = self.admits(&mut state, OpKind::Bind, 0).and_then(|(current, queue)| {
+        let posted = self.admits_other(&mut state, OpKind::Bind, 0).and_then(|(current, queue)| {
             // The deferred requests come first, in the order of the calls. If one of them is refused, the connection ends.
             if self.ring_for(current) {
                 refused = Some(current.qp.key());
@@ -243,7 +326,7 @@ impl QueuePair {
     ) -> Result<(), PostErrorKind> {
         let WindowRequest { ticket, flags } = request;
         let mut state = self.lock();
-        let bound = self.admits(&mut state, OpKind::Invalidate, 0).and_then(|(current, queue)| {
+        let bound = self.admits_other(&mut state, OpKind::Invalidate, 0).and_then(|(current, queue)| {
             // Bound by another queue pair, it cannot be taken back by this one (`MW-04`).
             let bound = window.unbind(current.qp.key()).ok_or(PostErrorKind::NotBound)?;
             Ok((current, queue, bound))
@@ -303,8 +386,20 @@ impl QueuePair {
         few.contains(&length) && !flags.contains(Flags::FENCE) && payload.iter().all(Slice::can_be_copied)
     }
 
+    /// Checks a request like [`admits`](Self::admits), where that is not in the way of nearly all.
+    #[inline(never)]
+    fn admits_other<'a>(
+        &self,
+        state: &'a mut State,
+        kind: OpKind,
+        length: usize,
+    ) -> Result<(&'a mut Current, &'a mut WorkQueue), PostErrorKind> {
+        self.admits(state, kind, length)
+    }
+
     /// Checks that a request of this kind and length can be posted now. Returns the queue pair of the device and the queue that
     /// take it.
+    #[inline(always)]
     fn admits<'a>(
         &self,
         state: &'a mut State,
@@ -331,7 +426,7 @@ impl QueuePair {
         if initiator.outstanding.len() >= self.send_depth as usize {
             return Err(self.full(QueueKind::Send));
         }
-        if matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd) && current.reads == 0 {
+        if is_read(kind) && current.reads == 0 {
             return Err(PostErrorKind::NoReads);
         }
         Ok((current, initiator))
@@ -510,6 +605,12 @@ impl QueuePair {
             code => PostErrorKind::Device(code.unwrap_or(0)),
         }
     }
+}
+
+/// Returns whether a request of this kind is one of those whose number in flight is limited.
+#[inline]
+pub(crate) fn is_read(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Read | OpKind::CompareSwap | OpKind::FetchAdd)
 }
 
 /// Translates an operation into one that the device takes.

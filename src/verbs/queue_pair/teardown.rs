@@ -168,13 +168,13 @@ impl QueuePair {
             queue.complete_failed(status, &mut effects.wakes);
             let WorkQueue { sink, outstanding, .. } = queue;
             for outstanding in outstanding.drain(..) {
-                let (ticket, completed) = outstanding.ended(status, free);
+                let (ticket, completed) = outstanding.ended(status, free, &mut effects.wakes);
                 sink.complete(ticket, completed, &mut effects.wakes);
             }
         }
         // No device has had these.
         for waiting in state.waiting.drain(..) {
-            let (ticket, completed) = waiting.ended(status, true);
+            let (ticket, completed) = waiting.ended(status, true, &mut effects.wakes);
             state.receives.sink.complete(ticket, completed, &mut effects.wakes);
         }
     }
@@ -233,7 +233,7 @@ impl QueuePair {
         device.collect();
         self.progress();
         // Windows go first, or the queue pair would wait for them.
-        let take = |outstanding: &mut Outstanding| std::mem::take(&mut outstanding.held);
+        let take = |outstanding: &mut Outstanding| outstanding.held.take_window();
         let changes: Vec<_> = self.lock().initiator.outstanding.iter_mut().map(take).collect();
         drop(changes);
         windows.iter().filter_map(Weak::upgrade).for_each(|window| drop(window.unbind(key)));
@@ -351,7 +351,7 @@ impl QueuePair {
             for outstanding in requests.outstanding {
                 // A request behind one that the device has not completed may have completed.
                 let free = free || outstanding.result.is_some();
-                let (ticket, completed) = outstanding.ended(status, free);
+                let (ticket, completed) = outstanding.ended(status, free, &mut effects.wakes);
                 requests.sink.complete(ticket, completed, &mut effects.wakes);
             }
         }
