@@ -11,12 +11,12 @@ use tokio::task::coop::unconstrained;
 
 use super::{Moved, READ, Side, State, StreamEngine};
 use crate::cm::Adapter;
-use crate::error::{PostError, StreamBroken};
+use crate::error::{PostError, PostErrorKind, StreamBroken};
 use crate::inflight::WorkBuffer;
 use crate::io::end::End;
 use crate::io::stream::RdmaStream;
 use crate::mr::RemoteRegion;
-use crate::qp::{Op, WorkOptions};
+use crate::qp::{Op, ReadPermit, WorkOptions};
 
 /// Reads of the peer's memory beside the bytes of a stream.
 ///
@@ -30,7 +30,7 @@ use crate::qp::{Op, WorkOptions};
 /// ([`AdapterInfo::read_sink_required`](crate::AdapterInfo::read_sink_required)).
 ///
 /// A few reads are under way at once: four, unless the read limits or the queue of the adapter permit fewer. Those of this handle
-/// and its clones wait in turn. It does not keep the stream open.
+/// and its clones wait in turn, and with a limit of the adapter (`VerbsConfig::max_reads`) those of all its connections. It does not keep the stream open.
 ///
 /// ```no_run
 /// # async fn example(stream: tokio_rdma::RdmaStream, described: [u8; 16]) -> std::io::Result<()> {
@@ -88,16 +88,22 @@ impl OneSided {
         let end = self.end.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         // It is never closed.
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
+        // The reads of other connections may be as many as the adapter may have in flight.
+        let mut permit = match end.queue_pair.reserve_read().await {
+            Ok(permit) => permit,
+            Err(kind) => {
+                let ended =
+                    end.wait_for(Side::Writer, |state, _| Some(state.error())).await.map_err(moved)?;
+                return Err(ended.unwrap_or_else(|| end.refused(kind)));
+            }
+        };
         let mut waiting = Some(buffer);
-        let posted = end.wait_for(Side::Writer, |state, _| end.post_read(state, &mut waiting, remote));
+        // The permit is dropped behind the lock of the stream.
+        let posted =
+            end.wait_for(Side::Writer, |state, _| end.post_read(state, &mut permit, &mut waiting, remote));
         let mut op = match posted.await.map_err(moved)? {
             Posted::Read(op) => op,
-            Posted::Refused(refused) => {
-                let ended = end.connection.ended().map(|reason| StreamBroken::Connection(reason).into());
-                return Err(
-                    ended.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, refused.kind))
-                );
-            }
+            Posted::Refused(refused) => return Err(end.refused(refused.kind)),
             Posted::Ended(error) => return Err(error),
         };
         // The notification of the queue wakes this task; who collects the completion need not be this one.
@@ -131,10 +137,17 @@ enum Posted<B: WorkBuffer> {
 }
 
 impl StreamEngine {
+    /// Returns the error of a read that was not posted.
+    fn refused(&self, kind: PostErrorKind) -> io::Error {
+        let ended = self.connection.ended().map(|reason| StreamBroken::Connection(reason).into());
+        ended.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, kind))
+    }
+
     /// Posts a read if fewer than the most are under way.
     fn post_read<B: WorkBuffer>(
         &self,
         state: &mut State,
+        permit: &mut ReadPermit<'_>,
         buffer: &mut Option<B>,
         remote: &RemoteRegion,
     ) -> Option<Posted<B>> {
@@ -145,7 +158,10 @@ impl StreamEngine {
             return None;
         }
         let options = WorkOptions::default().context(READ);
-        Some(match self.queue_pair.read_with(buffer.take()?, remote, options) {
+        let buffer = buffer.take()?;
+        let posted =
+            permit.post(options, |queue_pair, options| queue_pair.read_with(buffer, remote, options));
+        Some(match posted {
             Ok(op) => {
                 state.reads += 1;
                 Posted::Read(op)
