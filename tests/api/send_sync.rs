@@ -18,7 +18,8 @@ use tokio_rdma::mr::{
     DmaBufRegion, DmaBufSlice, Entry, Inline, Mapping, OwnedRegion, Pages, PoolBytes, RawMemory,
 };
 use tokio_rdma::qp::{
-    Batch, BelowThreshold, Done, Lane, LaneConfig, LaneQueuePair, LaneState, Local, Notify, QueuePairId, Slot,
+    Batch, BelowThreshold, Done, Lane, LaneConfig, LaneQueuePair, LaneState, Local, Notify, QueuePairId,
+    ReadPermit, Slot,
 };
 use tokio_rdma::soft::{Capture, SoftConfig};
 use tokio_rdma::status::porting::{
@@ -150,6 +151,7 @@ fn values_go_to_any_thread() {
     counted::<LaneConfig>();
     counted::<LaneState>();
     counted::<Local<'static>>();
+    handle::<ReadPermit<'static>>();
     counted::<Done>();
     counted::<Slot>();
     counted::<QueuePairId>();
@@ -320,6 +322,7 @@ fn futures_go_to_any_thread(
     future(pool.lend(Bytes::new()));
     let [a, b, c, d, e] = buffers;
     future(one_sided.read(e, remote));
+    future(queue_pair.reserve_read());
     movable(queue_pair.receive(a)?);
     movable(queue_pair.send(b)?);
     movable(queue_pair.write(c, remote)?);

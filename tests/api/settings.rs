@@ -56,11 +56,17 @@ fn settings_are_kept_together() {
     {
         let config = tokio_rdma::verbs::VerbsConfig::default();
         let config = config.devices("rxe0").path_timeout(Some(3 * second));
-        let config = config.max_connects(Some(11)).disconnect_timeout(5 * second).spin(7 * second);
+        let config =
+            config.max_connects(Some(11)).max_reads(Some(13)).disconnect_timeout(5 * second).spin(7 * second);
         let shown = format!("{config:?}");
-        for part in
-            ["rxe0", "max_connects: Some(11)", "path_timeout: Some(3s)", "disconnect_timeout: 5s", "spin: 7s"]
-        {
+        for part in [
+            "rxe0",
+            "max_connects: Some(11)",
+            "max_reads: Some(13)",
+            "path_timeout: Some(3s)",
+            "disconnect_timeout: 5s",
+            "spin: 7s",
+        ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
     }
@@ -99,7 +105,8 @@ async fn times_and_numbers_of_the_verbs_provider() {
         }
     }
     for number in NUMBERS {
-        let provider = Provider::verbs_with(VerbsConfig::default().max_connects(Some(number)));
+        let config = VerbsConfig::default().max_connects(Some(number)).max_reads(Some(number));
+        let provider = Provider::verbs_with(config);
         let provider = provider.expect("there are devices");
         let id = provider.resolve(v4()).expect("a device has the address");
         assert_connects_and_drops(&provider.open(id).expect("opened")).await;

@@ -30,6 +30,7 @@ mod memory;
 mod negotiation;
 mod pages;
 mod queues;
+mod read_limits;
 mod registrations;
 mod removal;
 mod resets;

@@ -73,6 +73,7 @@ fn guide_explains_texts_that_errors_have() {
         PostErrorKind::BeyondRemote { length: 7, remote: 7 },
         PostErrorKind::InlineTooLong { length: 7, maximum: 64 },
         PostErrorKind::NoReads,
+        PostErrorKind::ReadsFull { limit: 32 },
     ];
     let right = Access::REMOTE_WRITE.to_string();
     let of_posts = of_posts.map(|error| error.to_string().replace(&right, "RIGHT"));
