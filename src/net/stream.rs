@@ -342,12 +342,14 @@ impl Stream {
         dispatch!(self, stream => kernel::options::send_at_once(stream), _ => Ok(()))
     }
 
-    /// Lets silence on an idle connection end it: see [`kernel::options::keep_alive`]. A kernel may lack that for multipath;
-    /// the task of the connection, which asks the peer for signs of life, still notices most dead paths.
+    /// Lets silence on an idle connection end it: see [`kernel::options::keep_alive`]. A kernel may lack that for multipath.
+    /// The task of the connection, which asks the peer for signs of life, still notices most dead paths, so an error is only logged.
     pub(crate) fn keep_alive(&self, path_timeout: Duration) {
         dispatch!(
             self,
-            stream => drop(kernel::options::keep_alive(stream, path_timeout)),
+            stream => if let Err(error) = kernel::options::keep_alive(stream, path_timeout) {
+                tracing::debug!(?error, "no keepalive of TCP");
+            },
             stream => stream.keep_alive(path_timeout)
         );
     }

@@ -26,7 +26,8 @@ impl ReadPlaces {
     }
 
     /// Returns the place of a read of so many bytes that is being posted. One without bytes needs none, nor does any at the end of the
-    /// adapter. If the caller has [reserved](Flags::RESERVED) the place, it drops its own only if the read is not posted.
+    /// adapter. If the caller has [reserved](Flags::RESERVED) the place, it has
+    /// [passed](ReadPlace::pass) that, and takes it back only if the read is not posted.
     ///
     /// # Errors
     /// `ReadsFull` if none is free, or others wait for it.
@@ -73,9 +74,19 @@ impl ReadPlaces {
 }
 
 impl ReadPlace {
-    /// Leaves the place to the request that was posted with it.
-    pub(crate) fn pass(mut self) {
-        self.0 = None;
+    /// Leaves the place to the request that is posted with it. If that is refused, the place can be [taken back](PassedPlace::back).
+    pub(crate) fn pass(mut self) -> PassedPlace {
+        PassedPlace(self.0.take())
+    }
+}
+
+/// A place that was left to a request.
+pub(crate) struct PassedPlace(Option<Arc<Semaphore>>);
+
+impl PassedPlace {
+    /// Takes back the place of a request that was refused.
+    pub(crate) fn back(self) -> ReadPlace {
+        ReadPlace(self.0)
     }
 }
 

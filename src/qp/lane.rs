@@ -274,7 +274,7 @@ impl Lane {
     ///
     /// # Errors
     /// Those of [`write`](Self::write); `NoReads` if the outbound read limit is 0; `ReadsFull` if the adapter has as many reads in
-    /// flight as its settings permit, where the call is repeated after a [`poll`](Self::poll); `NotSupported` if the adapter needs a
+    /// flight as its settings permit, where the call is repeated later: nothing wakes the lane when others have fewer; `NotSupported` if the adapter needs a
     /// [sink](crate::cm::AdapterInfo::read_sink_required) that the peer may write to: there use [`read_with`](Self::read_with) and a
     /// [region](Local::Region).
     #[inline]

@@ -27,6 +27,10 @@ impl QueuePair {
     /// [`read`](Self::read), which does not wait. Requests of a [`batch`](Self::batch) are sent before it waits. Without a limit, and on
     /// the soft provider, it resolves at once.
     ///
+    /// A place is free when the completion of its read has been taken: from a queue with
+    /// [`busy_poll`](super::CompletionQueueConfig::busy_poll) and from a lane when the program polls. So a task should not wait here for
+    /// reads that it alone would poll, nor while it holds another permit or has an open batch of another queue pair.
+    ///
     /// # Errors
     /// If it would wait: `ConnectionInvalid` and the other causes if the queue pair is not connected, or ends while this waits;
     /// `NoReads`; `DeviceRemoved`.
@@ -110,11 +114,9 @@ impl ReadPermit<'_> {
         options: WorkOptions,
         post: impl FnOnce(&QueuePair, WorkOptions) -> Result<Op<B>, PostError<B>>,
     ) -> Result<Op<B>, PostError<B>> {
-        if self.place.is_none() {
-            return post(self.queue_pair, options);
-        }
-        let posted = post(self.queue_pair, options.reserved())?;
-        self.place.take().into_iter().for_each(ReadPlace::pass);
-        Ok(posted)
+        let Some(place) = self.place.take() else { return post(self.queue_pair, options) };
+        // Before the post, in which foreign code may panic: the place has one owner.
+        let passed = place.pass();
+        post(self.queue_pair, options.reserved()).inspect_err(|_| self.place = Some(passed.back()))
     }
 }

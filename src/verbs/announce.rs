@@ -113,10 +113,10 @@ impl AdapterContext {
             self.announcer.add(AdapterEvent::AddressesChanged)
         });
         drop(announced);
-        self.log_addresses();
         if let Some(changed) = changed {
             changed.notify();
         }
+        self.log_addresses();
     }
 }
 

@@ -111,12 +111,13 @@ impl VerbsConfig {
     }
 
     /// Limits the RDMA Reads and atomics that an adapter has in flight, over all its queue pairs and lanes: those that were posted and
-    /// have not completed. Default: `None`, no limit. 0 counts as 1.
+    /// have not completed, and those that a permit is held for. Default: `None`, no limit. 0 counts as 1.
     ///
     /// Further ones are refused with [`ReadsFull`](crate::error::PostErrorKind::ReadsFull).
     /// [`QueuePair::reserve_read`](crate::QueuePair::reserve_read) waits in line until there are fewer, and so do the reads beside a
     /// [stream](crate::RdmaStream::one_sided). A read counts until the adapter takes its completion from the device, or until its queue
-    /// pair has ended: dropping the [`Op`](crate::Op) changes nothing. A read without bytes does not count.
+    /// pair has ended: dropping the [`Op`](crate::Op) changes nothing. A read without bytes does not count, unless
+    /// it was posted by a permit.
     ///
     /// With a limit, a [silent](crate::WorkOptions::silent) read has a completion of the device like any other, and a
     /// [`Lane`](crate::qp::Lane) hands each of its reads to the device by itself.

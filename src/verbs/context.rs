@@ -387,9 +387,9 @@ impl AdapterContext {
         }
         warn!(adapter = %self.device.name, "adapter removed");
         self.announcer.end(Some(AdapterEvent::Removed));
-        self.close_places();
         let adapter = self.clone();
         self.teardown.run_next(Box::new(move || adapter.end()));
+        self.close_places();
     }
 
     /// Ends the waits for places among the connects and the reads.

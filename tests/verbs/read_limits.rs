@@ -480,3 +480,34 @@ async fn reads_beside_a_stream_wait() {
     within(read).await.expect("it is its turn");
     assert_eq!(memory.free(&keeper.active.queue_pair), 1);
 }
+
+// HW-21: a read that waits for others of its stream has no place among those of the adapter.
+#[tokio::test]
+async fn reads_that_wait_for_their_stream_take_no_place() {
+    // A stream has four of its own under way.
+    const ITS_OWN: usize = 4;
+    if !alone(module_path!(), "reads_that_wait_for_their_stream_take_no_place") {
+        return;
+    }
+    let Some(_reset) = fake_reset() else { return };
+    let adapter = limited(2 * ITS_OWN);
+    let memory = Memory::of(&adapter).await;
+    let (stream, _peer) = streams(&adapter).await;
+    let handles = [(); 2].map(|()| stream.one_sided().expect("a device has them"));
+    let keeper = connected(&adapter).await;
+    fake("port 1 down");
+    let remote = memory.remote();
+    let mut reads = Vec::new();
+    for handle in &handles {
+        for _ in 0..ITS_OWN {
+            let mut read = Box::pin(handle.read(memory.sink(8), &remote));
+            assert!(poll_once(&mut read).is_pending());
+            reads.push(read);
+        }
+    }
+    assert_eq!(memory.free(&keeper.active.queue_pair), ITS_OWN);
+    fake("port 1 up");
+    for read in reads {
+        within(read).await.expect("read in its turn");
+    }
+}

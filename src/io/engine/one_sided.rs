@@ -30,7 +30,8 @@ use crate::qp::{Op, ReadPermit, WorkOptions};
 /// ([`AdapterInfo::read_sink_required`](crate::AdapterInfo::read_sink_required)).
 ///
 /// A few reads are under way at once: four, unless the read limits or the queue of the adapter permit fewer. Those of this handle
-/// and its clones wait in turn, and with a limit of the adapter (`VerbsConfig::max_reads`) those of all its connections. It does not keep the stream open.
+/// and its clones wait in turn, and with a limit of the adapter (`VerbsConfig::max_reads`) those of all its connections. It does not
+/// keep the stream open.
 ///
 /// ```no_run
 /// # async fn example(stream: tokio_rdma::RdmaStream, described: [u8; 16]) -> std::io::Result<()> {
@@ -88,23 +89,30 @@ impl OneSided {
         let end = self.end.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         // It is never closed.
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
-        // The reads of other connections may be as many as the adapter may have in flight.
-        let mut permit = match end.queue_pair.reserve_read().await {
-            Ok(permit) => permit,
-            Err(kind) => {
-                let ended =
-                    end.wait_for(Side::Writer, |state, _| Some(state.error())).await.map_err(moved)?;
-                return Err(ended.unwrap_or_else(|| end.refused(kind)));
-            }
-        };
         let mut waiting = Some(buffer);
-        // The permit is dropped behind the lock of the stream.
-        let posted =
-            end.wait_for(Side::Writer, |state, _| end.post_read(state, &mut permit, &mut waiting, remote));
-        let mut op = match posted.await.map_err(moved)? {
-            Posted::Read(op) => op,
-            Posted::Refused(refused) => return Err(end.refused(refused.kind)),
-            Posted::Ended(error) => return Err(error),
+        let mut op = loop {
+            // The place among the reads of the adapter comes last: a read that waits for others of this stream is in nobody's way.
+            let may_read =
+                |state: &mut State, _| (state.reads < end.reads || state.ended.is_some()).then_some(());
+            end.wait_for(Side::Writer, may_read).await.map_err(moved)?;
+            let mut permit = match end.queue_pair.reserve_read().await {
+                Ok(permit) => permit,
+                Err(kind) => {
+                    let ended =
+                        end.wait_for(Side::Writer, |state, _| Some(state.error())).await.map_err(moved)?;
+                    return Err(ended.unwrap_or_else(|| end.refused(kind)));
+                }
+            };
+            // The permit is dropped behind the lock of the stream.
+            let attempt =
+                |state: &mut State, _| Some(end.post_read(state, &mut permit, &mut waiting, remote));
+            match end.wait_for(Side::Writer, attempt).await.map_err(moved)? {
+                Some(Posted::Read(op)) => break op,
+                Some(Posted::Refused(refused)) => return Err(end.refused(refused.kind)),
+                Some(Posted::Ended(error)) => return Err(error),
+                // Another handle of the stream was faster.
+                None => {}
+            }
         };
         // The notification of the queue wakes this task; who collects the completion need not be this one.
         let completed = end.wait_for(Side::Writer, |state, _| {
@@ -143,7 +151,7 @@ impl StreamEngine {
         ended.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, kind))
     }
 
-    /// Posts a read if fewer than the most are under way.
+    /// Posts a read. `None` if as many as may be are under way.
     fn post_read<B: WorkBuffer>(
         &self,
         state: &mut State,

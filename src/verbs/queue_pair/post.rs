@@ -211,8 +211,8 @@ impl QueuePair {
         };
         let posted = self.conclude(state, posted);
         if let (true, Ok(Some(place))) = (flags.contains(Flags::RESERVED), place) {
-            // It is not posted, and the caller has the place.
-            place.pass();
+            // It is not posted, and the caller takes the place back.
+            drop(place.pass());
         }
         posted
     }
