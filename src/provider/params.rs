@@ -214,7 +214,6 @@ pub struct AcceptParams {
     pub(crate) read_limits: ReadLimits,
     pub(crate) options: Options,
     /// The accept does not wait for the peer to complete the connection, if the peer is of this crate: on the soft provider.
-    #[cfg_attr(not(feature = "soft"), expect(dead_code, reason = "a device always waits"))]
     pub(crate) waives_rtr: bool,
 }
 

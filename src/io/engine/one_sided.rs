@@ -91,7 +91,7 @@ impl OneSided {
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
         let mut waiting = Some(buffer);
         let mut op = loop {
-            // The place among the reads of the adapter comes last: a read that waits for others of this stream is in nobody's way.
+            // The place among the reads of the adapter comes last: a read that waits for others of this stream has none.
             let may_read =
                 |state: &mut State, _| (state.reads < end.reads || state.ended.is_some()).then_some(());
             end.wait_for(Side::Writer, may_read).await.map_err(moved)?;

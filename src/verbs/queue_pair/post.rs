@@ -239,7 +239,7 @@ impl QueuePair {
             tokio::select! {
                 biased;
                 place = &mut place => {
-                    // It is none of a queue pair that has ended meanwhile, nor of an adapter that is removed.
+                    // A queue pair that has ended meanwhile, or whose adapter is removed, needs none.
                     return self.check_reads().map(|()| place);
                 }
                 () = settled.as_mut() => {}
