@@ -253,6 +253,30 @@ fn closed_passive_end_learns_that_all_has_arrived() {
     });
 }
 
+// Both ends say at the same time that they write no more, and go as soon as they know that all has arrived. The one that still waits
+// for that word learns it over another connection (SES-09).
+#[test]
+fn ends_that_cross_are_confirmed_whatever_is_lost() {
+    sim::check(0..400, async |network: Network| {
+        let (server, client) = hosts(&network);
+        network.link(&server, &client).latency(Duration::ZERO..=Duration::from_millis(30));
+        let (_listener, ours, theirs) = connect(&server, &client, &config()).await;
+        let ends = async |mut stream: RdmaStream| {
+            stream.write_all(b"the last").await.expect("taken");
+            stream.shutdown().await.expect("all has arrived");
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).await.expect("an end of file");
+            assert_eq!(bytes, b"the last");
+        };
+        let loss = async {
+            sleep(Duration::from_millis(network.random(0..=90))).await;
+            network.reset(&server, &client);
+        };
+        let all = async { tokio::join!(ends(ours), ends(theirs), loss) };
+        timeout(60 * SECOND, all).await.expect("in time");
+    });
+}
+
 /// Reads what has arrived, and checks that the peer has given the stream up.
 async fn is_abandoned(stream: &mut RdmaStream, arrived: &[u8]) {
     let mut changes = stream.path_changes();
