@@ -18,6 +18,8 @@ const TAKES_BYTES: u8 = 16;
 const SHORT: usize = 1024;
 /// A message that says nothing.
 const KEEPALIVE: u32 = 7 << 29 | 1;
+/// The end of the peer's direction.
+const SHUTDOWN: u32 = 7 << 29 | 2;
 /// The length of a frame that is large.
 const LARGE: usize = 20_000;
 /// The ring of a stream with the usual settings.
@@ -165,6 +167,23 @@ async fn bytes_behind_the_word_come_in_their_order() {
     }
     ends.raw.post(&message(3, 10, &[])).await;
     assert!(ends.read(15).await == pattern(0, 15));
+}
+
+// IO-19: bytes behind a word that tells of none are as if they had been written ahead: they are read, and the next message counts them.
+#[tokio::test]
+async fn bytes_behind_other_words_are_written_ahead() {
+    for crc in [false, true] {
+        let mut ends = Ends::new(TAKES_BYTES, crc).await;
+        ends.raw.post(&send(2, &[&KEEPALIVE.to_le_bytes()[..], &pattern(0, 5)].concat())).await;
+        assert!(ends.read(5).await == pattern(0, 5));
+        ends.raw.post(&message(3, 7, &pattern(5, 2))).await;
+        ends.write(7, &pattern(7, 3)).await;
+        ends.raw.post(&message(4, 3, &[])).await;
+        ends.raw.post(&send(5, &SHUTDOWN.to_le_bytes())).await;
+        let mut rest = Vec::new();
+        within(ends.stream.read_to_end(&mut rest)).await.expect("an end of file");
+        assert!(rest == pattern(5, 5));
+    }
 }
 
 // IO-19: a word that tells of more bytes than have come ends the stream.
