@@ -104,7 +104,10 @@ impl Session {
     pub(super) fn finish(&self) {
         let engine = self.engine();
         // The peer may not know it: its connection can be lost with the confirmation of its end.
-        let ended_well = || engine.has_peer_disconnected() || engine.is_over();
+        let ended_well = || {
+            let has_all = engine.has_confirmation() && !self.is_abandoned();
+            has_all || engine.has_peer_disconnected()
+        };
         if matches!(self.role, Role::Passive { .. }) && !self.is_over() && ended_well() {
             registry::remember((engine.adapter.network(), self.id), self.secret);
         }
@@ -134,8 +137,12 @@ impl Session {
     /// Sends the peer what it may not know about the end of a stream that the program has dropped: the peer has not answered the
     /// disconnect. A peer that has received everything may still wait for the confirmation of its own end.
     pub(super) async fn conclude_unanswered(&self, has_settled: bool) {
-        let knows_all = has_settled || self.engine().has_peer_disconnected();
-        self.announce(if knows_all { Kind::Over } else { Kind::Abandoned }).await;
+        let engine = self.engine();
+        if engine.has_confirmation() || engine.has_peer_disconnected() {
+            self.announce(Kind::Over).await;
+        } else if !has_settled {
+            self.announce(Kind::Abandoned).await;
+        }
     }
 
     /// Connects for a message about the end of the stream. The active end has to: the peer cannot.

@@ -394,6 +394,11 @@ impl StreamEngine {
         })
     }
 
+    /// Returns whether the peer's device has confirmed that it has received everything, and the end behind it.
+    pub(crate) fn has_confirmation(&self) -> bool {
+        self.lock().confirmation == Confirmation::Received
+    }
+
     /// Returns whether the peer has confirmed that it has received everything, and sends no more.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.lock();
