@@ -18,8 +18,6 @@ mod config;
 mod connector;
 mod end;
 mod engine;
-#[cfg(feature = "hyper")]
-mod hyper;
 mod listener;
 mod race;
 mod resources;
@@ -36,8 +34,6 @@ mod tower;
 pub use config::StreamConfig;
 pub use connector::RdmaConnector;
 pub use engine::OneSided;
-#[cfg(feature = "hyper")]
-pub use hyper::HttpConnector;
 pub use listener::RdmaListener;
 pub use session::{PathChanges, SessionConfig, SessionPath};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
@@ -46,3 +42,5 @@ pub use stream::{ConnectionInfo, RdmaStream};
 pub use tls::TlsListener;
 #[cfg(feature = "tonic")]
 pub use tonic::TonicStream;
+#[cfg(feature = "hyper")]
+pub use tower::HttpConnector;

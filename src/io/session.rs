@@ -5,43 +5,35 @@
 //! [`Greeting`]s, and the [`Journal`] goes from the old engine to the new one. Between [`StreamEngine::fence`] and that the program
 //! neither reads nor writes, so the counts in the messages are still true when the peer takes them.
 
-mod config;
 mod greet;
-#[cfg(feature = "inspect")]
-mod inspect;
 mod journal;
-mod kept;
 mod paths;
-mod registry;
-mod route;
 mod task;
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::{debug, info};
 
-pub use config::SessionConfig;
-pub(super) use journal::{Close, Journal};
-pub use paths::{PathChanges, SessionPath};
-pub(super) use registry::LostSessions;
-pub(super) use route::{Rank, Route};
-
 use super::engine::StreamEngine;
 use crate::error::{ConnectError, StreamBroken, StreamError};
 #[cfg(feature = "inspect")]
-use crate::inspect::Place;
+use crate::inspect::{self, Inspect, Place, SessionReport, Snapshot};
 use crate::metrics::count_session;
 use crate::proto::session::{Greeting, Id, Kind, Secret};
 use crate::sync::Mutex;
 use crate::types::DisconnectReason;
 use greet::greeting;
-use registry::Registered;
 use task::Pauses;
+
+pub(super) use journal::{Close, Journal};
+pub use paths::{PathChanges, SessionPath};
+pub(super) use paths::{Rank, Route};
 
 /// The time for the message that the stream was given up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -109,7 +101,7 @@ impl Session {
             has_all || engine.has_peer_disconnected()
         };
         if matches!(self.role, Role::Passive { .. }) && !self.is_over() && ended_well() {
-            registry::remember((engine.adapter.network(), self.id), self.secret);
+            remember((engine.adapter.network(), self.id), self.secret);
         }
         self.end_with(StreamBroken::Connection);
     }
@@ -292,5 +284,164 @@ fn is_refused(error: &StreamError) -> bool {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("path", &*self.paths.borrow()).finish_non_exhaustive()
+    }
+}
+
+/// The most sessions of a listener that are kept without a connection.
+const LOST: usize = 1024;
+
+/// Settings of the sessions of streams: [`StreamConfig::session`](super::StreamConfig::session).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionConfig {
+    gives_up_after: Duration,
+    window: Option<usize>,
+    lost: usize,
+}
+
+impl Default for SessionConfig {
+    /// Returns a minute without a connection, a window as large as the receive buffer, and 1024 sessions without a connection.
+    fn default() -> Self {
+        Self { gives_up_after: Duration::from_secs(60), window: None, lost: LOST }
+    }
+}
+
+impl SessionConfig {
+    /// Sets how long the stream waits for another connection after a loss. Then its reads and writes fail. The shorter time of both
+    /// ends counts, in whole milliseconds.
+    #[must_use]
+    pub fn give_up_after(mut self, time: Duration) -> Self {
+        self.gives_up_after = time;
+        self
+    }
+
+    /// Sets how many written bytes are kept at most: those that the program of the peer has not read. A write waits when they are that
+    /// many. Default: the size of the [receive buffer](super::StreamConfig::receive_buffer). At least 2048, and at most 256 MiB.
+    #[must_use]
+    pub fn window(mut self, bytes: usize) -> Self {
+        self.window = Some(bytes);
+        self
+    }
+
+    /// Sets how many sessions of a listener may be without a connection at the same time. Beyond that the one that has waited longest
+    /// fails.
+    #[must_use]
+    pub fn lost_sessions(mut self, most: usize) -> Self {
+        self.lost = most;
+        self
+    }
+}
+
+/// The sessions that have ended well and are remembered, for peers that have lost the connection with the last message.
+const REMEMBERED: usize = 1024;
+
+/// The network of a session, and its id: simulated networks of the same seed have the same ids.
+type Key = (u64, Id);
+
+static SESSIONS: LazyLock<Mutex<Sessions>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Sessions {
+    live: HashMap<Key, Weak<Session>>,
+    ended: VecDeque<(Key, Secret)>,
+}
+
+/// A session that a peer asks for.
+enum Found {
+    Live(Arc<Session>),
+    /// It has ended, with all that the peer has sent.
+    Ended(Secret),
+}
+
+impl Found {
+    fn secret(&self) -> &Secret {
+        match self {
+            Self::Live(session) => &session.secret,
+            Self::Ended(secret) => secret,
+        }
+    }
+}
+
+/// Returns the session with this key.
+fn find(key: Key) -> Option<Found> {
+    let sessions = SESSIONS.lock();
+    let live = sessions.live.get(&key).and_then(Weak::upgrade).map(Found::Live);
+    let ended =
+        || sessions.ended.iter().find(|(known, _)| *known == key).map(|(_, secret)| Found::Ended(*secret));
+    live.or_else(ended)
+}
+
+/// Remembers that a session has ended well.
+fn remember(key: Key, secret: Secret) {
+    let mut sessions = SESSIONS.lock();
+    if sessions.ended.len() == REMEMBERED {
+        sessions.ended.pop_front();
+    }
+    sessions.ended.push_back((key, secret));
+}
+
+/// The place of a session among those that peers can resume, which ends with this value.
+#[derive(Debug)]
+struct Registered(Key);
+
+impl Registered {
+    fn new(key: Key, session: &Weak<Session>) -> Self {
+        SESSIONS.lock().live.insert(key, session.clone());
+        Self(key)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        SESSIONS.lock().live.remove(&self.0);
+    }
+}
+
+/// The sessions of a listener that have no connection, the oldest first.
+#[derive(Debug, Default)]
+pub(in crate::io) struct LostSessions(Mutex<VecDeque<Weak<Session>>>);
+
+impl LostSessions {
+    /// Adds a session. Returns the oldest if there are more than `most`.
+    fn add(&self, session: &Arc<Session>, most: usize) -> Option<Arc<Session>> {
+        let mut lost = self.0.lock();
+        lost.retain(|other| other.strong_count() > 0);
+        lost.push_back(Arc::downgrade(session));
+        if lost.len() > most { lost.pop_front()?.upgrade() } else { None }
+    }
+
+    /// Removes a session, which has a connection again, or has ended.
+    fn remove(&self, session: &Session) {
+        self.0.lock().retain(|other| !std::ptr::eq(other.as_ptr(), session));
+    }
+}
+
+/// Lets snapshots see a session, until the returned value is dropped.
+#[cfg(feature = "inspect")]
+fn register(session: &Weak<Session>) -> Place {
+    let object: Weak<dyn Inspect> = session.clone();
+    inspect::register(object)
+}
+
+#[cfg(feature = "inspect")]
+impl Inspect for Session {
+    fn inspect(&self, snapshot: &mut Snapshot) {
+        snapshot.sessions.push(self.report());
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl Session {
+    /// Returns its report.
+    pub(in crate::io) fn report(&self) -> SessionReport {
+        let mut report = SessionReport { gives_up_after: self.gives_up_after, ..SessionReport::default() };
+        report.id = self.id.short();
+        report.role = if matches!(self.role, Role::Active(_)) { "active".into() } else { "passive".into() };
+        report.is_over = self.is_over();
+        let path = self.paths.borrow();
+        report.connection = path.connection.id().0;
+        report.lost = path.is_lost.then(|| path.lost_for());
+        report.resumed = path.resumes;
+        drop(path);
+        report
     }
 }

@@ -9,10 +9,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::connector::RdmaConnector;
-use super::hyper::HttpConnector;
 use super::listener::RdmaListener;
 use super::split::{async_read, async_write};
 use super::stream::{ConnectionInfo, RdmaStream};
+use super::tower::HttpConnector;
 
 impl RdmaConnector {
     /// Converts this connector into one for tonic's `Endpoint::connect_with_connector`, with and without TLS.

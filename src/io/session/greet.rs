@@ -9,16 +9,14 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
 
-#[cfg(feature = "inspect")]
-use super::inspect;
-use super::registry::{self, Found, LostSessions, Registered};
-use super::route::{Rank, Route};
+use super::paths::{Rank, Route};
 use super::task::Task;
-use super::{Journal, Present, Role, Session, SessionConfig, SessionPath};
+use super::{Found, Journal, LostSessions, Present, Registered, Role, Session, SessionConfig, SessionPath};
 use crate::cm::Adapter;
 use crate::error::{ProtocolError, StreamError};
 use crate::io::config::StreamConfig;
 use crate::io::engine::StreamEngine;
+use crate::io::session;
 use crate::metrics::count_session;
 use crate::proto::session::{Counts, Greeting, GreetingBytes, Id, Kind, MOST_KEPT, Secret};
 use crate::sync::Mutex;
@@ -175,7 +173,7 @@ impl Session {
                 wake,
                 paths,
                 #[cfg(feature = "inspect")]
-                _inspected: inspect::register(session),
+                _inspected: session::register(session),
             }
         });
         // Its engine was made in a runtime.
@@ -191,7 +189,7 @@ impl Session {
 /// # Errors
 /// The session cannot go on, or has ended.
 async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
-    let found = registry::find((engine.adapter.network(), ask.id))
+    let found = session::find((engine.adapter.network(), ask.id))
         .filter(|found| Greeting::is_proven(bytes, found.secret()));
     let engine = engine.shared();
     let outcome = match &found {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::greet::Failure;
-use super::route::{Rank, Route};
+use super::paths::{Rank, Route};
 use super::{Role, Session, SessionPath};
 use crate::cm::wait_until;
 use crate::error::StreamBroken;
