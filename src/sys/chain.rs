@@ -14,8 +14,7 @@ use std::sync::Arc;
 use super::completion::CompletionQueue;
 use super::ffi::number;
 use super::post::RemoteMemory;
-use super::queue_pair::QueuePair;
-use super::shared_receive::SharedReceiveQueue;
+use super::queue_pair::{QueuePair, SharedReceiveQueue};
 use super::{call, ffi};
 use crate::inflight::Done;
 

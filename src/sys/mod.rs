@@ -4,7 +4,7 @@
 //! dropped, so no order of drops can destroy a parent first. Nothing panics in a drop: an object that the library
 //! refuses to destroy is leaked with a warning. Every handle may be used by any thread. The libraries say so of
 //! themselves, with two exceptions that are taken care of here: the plain fields of a communication identifier
-//! (see [`channel::EventChannel`]), and its calls that assume a device (see [`id::RawCmId`]).
+//! (see [`id::EventChannel`]), and its calls that assume a device (see [`id::RawCmId`]).
 //!
 //! The descriptors of all three kinds of events do not block, and events are copied and acknowledged before
 //! the call that takes them returns. So an object may be destroyed at any moment by any thread, although the
@@ -26,22 +26,18 @@
 
 mod call;
 pub(crate) mod chain;
-pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod device;
-pub(crate) mod ece;
 pub(crate) mod ffi;
 pub(crate) mod id;
 pub(crate) mod memory;
 pub(crate) mod post;
 pub(crate) mod queue_pair;
 pub(crate) mod quirks;
-pub(crate) mod shared_receive;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use chain::{Piece, Polled, ReceiveChain, ReceiveRun, RefusedPart, SendChain, SendPlace, SendRun};
-pub(crate) use channel::{CmEvent, EventChannel};
 pub(crate) use completion::{
     BATCH, Batch, CompletionChannel, CompletionQueue, Completions, Keys, Told, WcResult,
 };
@@ -50,13 +46,12 @@ pub(crate) use device::{
     forget_removed_devices,
 };
 pub(crate) use ffi::load;
-pub(crate) use id::{BoundDevice, ConnectionParams, RawCmId};
+pub(crate) use id::{BoundDevice, CmEvent, ConnectionParams, EventChannel, RawCmId};
 pub(crate) use memory::{
     AccessFlags, MemoryRegion, MemoryWindow, ProtectionDomain, await_placements, memlock_limit, next_key,
 };
 pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
-pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair};
+pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair, SharedReceiveQueue};
 pub(crate) use quirks::Quirks;
-pub(crate) use shared_receive::SharedReceiveQueue;

@@ -11,14 +11,12 @@ use std::sync::{Arc, LazyLock};
 use crate::status::WcStatus;
 use crate::status::porting::CmEvent as EventKind;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::channel::{CmEvent, EventChannel};
 use crate::sys::completion::{BATCH, Batch, CompletionChannel, CompletionQueue, Keys, WcResult};
 use crate::sys::device::Context;
-use crate::sys::id::RawCmId;
+use crate::sys::id::{CmEvent, EventChannel, RawCmId};
 use crate::sys::memory::{AccessFlags, MemoryRegion, ProtectionDomain};
 use crate::sys::post::{Operation, ReceiveRequest, RemoteMemory, ScatterEntry, SendFlags, SendRequest};
-use crate::sys::queue_pair::{Capacities, QpState, QueuePair};
-use crate::sys::shared_receive::SharedReceiveQueue;
+use crate::sys::queue_pair::{Capacities, QpState, QueuePair, SharedReceiveQueue};
 
 /// The time limit of a test for an event that must come, in milliseconds: the guest is emulated.
 const LIMIT: i32 = 60_000;

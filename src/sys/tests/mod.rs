@@ -1,14 +1,13 @@
 //! Tests of the handles: against the C headers, on a machine without devices, and on real ones in the guest.
 
 mod data;
-mod devices;
 mod guest;
 mod layout;
 
 use std::io;
 
-use super::channel::EventChannel;
 use super::device::{self, Context};
+use super::id::EventChannel;
 
 /// Returns whether this machine has a device, or could get one while the tests run.
 fn may_have_devices() -> bool {

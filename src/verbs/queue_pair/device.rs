@@ -202,7 +202,7 @@ impl DeviceQp {
             mtu: receive.and_then(QpAttributes::path_mtu),
             gid,
             peer_gid,
-            ece: ece.map(|sys::ece::Ece { vendor, options }| Ece { vendor_id: vendor, options }),
+            ece: ece.map(|sys::id::Ece { vendor, options }| Ece { vendor_id: vendor, options }),
         }
     }
 
