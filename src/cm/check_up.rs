@@ -1,10 +1,9 @@
 //! The check-up of a machine: the adapter that serves an address, and the faults that keep programs from RDMA devices.
 
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures::TryFutureExt;
 
@@ -15,7 +14,6 @@ use crate::provider::info::ProviderKind;
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::qp::QueuePairConfig;
 use crate::verbs::diagnose::{self, Fault};
-use crate::verbs::memlock;
 
 /// The memory that the check-up registers: as much as a program with a few streams.
 const MEMORY: usize = 1 << 20;
@@ -95,7 +93,7 @@ impl fmt::Display for Choice {
 /// Dropping the future ends the check-up. Calls that have begun end on the runtime's blocking pool.
 pub async fn check_up(address: Option<IpAddr>) -> CheckUp {
     let devices = blocking(diagnose::device_list).await.unwrap_or_default();
-    let memory_lock = blocking(memlock::limit).await.ok().flatten();
+    let memory_lock = blocking(diagnose::lock_limit).await.ok().flatten();
     let mut result = CheckUp { devices, memory_lock, ..CheckUp::default() };
     match address {
         Some(address) => result.check_address(address).await,
@@ -161,7 +159,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 /// Registers memory, and connects the adapter to itself. Fails with the fault of the adapter.
 async fn try_out(adapter: &Adapter, address: IpAddr) -> Result<(), Fault> {
     let memory = adapter.buffer(MEMORY).map_err(|error| match error {
-        RegisterError::MemoryLockLimit { .. } => memlock::fault(error),
+        RegisterError::MemoryLockLimit { .. } => diagnose::lock_fault(error),
         error => Fault::Other(OpenError::Os { call: "ibv_reg_mr", source: Arc::new(error.into()) }),
     })?;
     drop(memory);

@@ -1,10 +1,12 @@
-//! The events of an adapter: those that its device raises for a port, and changes of the addresses that lead to the device.
+//! The ports of a device, and the events of an adapter: those that its device raises for a port, and changes of the addresses that lead to
+//! the device.
 //!
 //! No event of a device is about IP addresses. On RoCE the table of GIDs follows them, and the device says when it has changed. Over
 //! InfiniBand and iWARP, and when an interface goes, the kernel announces the addresses alone. So the addresses are listed after
 //! either, while a program reads the events. The device is asked about each of them, so a link that has changed without an address of this
 //! machine does not count: hosts of containers make and remove many.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,11 +14,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::context::AdapterContext;
+use super::context::{AdapterContext, failed};
+use crate::error::OpenError;
 use crate::net::kernel::interfaces::{AddressMonitor, Announced as Changed, addresses_by_interface};
+use crate::provider::details::{LinkLayer, PortInfo, PortState};
 use crate::provider::events::{AdapterEvent, Announced, Subscription};
 use crate::status::DeviceEvent;
-use crate::sys::{AsyncEvent, Element};
+use crate::sys::{AsyncEvent, Element, LinkState, PortAttributes};
 
 /// The time until the announcements of the kernel are asked for again after that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -128,5 +132,43 @@ async fn watch(adapter: Weak<AdapterContext>, name: String, mut watched: Watch) 
         if adapter.announcer.is_heard() {
             adapter.announce_addresses();
         }
+    }
+}
+
+impl AdapterContext {
+    /// Returns the ports of the device as they are now.
+    ///
+    /// # Errors
+    /// `DeviceRemoved`; `Os`.
+    pub(crate) fn port_info(&self) -> Result<Vec<PortInfo>, OpenError> {
+        let opened = self.opened().ok_or(OpenError::DeviceRemoved)?;
+        let used = if self.is_iwarp() { None } else { opened.gid() };
+        let port = |number| {
+            let attributes = opened.context.port(number)?;
+            let is_infiniband = attributes.is_infiniband();
+            let PortAttributes { state, mtu, speed, lid, .. } = attributes;
+            io::Result::Ok(PortInfo {
+                number,
+                state: state_of(state),
+                mtu,
+                speed,
+                link_layer: is_infiniband
+                    .map(|yes| if yes { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }),
+                lid: is_infiniband.unwrap_or(false).then_some(lid),
+                gid: used.and_then(|(port, gid)| (port == number).then_some(gid)),
+            })
+        };
+        (1..=self.attributes.ports).map(port).collect::<Result<_, _>>().map_err(failed("ibv_query_port"))
+    }
+}
+
+fn state_of(state: LinkState) -> PortState {
+    match state {
+        LinkState::Down => PortState::Down,
+        LinkState::Initializing => PortState::Initializing,
+        LinkState::Armed => PortState::Armed,
+        LinkState::Active => PortState::Active,
+        LinkState::ActiveDeferred => PortState::ActiveDeferred,
+        LinkState::Unknown => PortState::Unknown,
     }
 }

@@ -21,7 +21,7 @@ use super::routes::Routes;
 use super::workers::Workers;
 use crate::error::{OpenError, PostErrorKind};
 #[cfg(feature = "inspect")]
-use crate::inspect::{Mark, Place, register};
+use crate::inspect::{AdapterReport, Inspect, Mark, Place, Snapshot, register};
 use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
 use crate::provider::events::{AdapterEvent, Announcer};
 use crate::provider::info::AdapterInfo;
@@ -485,5 +485,19 @@ impl EventHandler for AdapterContext {
 impl Drop for AdapterContext {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl Inspect for AdapterContext {
+    fn inspect(&self, snapshot: &mut Snapshot) {
+        let mut report =
+            AdapterReport { id: self.domain, age: self.opened_at().age(), ..AdapterReport::default() };
+        report.name.clone_from(&self.device.name);
+        report.provider = "verbs".into();
+        report.addresses = self.known_addresses().iter().map(SocketAddr::ip).collect();
+        report.is_removed = self.is_removed();
+        snapshot.adapters.push(report);
+        self.registry().inspect(self.domain, snapshot);
     }
 }

@@ -24,8 +24,8 @@ use tracing::debug;
 use super::completion_queue::{CompletionGroup, GroupUser, Room};
 use super::context::{AdapterContext, failed};
 use super::news::{LaneMemory, News};
-use super::patience::Patience;
 use super::queue_pair::{DeviceQp, QueuePair};
+use super::reactor::Patience;
 use crate::error::{NotifyError, OpenError, RegisterError};
 use crate::inflight::Done;
 use crate::memory::{Mapping, Owned, Pages, SlotState, Slots};
@@ -38,7 +38,6 @@ use crate::types::{OpKind, QueuePairId};
 
 mod members;
 mod post;
-mod request;
 mod settle;
 
 /// The id of no queue pair: a lane has fewer places than this one names.

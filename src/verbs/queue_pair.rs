@@ -10,11 +10,10 @@
 //! to the caller as a [`Job`].
 
 use std::collections::VecDeque;
-use std::io;
 use std::pin::pin;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::{io, ptr};
 
 use tokio::sync::Notify;
 use tracing::debug;
@@ -31,6 +30,8 @@ use crate::error::{OpenError, Reason, WcError};
 #[cfg(feature = "inspect")]
 use crate::inflight::CompletionSink;
 use crate::inflight::WakeList;
+#[cfg(feature = "inspect")]
+use crate::inspect::{QueuePairReport, SendState};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
 use crate::provider::details::Path;
@@ -40,21 +41,16 @@ use crate::status::{DeviceEvent, Status};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{self, Capacities, Completions, Element, QpState};
 use crate::types::{ConnectionId, ReadLimits};
-
 use complete::{DeferredCompletions, RawCompletion};
+use device::Generations;
 use keepalive::Silence;
 
-use generations::Generations;
-
 pub(super) use device::DeviceQp;
-pub(super) use lane::Look;
 pub(super) use post::{is_read, translate};
 
 mod complete;
 mod device;
-mod generations;
 mod keepalive;
-mod lane;
 mod post;
 mod teardown;
 
@@ -595,5 +591,88 @@ impl Member for QueuePair {
         if state.phase == QueuePairState::Unconnected {
             run(self.finish(state, Status::DEVICE_REMOVED));
         }
+    }
+}
+
+/// The state of a queue pair, as its lane sees it.
+pub(crate) struct Look {
+    pub(crate) phase: QueuePairState,
+    /// The queue pair of the device; `None` once a job ends it.
+    pub(crate) device: Option<Arc<DeviceQp>>,
+    /// The number of reads and atomics that may be outstanding at once.
+    pub(crate) reads: u32,
+    /// A part of the path timeout has passed since the last look of a poll.
+    pub(crate) ticked: bool,
+}
+
+impl QueuePair {
+    /// Has the lane look at the queue pair. The caller may hold the locks of connectors.
+    fn tell_lane(&self) {
+        if let Some(lane) = &self.lane {
+            lane.news.mark();
+            let news = lane.news.clone();
+            // A waker is foreign code.
+            self.adapter.runtime.spawn(async move { news.wake() });
+        }
+    }
+
+    /// Returns the state, for the lane. `polls` says that the lane polls next, and counts the part of the path timeout.
+    pub(crate) fn look(&self, polls: bool) -> Look {
+        let ticked = self.lane.as_ref().map(|lane| &lane.ticked);
+        let ticked = ticked.is_some_and(|ticked| ticked.fetch_and(!polls, Ordering::Relaxed));
+        let state = self.lock();
+        let current = state.device.current();
+        let (device, reads) = (current.map(|current| current.qp.clone()), current.map_or(0, |c| c.reads));
+        Look { phase: state.phase, device, reads, ticked }
+    }
+
+    /// Handles the first message that the lane has polled, perhaps before the one that establishes the connection. Returns whether it
+    /// can be answered.
+    pub(crate) fn received_early(&self) -> bool {
+        let mut state = self.lock();
+        let associated = state.phase == QueuePairState::Associated;
+        if let Some(current) = state.device.current_mut().filter(|_| associated) {
+            current.has_received = true;
+            drop(state);
+            self.data_arrived();
+            return true;
+        }
+        false
+    }
+
+    /// Ends the connection because a request has failed, which the lane has polled. The key is that of the queue pair of the device.
+    pub(crate) fn failed(&self, error: WcError, key: u32) {
+        self.lock().broken.get_or_insert(error);
+        self.broke(error, key);
+    }
+
+    /// Ends the connection because the device has refused requests of the lane.
+    pub(crate) fn refused_by_device(&self, key: u32) {
+        self.doorbell_refused(key);
+    }
+
+    /// Ends the connection, whose peer has given no sign of life for as long as the path timeout.
+    pub(crate) fn gone_silent(&self, key: u32) {
+        self.silent(key, Reason::PathTimeout);
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl QueuePair {
+    /// Returns its report.
+    pub(super) fn report(&self) -> QueuePairReport {
+        let mut report = QueuePairReport::default();
+        let facts = self.facts();
+        report.number = facts.number;
+        if facts.is_closed {
+            report.send_state = SendState::Closed;
+        }
+        (report.sends.depth, report.receives.depth) = facts.depths;
+        report.shared_receives = facts.shared_receives;
+        facts.sends.inspect(false, &mut report.sends);
+        if !report.shared_receives {
+            facts.receives.inspect(true, &mut report.receives);
+        }
+        report
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::generations::Current;
+use super::device::Current;
 use super::{QueuePair, State};
 use crate::error::{PostErrorKind, RegisterError};
 use crate::inflight::{self, Completed, Payload, Ticket, WakeList};

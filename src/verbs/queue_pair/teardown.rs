@@ -11,7 +11,7 @@
 //!
 //! The calls are commands to the device, so no lock is held during them. The queue pair is taken from its owner under
 //! the lock, [`Detached`], and a [`Job`] does the rest; until the job is done,
-//! [`Generations`](super::generations::Generations) have the key of the queue pair whose completions still count.
+//! [`Generations`](super::device::Generations) have the key of the queue pair whose completions still count.
 //!
 //! A queue pair that takes its receives from a shared queue stays in the error state for a while, until the device
 //! reports that no receive of it is to come (`IBV_EVENT_QP_LAST_WQE_REACHED`). Libraries of cards throw the completions
@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::generations::{Current, Draining};
+use super::device::{Current, Draining};
 use super::{DeviceQp, QueuePair, State};
 use crate::inflight::{Completed, WakeList};
 use crate::proto::qp::QueuePairState;
