@@ -18,10 +18,10 @@ use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
 use super::memory::{KeyTable, Registration};
-use super::metronome::Metronome;
+use super::timers::Metronome;
 use crate::error::{OpenError, RegisterError};
 #[cfg(feature = "inspect")]
-use crate::inspect::{Mark, Place, register};
+use crate::inspect::{AdapterReport, Inspect, Mark, Place, Snapshot, register};
 use crate::memory::{Owned, Shared};
 use crate::net::descriptors::Holder;
 use crate::net::errors::route_error;
@@ -638,6 +638,20 @@ impl LingeringClose {
             let _ = tokio::time::timeout(LINGER, close).await;
             drop((place, descriptor));
         });
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl Inspect for Adapter {
+    fn inspect(&self, snapshot: &mut Snapshot) {
+        let mut report =
+            AdapterReport { id: self.domain, age: self.opened_at().age(), ..AdapterReport::default() };
+        report.name.clone_from(&self.interface.name);
+        report.provider = "soft".into();
+        report.addresses = self.listed_addresses();
+        report.is_removed = self.is_removed();
+        snapshot.adapters.push(report);
+        self.registry().inspect(self.domain, snapshot);
     }
 }
 

@@ -18,6 +18,8 @@ use super::receiver::turn::{Panicked, TURN_BYTES, cost_of};
 use super::send_queue::{MAX_BATCHES, Next, SendQueue};
 use crate::error::PostErrorKind;
 use crate::inflight::{CompletionSink, WakeList};
+#[cfg(feature = "inspect")]
+use crate::inspect::{ConnectionReport, SendState};
 use crate::memory;
 use crate::net::Stream;
 use crate::net::descriptors::Held;
@@ -535,5 +537,39 @@ impl ConnectionShared {
         if bound {
             self.keys.unbind_all(self.number);
         }
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl ConnectionShared {
+    /// Adds its report to that of its connector.
+    pub(super) fn add_to(&self, connector: &mut ConnectionReport) {
+        let report = connector.queue_pair.get_or_insert_default();
+        let role = if self.role == Role::Active { "active" } else { "passive" };
+        connector.role = Some(role.into());
+        let socket = {
+            let sending = self.sending();
+            let queue = &sending.queue;
+            report.bytes_sent = queue.written;
+            (report.reads_unanswered, report.reads_limit) = queue.outbound.reads();
+            report.reads_to_answer = queue.serving();
+            report.send_state = if queue.is_closed() {
+                SendState::Closed
+            } else if queue.is_held() {
+                SendState::AwaitsFirstMessage
+            } else if queue.is_blocked() {
+                SendState::SocketFull
+            } else if queue.awaits_read() {
+                SendState::ReadLimit
+            } else {
+                SendState::Open
+            };
+            sending.socket.clone()
+        };
+        connector.tcp = socket.and_then(|socket| socket.stream().report().ok());
+        let Some(reader) = self.reader.get().and_then(Weak::upgrade) else { return };
+        let receiver = reader.receiver();
+        report.bytes_received = receiver.received;
+        report.awaits_receive = receiver.awaits_receive();
     }
 }

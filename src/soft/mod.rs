@@ -7,7 +7,7 @@
 // |---|---|
 // | `config` | settings |
 // | `memory` | registered memory, windows, and the keys that give peers access |
-// | `metronome` | a timer that spares the runtime the timers of new connections |
+// | `timers` | the time limits of a silent connection and of an unfinished message; a timer that spares the runtime the timers of new connections |
 // | `adapter` | an opened interface: protection domain, removal, lingering close of sockets |
 // | `receive_queue` | posted receives, of one queue pair and of several |
 // | `send_queue`, `framing` | the sending half: the queue of requests, and their frames in batches |
@@ -15,12 +15,10 @@
 // | `stream` | reads and writes of a byte stream, and its messages as frames |
 // | `direct` | a request that is written within the posting call, past the queue |
 // | `completion_queue` | the sockets that a poll of a completion queue reads and writes |
-// | `timers` | the time limits of a silent connection and of an unfinished message |
 // | `driver` | the task of a connection; it reports to an `Observer` |
 // | `queue_pair` | both queues of a connection, used by a `QueuePairUser` |
 // | `lane` | slots, queue pairs and completions with one owner; requests in batches past the send queue |
 // | `connector` | the state machine of a connector with its futures: observer and user |
-// | `inspect` | the reports of all these for a snapshot |
 // | `connect`, `listener` | the active side of a connector; the listener, and the passive side |
 
 pub(crate) mod adapter;
@@ -32,12 +30,9 @@ pub(crate) mod connector;
 mod direct;
 pub(crate) mod driver;
 pub(crate) mod framing;
-#[cfg(feature = "inspect")]
-mod inspect;
 pub(crate) mod lane;
 pub(crate) mod listener;
 pub(crate) mod memory;
-pub(crate) mod metronome;
 pub(crate) mod queue_pair;
 pub(crate) mod receive_queue;
 pub(crate) mod receiver;

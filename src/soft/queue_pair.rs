@@ -14,6 +14,8 @@ use super::memory::{Registration, Window, WindowOp};
 use super::receive_queue::{Receive, ReceiveQueue, SharedReceives};
 use crate::error::{PostErrorKind, Reason};
 use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
+#[cfg(feature = "inspect")]
+use crate::inspect::{ConnectionReport, QueuePairReport};
 use crate::memory::Owned;
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::FLUSHED;
@@ -444,6 +446,20 @@ impl Member for QueuePair {
         // The connection flushes for itself, see above.
         if self.is_free() {
             self.close_now(Status::DEVICE_REMOVED);
+        }
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl QueuePair {
+    /// Adds its report to that of its connector.
+    pub(super) fn add_to(&self, connector: &mut ConnectionReport) {
+        let report = connector.queue_pair.insert(QueuePairReport::default());
+        report.sends.depth = self.send_depth;
+        self.sends.inspect(false, &mut report.sends);
+        self.receives.inspect(report);
+        if let Some(connection) = self.connection() {
+            connection.add_to(connector);
         }
     }
 }

@@ -27,7 +27,6 @@ use crate::types::{Access, ConnectionId, OpKind, ReadLimits};
 use crate::wire::ddp::{Tagged, Untagged};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 
-mod polling;
 mod reading;
 
 /// Enough time for each of these tests.
