@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::net::descriptors::{Budget, Holder};
 use crate::proto::half_open::{HalfOpen, PeerKey};
-use crate::sync::hash::KeyHasher;
+use crate::sync::KeyHasher;
 
 /// The least time that a peer has to complete its handshake, however many others want its place. It is longer than a round trip
 /// around the world, so that many distant peers at once do not take each other's places.

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::sync::Mutex;
-use crate::sync::hash::KeyHasher;
+use crate::sync::{KeyHasher, Mutex};
 
 /// The ports to choose from when the caller gives port 0, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,14 +9,13 @@ mod calls;
 #[cfg(feature = "inspect")]
 mod report;
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -707,7 +706,7 @@ pub(crate) fn attempt_error(error: &io::Error, peer: SocketAddr) -> ConnectError
             let reason = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
             ConnectError::Refused { peer, reason }
         }
-        _ => net::errors::connect_error(error, peer),
+        _ => net::connect_error(error, peer),
     }
 }
 

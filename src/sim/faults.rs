@@ -6,8 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use super::host::Host;
-use super::network::Network;
+use super::network::{Host, Network};
 use crate::net::sim::Settings;
 
 /// A kind of fault: [`Faults::kinds`].

@@ -72,12 +72,10 @@
 
 mod check;
 mod faults;
-mod host;
 mod network;
 mod tcp;
 
 pub use check::{CheckConfig, Outcome, check, check_with};
 pub use faults::{Fault, Faults};
-pub use host::Host;
-pub use network::{Link, Network};
+pub use network::{Host, Link, Network};
 pub use tcp::{TcpListener, TcpStream};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::host::Host;
+use super::network::Host;
 use crate::error::ConnectError;
 use crate::memory::Piece;
 use crate::net::kernel::options::SocketOptions;

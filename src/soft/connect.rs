@@ -115,7 +115,7 @@ impl Connector {
     ) -> Result<Dialled, ConnectError> {
         // Not before the machine has accepted the call: unlike a mistake with the queue pair, it makes the
         // connector unusable (X2).
-        net::errors::validate_destination(peer)?;
+        net::validate_destination(peer)?;
         let Connected { stream, local, lease } = self.reach(peer, params, deadline).await?;
         let stream =
             stream.captured(self.adapter.config.capture.as_ref(), net::canonical(peer), Role::Active);

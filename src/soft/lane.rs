@@ -32,7 +32,7 @@ use crate::provider::lane::{LaneParts, LaneState};
 use crate::provider::params::{QueuePairParts, Queues};
 use crate::provider::registry::{self, Registered};
 use crate::provider::work::RemoteAddress;
-use crate::sync::hash::KeyHasher;
+use crate::sync::KeyHasher;
 use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
 use post::{Chained, Message};
 use slots::{SlotState, Slots};

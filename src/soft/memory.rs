@@ -17,8 +17,7 @@ use crate::memory::{Shared, Slice};
 use crate::net::Host;
 use crate::net::host::Reserve;
 use crate::provider::work::BindTarget;
-use crate::sync::hash::KeyHasher;
-use crate::sync::{Mutex, RwLock, RwLockReadGuard};
+use crate::sync::{KeyHasher, Mutex, RwLock, RwLockReadGuard};
 use crate::types::Access;
 use crate::wire::rdmap::Terminate;
 

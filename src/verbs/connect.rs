@@ -223,7 +223,7 @@ impl Connector {
 
     fn resolve(&self, state: &mut State) -> Result<(), ConnectError> {
         let peer = state.progress.peer.ok_or(ConnectError::Invalid)?;
-        net::errors::validate_destination(peer)?;
+        net::validate_destination(peer)?;
         if state.progress.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
             return Err(ConnectError::InvalidAddress(peer));
         }
@@ -250,7 +250,7 @@ impl Connector {
             // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
             let _ = id.set_reuseaddr();
         }
-        let os = |error: &io::Error| net::errors::connect_error(error, peer);
+        let os = |error: &io::Error| net::connect_error(error, peer);
         if let Some(class) = state.offer.traffic_class {
             id.set_tos(class).map_err(|_| ConnectError::NotSupported("a traffic class"))?;
         }
@@ -456,7 +456,7 @@ impl Connector {
     fn input_for_error(event: &CmEvent, outcome: Option<Outcome>, peer: SocketAddr, reason: Reason) -> Input {
         let errno = event.status.saturating_neg();
         let other = |status| ConnectError::Other { peer, status, reason };
-        let error = match net::errors::connect_error(&io::Error::from_raw_os_error(errno), peer) {
+        let error = match net::connect_error(&io::Error::from_raw_os_error(errno), peer) {
             _ if outcome == Some(Outcome::AddressInvalid) => ConnectError::InvalidAddress(peer),
             // A resolution reports a route that takes no packets by this number, a driver anything.
             _ if errno == libc::EINVAL && event.kind != EventKind::ADDR_ERROR => other(Status::UNSUCCESSFUL),

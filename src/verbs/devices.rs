@@ -8,9 +8,8 @@ use tracing::debug;
 
 use super::config::VerbsConfig;
 use crate::error::OpenError;
-use crate::net::canonical;
-use crate::net::errors::route_error;
 use crate::net::kernel::interfaces::{self, is_link_local, scoped_source_for};
+use crate::net::{canonical, route_error};
 use crate::sys::{self, BoundDevice, EventChannel, RawCmId};
 use crate::types::AdapterId;
 

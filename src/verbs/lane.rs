@@ -32,7 +32,7 @@ use crate::memory::{Mapping, Owned, Pages, SlotState, Slots};
 use crate::net::kernel::readable;
 use crate::provider::lane::LaneParts;
 use crate::provider::reads::ReadPlace;
-use crate::sync::hash::KeyHasher;
+use crate::sync::KeyHasher;
 use crate::sys::{CompletionChannel, Keys, Polled, ReceiveChain, SendChain, SharedReceiveQueue};
 use crate::types::{OpKind, QueuePairId};
 

@@ -9,8 +9,7 @@ use std::sync::{Arc, Weak};
 use super::completion_queue::CompletionGroup;
 use crate::error::{Reason, WcError};
 use crate::inflight::{Polling, WakeList};
-use crate::sync::hash::KeyHasher;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{KeyHasher, Mutex, MutexGuard};
 use crate::sys::{Completions, Element};
 
 /// The id of a request at the device: the key of the device's queue pair, the queue, and the place in it.

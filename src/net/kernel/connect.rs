@@ -146,7 +146,7 @@ mod tests {
     use super::super::options::{SocketError, SocketOptions, prepare};
     use super::super::testing::{address, eventually, in_namespace_async, ip, nft, veth};
     use super::*;
-    use crate::net::errors::connect_error;
+    use crate::net::connect_error;
     use crate::net::ports::PortRange;
     use crate::status::Status;
 

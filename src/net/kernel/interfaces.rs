@@ -23,8 +23,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::unix::AsyncFd;
 
 use super::readable;
-use crate::net::errors::is_peer_address;
-use crate::net::{errno, require_runtime};
+use crate::net::{errno, is_peer_address, require_runtime};
 
 /// A network interface: what an adapter of the soft provider is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +177,7 @@ pub(crate) fn interface_of(ip: IpAddr) -> io::Result<Option<Interface>> {
 /// itself.
 ///
 /// # Errors
-/// `ENETUNREACH` and its kin when there is no route, see [`connect_error`](crate::net::errors::connect_error);
+/// `ENETUNREACH` and its kin when there is no route, see [`connect_error`](crate::net::connect_error);
 /// `EADDRNOTAVAIL` for an address that can never be a peer's.
 pub(crate) fn source_for(remote: IpAddr) -> io::Result<IpAddr> {
     let remote = remote.to_canonical();

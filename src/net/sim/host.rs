@@ -13,9 +13,8 @@ use super::socket::register;
 use super::world::{Place, World};
 use crate::memory::{Attachment, Memory, Owned};
 use crate::net::descriptors::Descriptors;
-use crate::net::errors::is_peer_address;
 use crate::net::ports::Namespace;
-use crate::net::{Interface, errno};
+use crate::net::{Interface, errno, is_peer_address};
 
 /// A host of a network.
 #[derive(Clone, Debug)]

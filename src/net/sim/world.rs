@@ -1,9 +1,12 @@
-//! The state of a simulated network, its events, the task that carries them out, and the faults that a program causes.
+//! The state of a simulated network: its links, its random numbers, its events, the task that carries them out, the faults that a program
+//! causes, and the trace of what has happened, with its hash.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::future::poll_fn;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,11 +15,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::link::{Link, Rng, Settings};
-use super::socket::{Phase, Segment, Socket};
-use super::trace::Trace;
+use super::socket::{Kind, Phase, Segment, Socket};
 #[cfg(feature = "inspect")]
 use crate::inspect::Simulated;
+use crate::net::capture::File;
 use crate::sync::{LONGEST, Mutex};
 
 /// The bytes that a socket holds in each direction by default.
@@ -412,5 +414,247 @@ impl World {
             place.index += u32::from(!attached);
             state.readdress(host);
         });
+    }
+}
+
+/// The most bytes of a segment: with its headers it fits the length field of IP.
+const MOST: usize = 65_000;
+
+/// The settings of a link, one direction of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The time that a segment is on its way.
+    pub(crate) latency: RangeInclusive<Duration>,
+    /// Bytes per second; `None` is without limit.
+    pub(crate) bandwidth: Option<u64>,
+    /// The most bytes that a segment has.
+    pub(crate) segments: RangeInclusive<usize>,
+    /// The time without a segment after which a box on the way drops a connection.
+    pub(crate) idle_limit: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let latency = Duration::from_millis(1);
+        Self { latency: latency..=latency, bandwidth: None, segments: 1460..=1460, idle_limit: None }
+    }
+}
+
+/// A link, one direction of it.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    pub(super) settings: Settings,
+    /// The time at which the last segment has left the host.
+    pub(super) free_at: Duration,
+    /// Every segment is lost until then.
+    pub(super) cut_until: Duration,
+    /// No segment leaves the host until then.
+    pub(super) stalled_until: Duration,
+}
+
+impl Link {
+    /// Returns when a segment of this length that is sent now arrives, and when it would without the rest of the stall.
+    pub(super) fn carry(&mut self, now: Duration, length: usize, rng: &mut Rng) -> (Duration, Duration) {
+        let start = now.max(self.free_at).max(self.stalled_until);
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let time = self.settings.bandwidth.map_or(0, |bandwidth| {
+            let time = length as u128 * 1_000_000_000 / u128::from(bandwidth.max(1));
+            u64::try_from(time).unwrap_or(u64::MAX)
+        });
+        self.free_at = start.saturating_add(Duration::from_nanos(time));
+        let latency = nanos(*self.settings.latency.start())..=nanos(*self.settings.latency.end());
+        let arrival = self.free_at.saturating_add(Duration::from_nanos(rng.within(&latency)));
+        (arrival, arrival.saturating_sub(self.stalled_until.saturating_sub(now)))
+    }
+
+    /// Returns the most bytes of the next segment.
+    pub(super) fn segment(&self, rng: &mut Rng) -> usize {
+        let (start, end) = (*self.settings.segments.start() as u64, *self.settings.segments.end() as u64);
+        usize::try_from(rng.within(&(start..=end))).unwrap_or(usize::MAX).clamp(1, MOST)
+    }
+}
+
+/// A generator (SplitMix64): the same numbers from the same seed.
+#[derive(Debug, Default)]
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    /// Returns the next number.
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Returns a number of the range; its start if it is empty.
+    pub(super) fn within(&mut self, range: &RangeInclusive<u64>) -> u64 {
+        let (start, end) = (*range.start(), *range.end());
+        if start >= end {
+            return start;
+        }
+        // The high half of a product: as even as a test needs it.
+        let count = u128::from(end - start) + 1;
+        let offset = (u128::from(self.next()) * count) >> 64;
+        start + u64::try_from(offset).unwrap_or(0)
+    }
+}
+
+/// The number of events that are kept as text. The hash covers all events.
+const KEPT: usize = 4096;
+
+/// A hash that is the same on every run: eight bytes at a time, because it covers everything that is sent.
+#[derive(Debug)]
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Hasher for Digest {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks();
+        words.iter().for_each(|word| self.write_u64(u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    // A product carries a difference only upwards, the shift carries it down again. Both can be undone, so no difference is
+    // lost on the way.
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
+/// An event that is kept.
+#[derive(Debug)]
+enum Entry {
+    /// A segment has arrived, or was lost.
+    Segment {
+        from: SocketAddr,
+        to: SocketAddr,
+        kind: Kind,
+        sequence: u64,
+        length: usize,
+        end: bool,
+        lost: bool,
+    },
+    /// Something else.
+    Note(String),
+}
+
+/// The events of a network.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    hash: Digest,
+    kept: VecDeque<(Duration, Entry)>,
+    capture: Option<File>,
+}
+
+impl Trace {
+    /// Captures the segments that arrive from now on.
+    pub(crate) fn capture(&mut self) {
+        self.capture = Some(File::new());
+    }
+
+    /// Returns the file of the capture, if there is one.
+    pub(crate) fn pcap(&self) -> Option<Vec<u8>> {
+        self.capture.as_ref().map(|capture| capture.bytes().to_vec())
+    }
+
+    /// Returns the hash over all events so far.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash.finish()
+    }
+
+    /// Records a segment that has arrived, or was lost.
+    pub(super) fn segment(&mut self, at: Duration, segment: &Segment, lost: bool) {
+        (at, segment, lost).hash(&mut self.hash);
+        if let Some(capture) = self.capture.as_mut().filter(|_| !lost) {
+            capture.add(at, &segment.packet());
+        }
+        let Segment { from, to, kind, sequence, end, .. } = *segment;
+        let length = segment.bytes.len();
+        self.keep(at, Entry::Segment { from, to, kind, sequence, length, end, lost });
+    }
+
+    /// Records another event.
+    pub(super) fn note(&mut self, at: Duration, note: String) {
+        (at, &note).hash(&mut self.hash);
+        self.keep(at, Entry::Note(note));
+    }
+
+    fn keep(&mut self, at: Duration, event: Entry) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((at, event));
+    }
+
+    /// Returns the last events, a line each.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (at, event) in &self.kept {
+            // Writing to a string does not fail.
+            let _ = match event {
+                Entry::Segment { from, to, kind, sequence, length, end, lost } => {
+                    let end = if *end { " end" } else { "" };
+                    let lost = if *lost { " lost" } else { "" };
+                    writeln!(
+                        text,
+                        "{:.6} {from} > {to} {kind:?} {sequence}+{length}{end}{lost}",
+                        at.as_secs_f64()
+                    )
+                }
+                Entry::Note(note) => writeln!(text, "{:.6} {note}", at.as_secs_f64()),
+            };
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_takes_its_time() {
+        let (second, zero) = (Duration::from_secs(1), Duration::ZERO);
+        let settings = Settings { latency: second..=second, bandwidth: Some(1000), ..Settings::default() };
+        let (mut link, mut rng) = (Link { settings, ..Link::default() }, Rng(1));
+        let (first, next) = (Duration::from_millis(1500), Duration::from_millis(2000));
+        assert_eq!(link.carry(zero, 500, &mut rng), (first, first));
+        // The second waits for the first.
+        assert_eq!(link.carry(zero, 500, &mut rng), (next, next));
+        link.stalled_until = 10 * second;
+        assert_eq!(link.carry(5 * second, 0, &mut rng), (11 * second, 6 * second));
+    }
+
+    #[test]
+    fn random_numbers_follow_range_and_seed() {
+        let draw = |seed| {
+            let mut rng = Rng(seed);
+            (0..100).map(|_| rng.within(&(3..=5))).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        for number in 3..=5 {
+            assert!(draw(1).contains(&number));
+        }
+        assert!(draw(1).iter().all(|number| (3..=5).contains(number)));
+        let mut rng = Rng(7);
+        assert_eq!(rng.within(&(9..=9)), 9);
+        assert!((0..1000).map(|_| rng.within(&(0..=u64::MAX))).any(|number| number > u64::MAX / 2));
     }
 }
