@@ -27,10 +27,10 @@ use smallvec::SmallVec;
 use super::limits;
 use crate::error::{DecodeError, Reason};
 use crate::types::{PrivateData, ReadLimits};
-use crate::wire::crc::{Crc, to_wire};
 use crate::wire::ddp::Tagged;
 use crate::wire::mpa::{
-    CRC_SIZE, Enhanced, LENGTH_SIZE, StartBytes, StartFrame, StartKind, fpdu_length, pad_length,
+    CRC_SIZE, Crc, Enhanced, LENGTH_SIZE, StartBytes, StartFrame, StartKind, crc_to_wire, fpdu_length,
+    pad_length,
 };
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
 
@@ -408,7 +408,7 @@ fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Fpdu {
     let checksum = if crc {
         let mut checksum = Crc::new();
         checksum.update(&out);
-        to_wire(checksum.finish())
+        crc_to_wire(checksum.finish())
     } else {
         [0; CRC_SIZE]
     };

@@ -15,10 +15,9 @@ use crate::memory::{Piece, Slice};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
-use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{self, Header, Tagged, Untagged};
 use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
-use crate::wire::mpa;
+use crate::wire::mpa::{self, crc32c};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// Up to this many bytes, copying payload beside its header is cheaper than another piece.
@@ -68,7 +67,7 @@ pub(super) fn append_trailer(frame: &mut ReadBuf<'_>, start: usize, ulpdu: usize
     frame.put_slice(&[0; TRAILER_ROOM]);
     frame.set_filled(end);
     if crc && let Some((body, field)) = frame.filled_mut()[start..].split_last_chunk_mut() {
-        *field = crc::to_wire(crc32c(body));
+        *field = mpa::crc_to_wire(crc32c(body));
     }
 }
 
@@ -223,7 +222,7 @@ impl Batch {
             if self.crc
                 && let Some((body, field)) = self.arena[start..].split_last_chunk_mut()
             {
-                *field = crc::to_wire(crc32c(body));
+                *field = mpa::crc_to_wire(crc32c(body));
             }
         }
         self.copied(start);
@@ -257,7 +256,7 @@ impl Batch {
         self.arena.extend_from_slice(&[0; 4][..pad]);
         // RFC 5044 section 4.4: the field is always there; zero when the checksum is off.
         let crc = if self.crc { crc32c(&self.arena[start..]) } else { 0 };
-        self.arena.extend_from_slice(&crc::to_wire(crc));
+        self.arena.extend_from_slice(&mpa::crc_to_wire(crc));
         self.frames += usize::from(length > COPY_BELOW);
     }
 

@@ -29,9 +29,8 @@ use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
-use crate::wire::crc::{self, crc32c};
 use crate::wire::ddp::{Header, HeaderError};
-use crate::wire::mpa;
+use crate::wire::mpa::{self, crc32c};
 use crate::wire::rdmap::{Opcode, Terminate};
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
@@ -637,7 +636,7 @@ impl Receiver {
     /// Checks a whole frame, with CRC on, and processes it. Returns false if it has to wait for a receive.
     fn checked(&mut self, frame: &[u8], turn: &mut Turn<'_, '_>) -> Result<bool, Stop> {
         let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
-        let good = field.first_chunk().is_some_and(|field| crc::from_wire(*field) == crc32c(body));
+        let good = field.first_chunk().is_some_and(|field| mpa::crc_from_wire(*field) == crc32c(body));
         let (header, length, consumed) = match Header::decode(body) {
             Ok(decoded) => decoded,
             Err(_) if !good => return Err(Terminate::CRC.into()),

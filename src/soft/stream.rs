@@ -24,9 +24,8 @@ use crate::memory::Piece;
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::RemoteAddress;
 use crate::sync::MutexGuard;
-use crate::wire::crc::{self, Crc, crc32c};
 use crate::wire::ddp::{Tagged, Untagged};
-use crate::wire::mpa;
+use crate::wire::mpa::{self, Crc, crc32c};
 use crate::wire::rdmap::Opcode;
 
 impl ConnectionShared {
@@ -231,7 +230,7 @@ fn append_send(
     header.copy_from_slice(&send.encode(WORD));
     word.copy_from_slice(&(message.describe)(length));
     if crc {
-        sum.copy_from_slice(&crc::to_wire(crc32c(body)));
+        sum.copy_from_slice(&mpa::crc_to_wire(crc32c(body)));
     }
     frames.put_slice(&frame);
 }
@@ -272,7 +271,7 @@ impl<'a> StreamFrames<'a> {
                 crc.update(padding);
                 sum = crc.finish();
             }
-            framing.put_slice(&crc::to_wire(sum));
+            framing.put_slice(&mpa::crc_to_wire(sum));
         }
         append_send(&mut framing, message, payload, send, crc);
         Self { message, send, crc, framing, payload }
@@ -376,8 +375,8 @@ mod tests {
     use super::super::send_queue::{Answer, SendQueue};
     use super::*;
     use crate::inflight::CompletionSink;
-    use crate::wire::crc::crc32c;
     use crate::wire::ddp::Header;
+    use crate::wire::mpa::crc32c;
 
     fn queue() -> SendQueue {
         SendQueue::new(4, 1, false, CompletionSink::to_futures(std::sync::Arc::default()))
@@ -412,7 +411,7 @@ mod tests {
             let whole = mpa::fpdu_length(consumed - mpa::LENGTH_SIZE + length);
             let (frame, rest) = wire.split_at(whole);
             let (body, sum) = frame.split_at(whole - mpa::CRC_SIZE);
-            assert_eq!(sum, crc::to_wire(if crc { crc32c(body) } else { 0 }));
+            assert_eq!(sum, mpa::crc_to_wire(if crc { crc32c(body) } else { 0 }));
             let payload = &body[consumed..consumed + length];
             match header {
                 Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag: 7, to }) => {
@@ -474,7 +473,7 @@ mod tests {
                 let mut room = [MaybeUninit::uninit(); SHORT];
                 let frame = short_frames(&mut room, &message, send(), crc);
                 let (body, sum) = frame.filled().split_at(frame.filled().len() - mpa::CRC_SIZE);
-                assert_eq!(sum, crc::to_wire(if crc { crc32c(body) } else { 0 }));
+                assert_eq!(sum, mpa::crc_to_wire(if crc { crc32c(body) } else { 0 }));
                 assert_eq!(frame.filled().len(), mpa::fpdu_length(Untagged::LEN + WORD + length));
                 let (header, payload, consumed) = Header::decode(body).expect("a header");
                 assert_eq!((header, payload), (Header::Untagged(send()), WORD + length));

@@ -3,7 +3,6 @@
 //! The functions have no state and no clock, and do not panic on any bytes. Encoded frames follow the RFCs (5044, 6581,
 //! 5041, 5040, 7306). Decoding also accepts the known deviations of the Linux soft-iWARP driver (siw).
 
-pub(crate) mod crc;
 pub(crate) mod ddp;
 pub(crate) mod extensions;
 pub(crate) mod mpa;

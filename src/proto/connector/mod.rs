@@ -41,8 +41,7 @@
 //! * `NotifyDisconnect` finishes before the work requests are flushed.
 //! * A report that no longer matters is ignored, by a rule that names the state, never by a catch-all.
 
-mod calls;
-mod reports;
+mod effects;
 #[cfg(test)]
 mod tests;
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::error::Excerpt;
-use crate::wire::crc::crc32c;
 use crate::wire::ddp::Header;
+use crate::wire::mpa::crc32c;
 use proptest::prelude::*;
 
 const CAP: u32 = 128;
@@ -223,7 +223,7 @@ fn an_rtr_that_was_not_offered() {
         let (header, payload, used) = Header::decode(&bytes).unwrap();
         assert_eq!(header, Header::Untagged(Terminate::HEADER));
         assert_eq!((payload, &bytes[used..used + 4]), (4, &[0x20, 7, 0, 0][..]));
-        assert_eq!(bytes[24..], to_wire(crc32c(&bytes[..24])));
+        assert_eq!(bytes[24..], crc_to_wire(crc32c(&bytes[..24])));
     }
 }
 
@@ -403,7 +403,7 @@ fn rtr_frames() {
     assert!(rtr_frame(Rtr::None, true).is_empty());
     let write = [0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(rtr_frame(Rtr::Write, false)[..], [&write[..], &[0; 4]].concat());
-    assert_eq!(rtr_frame(Rtr::Write, true)[..], [&write[..], &to_wire(crc32c(&write))].concat());
+    assert_eq!(rtr_frame(Rtr::Write, true)[..], [&write[..], &crc_to_wire(crc32c(&write))].concat());
     let read = rtr_frame(Rtr::Read, false);
     let header = [0, 46, 0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
     assert_eq!(read[..], [&header[..], &[0; 32]].concat());
