@@ -7,8 +7,7 @@ use std::task::{Context, Poll};
 use super::{Adapter, QueuePair};
 use crate::error::{NotifyError, OpenError, PostErrorKind};
 use crate::inflight::Done;
-use crate::provider::lane::{LaneParts, LaneRequest, LaneState};
-use crate::provider::work::RemoteAddress;
+use crate::provider::work::{LaneParts, LaneRequest, LaneState, RemoteAddress};
 #[cfg(feature = "soft")]
 use crate::soft;
 use crate::types::{QueuePairId, Slot};

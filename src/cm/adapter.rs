@@ -1,19 +1,23 @@
 //! Adapters.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::Stream;
 
 use super::connector::Connector;
-use super::events::AdapterEvents;
 use super::listener::Listener;
-use super::local_address::LocalAddress;
-use super::provider::Provider;
+use super::provider::{LocalAddress, Provider};
 use crate::backend;
 use crate::error::{OpenError, RegisterError, RegisterFromError};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
-use crate::provider::details::PortInfo;
-use crate::provider::info::AdapterInfo;
+use crate::provider::events::{AdapterEvent, Subscription};
+use crate::provider::info::{AdapterInfo, PortInfo};
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, Lane, LaneConfig, QueuePair, QueuePairConfig,
     SharedReceiveConfig, SharedReceiveQueue,
@@ -358,5 +362,47 @@ impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let info = self.provider.info();
         f.debug_struct("Adapter").field("provider", &info.provider).field("name", &info.name).finish()
+    }
+}
+
+/// The events of an adapter, from [`Adapter::events`](crate::Adapter::events) on: a [`Stream`].
+///
+/// A program that does not read loses events, and not memory: of those that wait, the last 32 are kept, and
+/// [`AdapterEvent::Missed`] stands for the others.
+///
+/// The stream does not keep the adapter open. It ends behind [`AdapterEvent::Removed`], and without that event when the adapter is
+/// closed, when its runtime shuts down, or, with the soft provider, when the system cannot report changes any longer. With a device the
+/// events of its ports go on then. While the process has no descriptor for the announcements of addresses, they are looked at once in a
+/// second.
+#[must_use = "the events are lost with it"]
+pub struct AdapterEvents {
+    subscription: Arc<Subscription>,
+}
+
+impl AdapterEvents {
+    pub(super) fn new(subscription: Arc<Subscription>) -> Self {
+        Self { subscription }
+    }
+
+    /// Returns the next event. `None` behind the last one.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no event: an event is taken in the poll that returns it.
+    pub async fn recv(&mut self) -> Option<AdapterEvent> {
+        poll_fn(|cx| self.subscription.poll_next(cx)).await
+    }
+}
+
+impl Stream for AdapterEvents {
+    type Item = AdapterEvent;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<AdapterEvent>> {
+        self.subscription.poll_next(cx)
+    }
+}
+
+impl fmt::Debug for AdapterEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdapterEvents").finish_non_exhaustive()
     }
 }

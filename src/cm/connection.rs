@@ -12,8 +12,7 @@ use crate::error::DisconnectError;
 #[cfg(feature = "inspect")]
 use crate::inspect::ConnectionReport;
 use crate::proto::connector::Terms;
-use crate::provider::details::ConnectionDetails;
-use crate::provider::info::ProviderKind;
+use crate::provider::info::{ConnectionDetails, ProviderKind};
 use crate::qp::{Endpoint, QueuePair, WeakQueuePair};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 

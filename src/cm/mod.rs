@@ -9,25 +9,22 @@ mod adapter;
 pub(crate) mod check_up;
 mod connection;
 mod connector;
-mod events;
 mod handshakes;
 mod listener;
-mod local_address;
 mod provider;
 
-pub use crate::provider::details::{ConnectionDetails, Ece, LinkLayer, PortInfo, PortState};
 pub use crate::provider::events::AdapterEvent;
-pub use crate::provider::info::{AdapterInfo, ProviderKind};
+pub use crate::provider::info::{
+    AdapterInfo, ConnectionDetails, Ece, LinkLayer, PortInfo, PortState, ProviderKind,
+};
 pub use crate::provider::params::{AcceptParams, ConnectParams};
 pub use acceptor::{Acceptor, AcceptorConfig};
 pub(crate) use acceptor::{AcceptorParts, none_later, wait_until};
-pub use adapter::Adapter;
 pub(crate) use adapter::WeakAdapter;
+pub use adapter::{Adapter, AdapterEvents};
 pub use connection::Connection;
 pub use connector::{Connector, Reply};
-pub use events::AdapterEvents;
 #[cfg(feature = "rustls")]
 pub(crate) use handshakes::Handshakes;
 pub use listener::{Listener, Request, Requests};
-pub use local_address::{AdapterChoice, LocalAddress};
-pub use provider::Provider;
+pub use provider::{AdapterChoice, LocalAddress, Provider};

@@ -14,12 +14,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`info`] | the properties, limits and abilities of an adapter |
-//! | [`params`], [`work`] | the parameters of a queue pair or a connection, and the requests of a send queue |
-//! | [`reads`] | the limit on the reads in flight of an adapter |
-//! | [`lane`] | the parameters of a lane, and its requests |
+//! | [`info`] | the properties, limits and abilities of an adapter, and the facts of ports and of connections |
+//! | [`params`] | the parameters of a queue pair or a connection |
+//! | [`work`] | the requests of a send queue and of a lane, and the limit on the reads in flight of an adapter |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
-//! | [`details`] | the facts of ports and of connections |
 //! | [`events`] | the events of an adapter, for programs that ask for them |
 //! | [`registry`] | the objects that end with an adapter |
 //! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
@@ -28,13 +26,9 @@
 
 pub(crate) mod accept_queue;
 pub(crate) mod connector;
-pub(crate) mod details;
 pub(crate) mod events;
 pub(crate) mod info;
-pub(crate) mod lane;
 pub(crate) mod params;
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
-pub(crate) mod reads;
 pub(crate) mod registry;
 pub(crate) mod runtime;
 #[cfg_attr(

@@ -1,24 +1,29 @@
 //! Lanes: one owner that posts and polls at the cost of the calls of the device.
 
 mod config;
-#[cfg(feature = "inspect")]
-mod inspect;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+#[cfg(feature = "inspect")]
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+#[cfg(feature = "inspect")]
+use std::sync::{OnceLock, Weak};
 use std::task::Context;
 
-use super::endpoint::LaneQueuePair;
+use super::queue_pair::LaneQueuePair;
 use super::requests::WorkOptions;
 use crate::backend;
 use crate::error::{NotifyError, OpenError, PostErrorKind};
 use crate::inflight::sealed::WorkBuffer as _;
 use crate::inflight::{Done, LentList, not_allowed};
+#[cfg(feature = "inspect")]
+use crate::inspect::{self, Inspect, LaneReport, Mark, Place, Snapshot};
 use crate::mr::{RegionSlice, RemoteRegion};
 use crate::provider::info::AdapterInfo;
-use crate::provider::lane::{LaneParts, LaneRequest, LaneSource, LaneState};
-use crate::provider::work::{Operation, RemoteAddress};
+use crate::provider::work::{LaneParts, LaneRequest, LaneSource, LaneState, Operation, RemoteAddress};
+#[cfg(feature = "inspect")]
+use crate::sync::Mutex;
 use crate::sync::poll_budgeted;
 use crate::types::{Access, OpKind, QueuePairId, Slot};
 
@@ -93,7 +98,7 @@ pub struct Lane {
     parts: LaneParts,
     /// What it leaves behind for snapshots.
     #[cfg(feature = "inspect")]
-    gauge: Arc<inspect::Gauge>,
+    gauge: Arc<Gauge>,
 }
 
 /// The local memory of a request of a [`Lane`] with options.
@@ -115,7 +120,7 @@ impl Lane {
         let parts = config.check(&info)?;
         let provider = backend::Lane::new(adapter, parts.clone())?;
         #[cfg(feature = "inspect")]
-        let gauge = inspect::Gauge::new(adapter.domain(), &parts);
+        let gauge = Gauge::new(adapter.domain(), &parts);
         Ok(Self {
             provider,
             domain: adapter.domain(),
@@ -664,3 +669,86 @@ fn not_held(slot: Slot) -> ! {
 /// ```
 #[cfg(doctest)]
 mod refused {}
+
+/// What the owner of a lane leaves behind.
+#[cfg(feature = "inspect")]
+struct Gauge {
+    adapter: u64,
+    slots: u32,
+    queue_pairs: u16,
+    outstanding: AtomicU32,
+    /// Written by the owner alone.
+    polls: AtomicU64,
+    waits: AtomicBool,
+    /// The number of polls when a snapshot has last seen another, and the time of that.
+    seen: Mutex<(u64, Mark)>,
+    place: OnceLock<Place>,
+}
+
+#[cfg(feature = "inspect")]
+impl Gauge {
+    /// Creates the gauge of a lane of the adapter with this number.
+    fn new(adapter: u64, parts: &LaneParts) -> Arc<Self> {
+        let gauge = Arc::new(Self {
+            adapter,
+            slots: parts.slots,
+            queue_pairs: parts.queue_pairs,
+            outstanding: AtomicU32::new(0),
+            polls: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
+            seen: Mutex::new((0, Mark::now())),
+            place: OnceLock::new(),
+        });
+        let object: Weak<Self> = Arc::downgrade(&gauge);
+        let _ = gauge.place.set(inspect::register(object));
+        gauge
+    }
+
+    /// Notes a poll, after which so many requests are outstanding, and whether a task waits for more.
+    #[inline]
+    fn polled(&self, outstanding: u32, waits: bool) {
+        self.rung(outstanding);
+        self.polls.store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.waits.store(waits, Ordering::Relaxed);
+    }
+
+    /// Notes that no task waits any longer when the result is dropped.
+    fn waiting(self: &Arc<Self>) -> impl Drop + use<> {
+        Waiting(self.clone())
+    }
+
+    /// Notes a doorbell, after which so many requests are outstanding.
+    #[inline]
+    fn rung(&self, outstanding: u32) {
+        self.outstanding.store(outstanding, Ordering::Relaxed);
+    }
+}
+
+/// A task that waits for completions.
+#[cfg(feature = "inspect")]
+struct Waiting(Arc<Gauge>);
+
+#[cfg(feature = "inspect")]
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waits.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl Inspect for Gauge {
+    fn inspect(&self, snapshot: &mut Snapshot) {
+        let mut report = LaneReport { adapter: self.adapter, ..LaneReport::default() };
+        (report.slots, report.queue_pairs) = (self.slots as usize, self.queue_pairs.into());
+        report.outstanding = self.outstanding.load(Ordering::Relaxed) as usize;
+        report.polls = self.polls.load(Ordering::Relaxed);
+        report.is_waiting = self.waits.load(Ordering::Relaxed);
+        let mut seen = self.seen.lock();
+        if seen.0 != report.polls {
+            *seen = (report.polls, Mark::now());
+        }
+        report.since_polled = seen.1.age();
+        drop(seen);
+        snapshot.lanes.push(report);
+    }
+}

@@ -22,7 +22,7 @@ use crate::error::{DisconnectError, Reason};
 use crate::inspect::{ConnectionReport, Snapshot};
 use crate::proto::connector::{Action, Connector as Machine, Input, Loss, Phase, Terms};
 use crate::provider::connector::{AfterStep, ConnectorDriver, ConnectorState, FLUSHED, next_id};
-use crate::provider::details::Path;
+use crate::provider::info::Path;
 use crate::provider::params::Options;
 use crate::provider::registry::{Member, Registered};
 use crate::status::Status;

@@ -26,9 +26,8 @@ use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
 use crate::provider::events::{AdapterEvent, Announcer};
 use crate::provider::info::AdapterInfo;
 use crate::provider::next_domain;
-use crate::provider::reads::{ReadPlace, ReadPlaces};
 use crate::provider::registry::Registry;
-use crate::provider::work::Flags;
+use crate::provider::work::{Flags, ReadPlace, ReadPlaces};
 use crate::status::porting::CmEvent as EventKind;
 use crate::sync::Mutex;
 use crate::sys::{

@@ -8,8 +8,8 @@ use futures::task::AtomicWaker;
 
 use crate::inflight::Payload;
 use crate::memory::{Shared, Slice};
-use crate::provider::reads::ReadPlace;
 use crate::provider::registry::{Member, Registered, Registry};
+use crate::provider::work::ReadPlace;
 use crate::sync::Mutex;
 use crate::sys::SharedReceiveQueue;
 use crate::types::QueuePairId;

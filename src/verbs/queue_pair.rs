@@ -34,7 +34,7 @@ use crate::inflight::WakeList;
 use crate::inspect::{QueuePairReport, SendState};
 use crate::proto::qp::{Busy, QueuePairState};
 use crate::provider::connector::{FLUSHED, Job};
-use crate::provider::details::Path;
+use crate::provider::info::Path;
 use crate::provider::params::{self, Options, QueuePairParts};
 use crate::provider::registry::{Member, Registered};
 use crate::status::{DeviceEvent, Status};

@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::memory::Pages;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
-use crate::provider::lane::{LOOSE, LaneParts};
+use crate::provider::work::{LOOSE, LaneParts};
 
 /// The most slots of a lane.
 const MOST_SLOTS: usize = LOOSE as usize;

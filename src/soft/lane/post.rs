@@ -11,8 +11,9 @@ use crate::error::PostErrorKind;
 use crate::inflight::{Arrived, Completed, Payload, Ticket, WakeList};
 use crate::memory::Owned;
 use crate::proto::rdmap::Outbound;
-use crate::provider::lane::{LaneRequest, LaneSource, LaneState, loose};
-use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
+use crate::provider::work::{
+    Flags, LaneRequest, LaneSource, LaneState, Operation, RemoteAddress, WorkRequest, loose,
+};
 use crate::soft::connection::{ConnectionShared, Extent, Transmitted};
 use crate::soft::framing::Batch;
 use crate::soft::send_queue::ReadOwner;

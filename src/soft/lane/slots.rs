@@ -13,7 +13,7 @@ use super::{Lane, Special};
 use crate::error::OpenError;
 use crate::inflight::{Arrived, Completed, Done, Note, Payload, Ticket};
 use crate::memory::Owned;
-use crate::provider::lane::{LOOSE, LaneState, is_silent, loose_kind};
+use crate::provider::work::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::soft::receive_queue::reclaim;
 use crate::status::Status;
 use crate::types::{OpKind, QueuePairId};

@@ -16,9 +16,9 @@ use super::{CLOSED, Lane, NONE, Special};
 use crate::error::PostErrorKind;
 use crate::inflight::{self, Done, Payload};
 use crate::memory::{SlotState, Slots};
-use crate::provider::lane::{LOOSE, LaneRequest, LaneSource, loose};
-use crate::provider::reads::ReadPlace;
-use crate::provider::work::{Flags, Operation, RemoteAddress};
+use crate::provider::work::{
+    Flags, LOOSE, LaneRequest, LaneSource, Operation, ReadPlace, RemoteAddress, loose,
+};
 use crate::sys::{Piece, ReceiveRun, RemoteMemory, ScatterEntry, SendFlags, SendPlace, SendRequest, SendRun};
 use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
 use crate::verbs::queue_pair::{is_read, translate};

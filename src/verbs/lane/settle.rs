@@ -7,7 +7,7 @@ use super::{Lane, NONE, Special};
 use crate::error::{NotifyError, WcError};
 use crate::inflight::Done;
 use crate::memory::SlotState;
-use crate::provider::lane::{LOOSE, LaneState, is_silent, loose_kind};
+use crate::provider::work::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::status::WcStatus;
 use crate::sys::RefusedPart;
 use crate::types::{OpKind, QueuePairId};

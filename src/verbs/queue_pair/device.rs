@@ -17,7 +17,7 @@ use super::keepalive::Silence;
 use super::post::Deferred;
 use crate::inflight::{Payload, Ticket, WakeList};
 use crate::provider::connector::Job;
-use crate::provider::details::{Ece, Path};
+use crate::provider::info::{Ece, Path};
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::sys::{self, CompletionQueue, QpAttributes, WcResult};
