@@ -335,7 +335,7 @@ impl<'a> End<'a> {
             let first =
                 slots.first().map_or(done.slot().number() as usize >= SLOTS, |slot| *slot == done.slot());
             let is_it = first && kind == done.kind();
-            if is_silent && (done.is_success() || !is_it) {
+            if is_silent && (done.is_success() || !is_it || self.is_reused(&slots)) {
                 // It has succeeded, and its slots are free.
                 let free: Vec<_> = slots.iter().filter_map(|_| self.lane.take()).collect();
                 assert_eq!(free.len(), slots.len(), "the slots of silent requests");
@@ -350,6 +350,12 @@ impl<'a> End<'a> {
             self.held.extend(slots);
             return;
         }
+    }
+
+    /// Returns whether one of the slots of a silent request has been taken again: the lane had it back, so the request has succeeded.
+    fn is_reused(&self, slots: &[Slot]) -> bool {
+        let later = self.sends.iter().flat_map(|posted| &posted.slots);
+        later.chain(&self.held).chain(&self.receives).any(|slot| slots.contains(slot))
     }
 
     /// Ends the queue pair, and checks that all slots are there.
