@@ -171,7 +171,7 @@ impl Provider {
     /// which must have I/O and time enabled. tokio reports that it lacks one of them only by a panic, which is caught
     /// here: the panic hook still reports it, and with `panic = "abort"` the process ends.
     ///
-    /// A host name in place of an address blocks the thread until it is resolved, see [`LocalAddress`](super::LocalAddress).
+    /// A host name in place of an address blocks the thread until it is resolved, see [`LocalAddress`].
     ///
     /// # Errors
     /// `InvalidAdapter` if no adapter has the id, `InvalidAddress` if none has the address, `Excluded` if a device has it that

@@ -1,7 +1,7 @@
 //! Sessions: streams that go on over another connection when theirs is lost.
 //!
 //! A [`Session`] has one engine after the other. Its task waits for the end of the connection. At the active end it connects again
-//! ([`route`]); at the passive end a listener of the process brings the next connection. Both ends then exchange
+//! ([`Route`]); at the passive end a listener of the process brings the next connection. Both ends then exchange
 //! [`Greeting`]s, and the [`Journal`] goes from the old engine to the new one. Between [`StreamEngine::fence`] and that the program
 //! neither reads nor writes, so the counts in the messages are still true when the peer takes them.
 

@@ -195,7 +195,7 @@ impl Link {
     }
 }
 
-/// A host of a [`Network`](super::Network), with one interface and an address, or one of each family.
+/// A host of a [`Network`], with one interface and an address, or one of each family.
 ///
 /// `Host` is a cheap handle; clones refer to the same host.
 #[derive(Clone, Debug)]
