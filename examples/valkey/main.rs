@@ -29,6 +29,7 @@ mod server;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -53,7 +54,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve at this address until ctrl-c.
+    /// Serve at this address until ctrl-c, and then only the clients that are there. A second ctrl-c disconnects them.
     Serve { address: SocketAddr },
     /// Send a command and print the reply. The exit status is 1 if that is an error.
     Call {
@@ -79,9 +80,18 @@ async fn main() -> Result<ExitCode, report::Report> {
         Some(Command::Serve { address }) => {
             let server = Server::listen(address, ring)?;
             println!("server: listens on {}", server.address());
+            let last = CancellationToken::new();
+            let mut serving = pin!(server.serve(last.clone()));
             tokio::select! {
-                ended = server.serve(CancellationToken::new()) => ended?,
-                interrupted = tokio::signal::ctrl_c() => interrupted?,
+                ended = &mut serving => ended?,
+                interrupted = tokio::signal::ctrl_c() => {
+                    interrupted?;
+                    last.cancel();
+                    tokio::select! {
+                        ended = serving => ended?,
+                        again = tokio::signal::ctrl_c() => again?,
+                    }
+                }
             }
         }
         Some(Command::Call { server, words }) => {
