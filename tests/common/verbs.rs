@@ -75,6 +75,14 @@ pub fn fake_reset() -> Option<FakeReset> {
     fake("reset").map(|_| FakeReset(()))
 }
 
+/// Has the fake device hold the threads that call this. What is dropped in such a call is to be declared before the guard: it would hold
+/// a test that fails, too.
+#[must_use]
+pub fn hold(call: &str) -> FakeReset {
+    fake(&format!("hold {call}"));
+    FakeReset(())
+}
+
 /// Whether the fake device is tested as a card that speaks iWARP; says so where it is not.
 pub fn is_iwarp_card() -> bool {
     let tested = Device::under_test() == Device::FakeIwarp;

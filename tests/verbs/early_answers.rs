@@ -12,7 +12,7 @@ use common::life::poll_once;
 use common::process::alone;
 use common::raw::{bytes, room, success};
 use common::results::collect;
-use common::verbs::{fake, fake_reset, is_device};
+use common::verbs::{fake, fake_reset, hold, is_device};
 use common::*;
 use tokio_rdma::error::PostErrorKind;
 use tokio_rdma::types::QueueKind;
@@ -233,9 +233,9 @@ async fn early_answers_complete_during_queue_pair_renewal() {
         let options = WorkOptions::default().context(context);
         queue_pair.send_with(bytes(&adapter, b"an answer"), options).expect("may be sent")
     });
-    for line in ["keep requests 1", "lose last_receives", "hold ibv_destroy_qp", "hold ibv_create_qp"] {
-        fake(line);
-    }
+    fake("keep requests 1");
+    fake("lose last_receives");
+    let _held = ["ibv_destroy_qp", "ibv_create_qp"].map(hold);
     let dropping = drop_until_renewal(accept);
     // The old queue pair is not destroyed, and the next one is not made.
     fake("keep nothing");

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use common::process::alone;
 use common::raw::{bytes, room, success};
-use common::verbs::{fake, fake_reset};
+use common::verbs::{fake, fake_reset, hold};
 use common::*;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio_rdma::error::{PostErrorKind, RegisterError};
@@ -268,7 +268,7 @@ async fn much_memory_is_freed_on_another_thread() {
     drop(room(&adapter, MUCH - 1));
     assert_eq!(fake("count mr"), before);
     let much = room(&adapter, MUCH);
-    fake("hold ibv_dereg_mr");
+    let _held = hold("ibv_dereg_mr");
     let dropping = std::thread::spawn(move || drop(much));
     eventually("the memory is dropped", || dropping.is_finished()).await;
     eventually("a thread deregisters it", || fake("held") == Some(1)).await;

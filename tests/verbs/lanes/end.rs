@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::life::{Log, eventually, poll_once, poll_with};
 use common::process::alone;
 use common::raw::bytes;
-use common::verbs::{fake, fake_reset, nothing_is_left};
+use common::verbs::{fake, fake_reset, hold, nothing_is_left};
 use common::*;
 use tokio_rdma::error::{NotifyError, PostErrorKind};
 use tokio_rdma::qp::{Done, Lane, LaneConfig, LaneState, Local, Slot};
@@ -162,7 +162,7 @@ async fn regions_of_an_undestroyable_queue_pair_are_withheld() {
     fake(&format!("refuse ibv_destroy_qp {}", libc::EBUSY));
     lane.close(id);
     let mut room = [Done::EMPTY; 1];
-    fake("hold ibv_destroy_qp");
+    let _held = hold("ibv_destroy_qp");
     // The lane has it destroyed, and does not look any more.
     within(async {
         while fake("held") == Some(0) {
@@ -200,7 +200,7 @@ async fn memory_of_a_dropped_lane_goes_with_its_queue_pairs() {
         let Joined { lane, connection, peer, other, end, .. } = join(&adapter, config, 4).await;
         assert_eq!(count("mr"), regions + 1);
         fake("keep requests");
-        fake("hold ibv_destroy_qp");
+        let _held = hold("ibv_destroy_qp");
         drop(lane);
         eventually("the queue pair is being destroyed", || fake("held") >= Some(1)).await;
         assert_eq!(count("mr"), regions + 1, "the device may use it");
