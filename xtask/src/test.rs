@@ -209,12 +209,15 @@ pub(crate) fn main(arguments: &[String]) -> Result<ExitCode, Usage> {
     }
     println!("\n== summary\n{}", rows.join("\n"));
     println!("-- all steps {:>19.1} s", started.elapsed().as_secs_f32());
-    let failures = settings.into_failures();
-    if !failures.is_empty() {
-        println!("\n== failed tests");
+    let (failures, checks) = (settings.into_failures(), Tally::take_failed());
+    if !failures.is_empty() || !checks.is_empty() {
+        println!("\n== failed tests and checks");
     }
     for failure in failures {
         println!("{failure}");
+    }
+    for sentence in checks {
+        println!("-- {sentence}");
     }
     println!();
     let mut total = Tally::default();
