@@ -24,24 +24,21 @@ macro_rules! status_tables {
 
 mod connection;
 mod data;
-mod open;
 mod outcome;
 mod reason;
 mod stream;
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use crate::status::porting::Outcome;
 use crate::status::{Status, status_of_errno};
 use crate::types::TooShort;
 
-pub use connection::{AcceptError, ConnectError, DisconnectError, StateError};
+pub use connection::{AcceptError, BindError, ConnectError, DisconnectError, OpenError, StateError};
 pub use data::{
     CompletionError, NotifyError, PostError, PostErrorKind, RegisterError, RegisterFromError, ResizeError,
     WordError,
 };
-pub use open::{BindError, OpenError};
 pub use reason::{DecodeError, Excerpt, Reason, WcError};
 pub use stream::{ProtocolError, StreamBroken, StreamError};
 

@@ -1,13 +1,11 @@
 //! Memory in whole pages.
 
 use std::ffi::c_int;
-use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::{fmt, mem, slice};
+use std::{fmt, io, mem, slice};
 
-use super::block::pages;
-use super::owned::sealed;
+use super::owned::{pages, sealed};
 use crate::error::RegisterError;
 
 /// The size of the pages of a [`Mapping`].

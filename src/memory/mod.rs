@@ -12,17 +12,12 @@
 //! allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
-mod atomic;
-mod block;
-mod lines;
 mod mapping;
 mod owned;
 #[cfg(feature = "verbs")]
 mod slots;
 #[cfg(feature = "soft")]
-mod socket;
-#[cfg(feature = "soft")]
-mod vectored;
+mod sockets;
 mod words;
 
 use std::fmt;
@@ -35,16 +30,14 @@ use std::sync::{Arc, Weak};
 
 use bytes::BufMut;
 
-use block::Block;
 pub use mapping::{Mapping, Pages};
+use owned::Block;
 pub(crate) use owned::Returned;
 pub use owned::{OwnedMemory, RawMemory};
 #[cfg(feature = "verbs")]
 pub(crate) use slots::{SlotState, Slots};
 #[cfg(feature = "soft")]
-pub(crate) use socket::{TcpInfo, unacknowledged};
-#[cfg(feature = "soft")]
-pub(crate) use vectored::{Piece, Target, gather, receive, room, scatter, send};
+pub(crate) use sockets::{Piece, Target, TcpInfo, gather, receive, room, scatter, send, unacknowledged};
 use words::{Range, WORD, Words, load_all, store_all};
 
 /// The most bytes that are copied word by word without a [`Range`], which costs more than such a copy.

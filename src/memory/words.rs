@@ -5,8 +5,8 @@
 //! bytes. The bytes at the ends of a range share their words with bytes that are not part of it. They are read by
 //! reading the word, and written by replacing the word, as long as no other access has changed it, by one in which only
 //! they differ. A block of memory that is allocated here has all of the words that it begins, see
-//! [`Block`](super::block::Block). Whole lines of words are copied by accesses that do the same to two words at a time,
-//! see [`lines`].
+//! [`Block`](super::owned::Block). Whole lines of words are copied by accesses that do the same to two words at a time,
+//! see [`read_lines`].
 //!
 //! An allocation of the program may begin and end within a word, whose other bytes have another owner. Its first and
 //! last bytes, up to seven each, are accessed one by one, always. So each byte of a block has one size of access, and
@@ -18,11 +18,18 @@
 //!   read ([`Frozen`](super::Frozen)).
 //! * The kernel, and a device, are outside of the program. To it, they are other threads that access words atomically in some
 //!   order: hardware keeps them coherent with the processor, and a word of which they have changed a byte is not replaced.
+//!
+//! A compiler copies atomics one by one, which takes half as long again as the processor needs. So on x86-64 a few
+//! instructions copy whole lines. A processor with AVX loads and stores 16 aligned bytes at once (AMD64 manual volume 2 section
+//! 7.3.2, Intel's volume 3 section 9.1.1): no access sees a part of a word, which is all that relaxed atomic accesses
+//! to the two words would promise.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::lines;
+use super::Shared;
+#[cfg(feature = "soft")]
+use super::Slice;
 
 pub(super) const WORD: usize = size_of::<u64>();
 /// The number of words copied in one step: as many as a compiler writes out one by one. It leaves a longer loop of atomics as
@@ -89,7 +96,7 @@ impl<'a> Words<'a> {
         if head > 0 {
             store_part(&self.words[0], self.before, first);
         }
-        let done = lines::write(words, rest);
+        let done = write_lines(words, rest);
         let (words, rest) = (&words[done..], &rest[done * WORD..]);
         let (body, last) = rest.as_chunks::<WORD>();
         store_all(&words[..body.len()], body);
@@ -105,7 +112,7 @@ impl<'a> Words<'a> {
         if head > 0 {
             load_part(&self.words[0], self.before, first);
         }
-        let done = lines::read(words, rest);
+        let done = read_lines(words, rest);
         let (words, rest) = (&words[done..], &mut rest[done * WORD..]);
         let (body, last) = rest.as_chunks_mut::<WORD>();
         let (whole, behind) = words.split_at(body.len());
@@ -163,11 +170,142 @@ fn load_part(cell: &AtomicU64, at: usize, bytes: &mut [MaybeUninit<u8>]) {
     bytes.copy_from_slice(&load(cell)[at..][..bytes.len()]);
 }
 
+impl Shared {
+    /// Returns whether the numbers of eight bytes at offsets that are multiples of eight are words.
+    #[cfg(feature = "soft")]
+    pub(crate) fn has_aligned_words(&self) -> bool {
+        self.0.memory.block.start().addr().get().is_multiple_of(WORD)
+    }
+
+    /// Returns the eight bytes at `offset` for access by atomics of the program, as a number in host byte order.
+    ///
+    /// `None` if they are not within the memory, if their address is not a multiple of eight, if the memory is frozen, or if the
+    /// bytes belong to another device.
+    pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        let block = &self.0.memory.block;
+        let end = offset.checked_add(WORD)?;
+        if end > block.len() || self.0.is_frozen() {
+            return None;
+        }
+        let first = block.start().as_ptr().wrapping_add(offset);
+        if !first.addr().is_multiple_of(WORD) {
+            return None;
+        }
+        // SAFETY: the eight bytes lie within one live, initialised allocation, which `self` keeps, and are aligned. An aligned word
+        // within an allocation is one of its block's whole words. While there is a `Shared`, those are accessed by atomics of this
+        // size only, or by the kernel or a device, because the memory is neither exclusive nor frozen.
+        Some(unsafe { AtomicU64::from_ptr(first.cast()) })
+    }
+}
+
+#[cfg(feature = "soft")]
+impl Slice {
+    /// Replaces the first eight bytes, a number in host byte order, atomically by the result of `change`, and returns
+    /// the old number. `None` if the slice is shorter or not aligned to eight, or if [`Shared::word`] returns `None`.
+    pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let word = self.memory.word(self.offset).filter(|_| self.length >= WORD)?;
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value))).ok()
+    }
+}
+
+/// The number of words of a line: those of a cache line.
+const LINE: usize = 8;
+
+/// Copies the first words to as many bytes, up to the end of the last line. Returns the number of words copied: 0 if there is no
+/// whole line, or the processor cannot do it.
+fn read_lines(words: &[AtomicU64], into: &mut [MaybeUninit<u8>]) -> usize {
+    let (before, lines) = split(words.len().min(into.len() / WORD), words);
+    for (cell, word) in words.iter().zip(into.as_chunks_mut::<WORD>().0).take(before) {
+        *word = load(cell);
+    }
+    let (words, into) = (&words[before..], &mut into[before * WORD..]);
+    // SAFETY: both ranges have so many lines. The words are atomics, which may be read at any time, and the bytes are exclusive.
+    unsafe { copy_lines(words.as_ptr().cast(), into.as_mut_ptr().cast(), lines) };
+    before + lines * LINE
+}
+
+/// Copies bytes to the first words, as [`read_lines`] does in the other direction.
+fn write_lines(words: &[AtomicU64], from: &[u8]) -> usize {
+    let (before, lines) = split(words.len().min(from.len() / WORD), words);
+    for (cell, word) in words.iter().zip(from.as_chunks::<WORD>().0).take(before) {
+        store(cell, word);
+    }
+    let (words, from) = (&words[before..], &from[before * WORD..]);
+    // SAFETY: both ranges have so many lines, and the words are atomics, which may be written through a shared reference.
+    unsafe { copy_lines(from.as_ptr(), words.as_ptr().cast::<u8>().cast_mut(), lines) };
+    before + lines * LINE
+}
+
+/// Returns how many of `count` words are copied one by one, so that the next one is at a multiple of 16 bytes, and how many lines
+/// follow them. None of either, if there are no lines.
+fn split(count: usize, words: &[AtomicU64]) -> (usize, usize) {
+    let before = usize::from(!words.as_ptr().addr().is_multiple_of(2 * WORD));
+    let lines = count.saturating_sub(before) / LINE;
+    if lines > 0 && can_copy_lines() { (before, lines) } else { (0, 0) }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn can_copy_lines() -> bool {
+    is_x86_feature_detected!("avx")
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn can_copy_lines() -> bool {
+    false
+}
+
+/// Copies lines of 64 bytes, of which one side is shared words at a multiple of 16 bytes, and the other is exclusive.
+///
+/// # Safety
+/// One range may be read and the other one written; they do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy_lines(from: *const u8, to: *mut u8, lines: usize) {
+    if lines == 0 {
+        return;
+    }
+    // SAFETY: the loop reads and writes `lines` times 64 bytes of the two ranges and nothing else. To the shared side it does what
+    // relaxed atomic accesses to each word do: see above.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movups [{to}], {a}",
+            "movups [{to} + 16], {b}",
+            "movups [{to} + 32], {c}",
+            "movups [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {lines}",
+            "jnz 2b",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            lines = inout(reg) lines => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Does nothing: [`split`] finds no lines on this target.
+///
+/// # Safety
+/// Always safe.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+unsafe fn copy_lines(_: *const u8, _: *mut u8, _: usize) {}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::thread;
 
     use super::*;
+    use crate::memory::Owned;
 
     /// Makes words in which every byte is the number of its place.
     fn numbered(words: u64) -> Vec<AtomicU64> {
@@ -226,5 +364,49 @@ mod tests {
                 });
             }
         });
+    }
+
+    // An atomic of the peer needs eight bytes at a multiple of eight (QP-23).
+    #[cfg(feature = "soft")]
+    #[test]
+    fn updates_need_eight_aligned_bytes() {
+        let shared = Owned::zeroed(17).expect("memory").share();
+        let at = |offset, length| shared.slice(offset, length).expect("in bounds");
+        at(8, 8).write(0, &5_u64.to_ne_bytes());
+        assert_eq!(at(8, 8).update(|value| value + 1), Some(5));
+        assert_eq!(at(8, 9).update(|value| value + 1), Some(6));
+        assert_eq!(at(8, 7).update(|value| value + 1), None, "too short");
+        assert_eq!(at(4, 8).update(|value| value + 1), None, "not aligned");
+        let mut found = [0; 8];
+        at(8, 8).read(0, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), 7);
+    }
+
+    // SEC-13: an allocation of the program may begin anywhere, and its address counts, not the offset.
+    #[test]
+    fn words_are_aligned_by_address_and_within_memory() {
+        for skip in 0..8 {
+            let (memory, _returned) = Owned::lend(bytes::BytesMut::from(&[0; 40][..]).split_off(skip));
+            let address = memory.as_ptr().addr();
+            let shared = memory.share();
+            for offset in (0..=shared.len()).chain([usize::MAX, usize::MAX - 7]) {
+                let is_within = offset.checked_add(8).is_some_and(|end| end <= shared.len());
+                let is_word = is_within && (address + offset).is_multiple_of(8);
+                assert_eq!(shared.word(offset).is_some(), is_word, "{skip} {offset}");
+            }
+        }
+        let shared = Owned::zeroed(23).expect("memory").share();
+        shared.word(8).expect("a word").store(0x0102_0304_0506_0708, Ordering::Relaxed);
+        let mut found = [0; 8];
+        shared.clone().whole().read(8, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    fn frozen_memory_has_no_words() {
+        let memory = Owned::zeroed(8).expect("memory");
+        let frozen = memory.freeze();
+        assert!(crate::memory::Shared(frozen.0.clone()).word(0).is_none());
+        assert_eq!(&frozen[..], &[0; 8]);
     }
 }

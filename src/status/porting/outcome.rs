@@ -8,8 +8,7 @@ use libc::{
 };
 
 use self::Variant::{Absent, Other};
-use super::cm::{CmEvent, CmPhase, CmSign, CmTransport, IbRejectReason};
-use super::dat::{DatEvent, DatReturn};
+use super::{CmEvent, CmPhase, CmSign, CmTransport, DatEvent, DatReturn, IbRejectReason};
 use crate::status::Status;
 
 /// The status of an outcome in NetworkDirect 1 or NDK, relative to that of NetworkDirect 2.
