@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tracing::{debug, info};
 
-use super::cm_id::EventRouter;
 use super::completion_queue::{CompletionGroup, GroupUser};
 use super::config::VerbsConfig;
 use super::context::{AdapterContext, ContextParts, Opened, failed};
 use super::devices::{self, Device};
 use super::limits::{Limits, info_of};
 use super::reactor;
+use super::routes::EventRouter;
 use crate::error::OpenError;
 use crate::sync::Mutex;
 use crate::sys::{AccessFlags, CompletionChannel, Context, EventChannel, ProtectionDomain};

@@ -1,5 +1,10 @@
-//! The active side of the connector: Bind, Connect, CompleteConnect, Reject, and the pauses between attempts to connect that this host refuses
-//! for lack of resources.
+//! The active side of the connector: Bind, Connect, CompleteConnect, Reject, and the pauses between attempts to connect that this host
+//! refuses for lack of resources.
+//!
+//! A passive side of InfiniBand or RoCE may be unable to take a connection for now. InfiniBand's connection manager has one
+//! reason for every reject of a program, so the private data marks this one as not the application's, [`MARKER`]. Its last byte
+//! is not zero: the private data of an application is at least one byte shorter, and arrives with zeros behind it. A peer that
+//! does not know the marker finds a sentence in it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info};
 
-use super::accept::MARKER;
-use super::cm_id::{CmId, EventHandler};
 use super::connector::{Connector, Offer, PendingCall, State};
 use super::context::AdapterContext;
+use super::limits::IB_REJECT_DATA;
 use super::queue_pair::QueuePair;
+use super::routes::{CmId, EventHandler};
 use crate::error::{BindError, ConnectError, Reason};
 use crate::net;
 use crate::net::ports::{PortRange, candidates};
@@ -23,6 +28,18 @@ use crate::status::Status;
 use crate::status::porting::{CmEvent as EventKind, Outcome};
 use crate::sys::CmEvent;
 use crate::types::{PrivateData, ReadLimits};
+
+/// The sentence at the front of the private data.
+const TEXT: &[u8] = b"tokio-rdma: the connection cannot be taken for now";
+
+/// The private data of a reject for now.
+pub(super) const MARKER: [u8; IB_REJECT_DATA] = {
+    let mut marker = [0; IB_REJECT_DATA];
+    let (text, _) = marker.split_at_mut(TEXT.len());
+    text.copy_from_slice(TEXT);
+    marker[IB_REJECT_DATA - 1] = 1;
+    marker
+};
 
 /// The time limit of one attempt at each of the two steps of address resolution. A step repeats its packets within it.
 const RESOLVE: Duration = Duration::from_secs(2);

@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::cm_id::{CmId, EventHandler};
 use super::context::AdapterContext;
 use super::queue_pair::{DeviceQp, QueuePair, QueuePairUser};
 use super::reactor::handle_device_events;
+use super::routes::{CmId, EventHandler};
 use super::workers::Workers;
 use crate::error::{DisconnectError, Reason};
 #[cfg(feature = "inspect")]

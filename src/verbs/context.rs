@@ -14,10 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-use super::cm_id::{CmId, EventHandler, EventRouter};
 use super::config::VerbsConfig;
 use super::devices::{self, Device, without_scope};
-use super::routes::Routes;
+use super::routes::{CmId, EventHandler, EventRouter, Routes};
 use super::workers::Workers;
 use crate::error::{OpenError, PostErrorKind};
 #[cfg(feature = "inspect")]

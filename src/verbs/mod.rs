@@ -6,8 +6,7 @@
 // | `devices` | the devices of the machine, and their addresses |
 // | `diagnose` | the faults of the machine that keep programs from its devices, and how much memory the process may lock |
 // | `workers` | threads for the calls of a driver that may take long |
-// | `cm_id` | rdma_cm ids, and the routing of their events |
-// | `routes` | the way from the device to the queue pairs: the ids of requests, and what follows from completions |
+// | `routes` | the way from the device to the queue pairs: the ids of requests, and what follows from completions; rdma_cm ids, and the routing of their events |
 // | `context` | the context of an adapter: the open device, its protection domain, its removal |
 // | `announce` | the facts of ports, and the events of an adapter, for programs that read them |
 // | `limits` | the limits and abilities of a device, reported or found by asking |
@@ -19,7 +18,7 @@
 // | `news` | what a lane has to know about its queue pairs |
 // | `queue_pair` | the queues of requests, and the connection that they belong to: `post` adds requests, `complete` takes them; `keepalive` notices a silent peer; `device` is a queue pair of the device, the way of its completions, and which one is meant, and `teardown` ends one |
 // | `lane` | a lane: posts and polls by itself; `post` has the requests, `settle` the completions that are not plain, `members` the queue pairs |
-// | `connector` | the state machine of a connector; `connect` and `accept` are its two sides, `listener` the listener |
+// | `connector` | the state machine of a connector; `connect` is its active side, `listener` the passive side and the listener |
 // | `adapter` | an adapter of the program: opens a device, and starts its tasks |
 //
 // A file knows only files above its own in this list.
@@ -28,10 +27,8 @@
 // "a failed connect leaves the queue pair as it was".
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
-pub(crate) mod accept;
 pub(crate) mod adapter;
 mod announce;
-pub(crate) mod cm_id;
 pub(crate) mod completion_queue;
 pub(crate) mod config;
 pub(crate) mod connect;

@@ -18,13 +18,12 @@ use std::{io, ptr};
 use tokio::sync::Notify;
 use tracing::debug;
 
-use super::cm_id::CmId;
 use super::completion_queue::{CompletionGroup, LOST};
 use super::context::AdapterContext;
 use super::limits;
 use super::news::Membership;
 use super::receive_queue::SharedReceives;
-use super::routes::{CompletionHandler, Effects};
+use super::routes::{CmId, CompletionHandler, Effects};
 use super::work_queue::{Outstanding, WorkQueue};
 use crate::error::{OpenError, Reason, WcError};
 #[cfg(feature = "inspect")]

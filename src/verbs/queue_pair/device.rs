@@ -3,9 +3,9 @@
 //! A thread in a call that connects the queue pair holds it, too. The device may use the memory of its requests until
 //! the last holder has destroyed it, and only then the owner is notified: [`DeviceQp::when_destroyed`].
 //!
-//! One is good for one attempt to connect, or for one connection. [`Generations`] are those that there were, one after the other. The newest
-//! is in use, or a job ends it; after that the next one is in use, or none. Earlier ones may drain: the device may still complete their
-//! receives of a shared queue.
+//! One is good for one attempt to connect, or for one connection. [`Generations`] are those that there were, one after the other. The
+//! newest is in use, or a job ends it; after that the next one is in use, or none. Earlier ones may drain: the device may still
+//! complete their receives of a shared queue.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -21,13 +21,12 @@ use crate::provider::info::{Ece, Path};
 use crate::status::Status;
 use crate::sync::Mutex;
 use crate::sys::{self, CompletionQueue, QpAttributes, WcResult};
-use crate::verbs::cm_id::CmId;
 use crate::verbs::completion_queue::{CompletionGroup, Ready, Room};
 use crate::verbs::context::AdapterContext;
 use crate::verbs::memory::Window;
 use crate::verbs::news::{EndNotice, LaneMemory, Membership};
 use crate::verbs::receive_queue::Receives;
-use crate::verbs::routes::CompletionHandler;
+use crate::verbs::routes::{CmId, CompletionHandler};
 use crate::verbs::work_queue::WorkQueue;
 use crate::verbs::workers;
 
