@@ -33,7 +33,6 @@ pub(crate) mod id;
 pub(crate) mod memory;
 pub(crate) mod post;
 pub(crate) mod queue_pair;
-pub(crate) mod quirks;
 #[cfg(test)]
 mod tests;
 
@@ -42,8 +41,8 @@ pub(crate) use completion::{
     BATCH, Batch, CompletionChannel, CompletionQueue, Completions, Keys, Told, WcResult,
 };
 pub(crate) use device::{
-    AsyncEvent, Context, DeviceAttributes, DeviceKind, Element, LinkState, PortAttributes, device_names,
-    forget_removed_devices,
+    AsyncEvent, Context, DeviceAttributes, DeviceKind, Element, LinkState, PortAttributes, Quirks,
+    device_names, forget_removed_devices,
 };
 pub(crate) use ffi::load;
 pub(crate) use id::{BoundDevice, CmEvent, ConnectionParams, EventChannel, RawCmId};
@@ -54,4 +53,3 @@ pub(crate) use post::{
     Binding, Operation, ReceiveRequest, Refused, RemoteMemory, ScatterEntry, SendFlags, SendRequest,
 };
 pub(crate) use queue_pair::{Capacities, QpAttributes, QpState, QueuePair, SharedReceiveQueue};
-pub(crate) use quirks::Quirks;

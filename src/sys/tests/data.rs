@@ -1,5 +1,5 @@
-//! Objects of real devices, in one thread: connections, requests, windows and shared receive queues, the attributes that devices report, how
-//! objects end, and that none of them is left.
+//! Objects of real devices, in one thread: connections, requests, windows and shared receive queues, the attributes that devices
+//! report, how objects end, and that none of them is left.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::guest::{self, Buffer, Device, Guest, SMALL, Side};
+use super::{Buffer, Device, Guest, SMALL, Side};
 use crate::status::porting::CmEvent as EventKind;
 use crate::status::{DeviceEvent, WcStatus};
 use crate::sys::completion::{CompletionQueue, Told};
@@ -16,6 +16,7 @@ use crate::sys::id::{ConnectionParams, EventChannel, RawCmId};
 use crate::sys::memory::{AccessFlags, MemoryWindow, ProtectionDomain, next_key};
 use crate::sys::post::{Binding, Operation, ReceiveRequest, RemoteMemory, SendFlags, SendRequest};
 use crate::sys::queue_pair::{QpState, QueuePair, SharedReceiveQueue};
+use crate::sys::tests;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -37,10 +38,10 @@ fn resolved(channel: &Arc<EventChannel>, device: &Device, listener: &RawCmId) ->
     let id = RawCmId::new(channel, ACTIVE).unwrap();
     let address = listener.local_addr().unwrap();
     id.resolve_addr(Some(device.address), address, PATIENCE).unwrap();
-    assert_eq!(guest::expect(channel, EventKind::ADDR_RESOLVED).key, ACTIVE);
+    assert_eq!(tests::expect(channel, EventKind::ADDR_RESOLVED).key, ACTIVE);
     assert_eq!(id.peer_addr(), Some(address));
     id.resolve_route(PATIENCE).unwrap();
-    assert_eq!(guest::expect(channel, EventKind::ROUTE_RESOLVED).key, ACTIVE);
+    assert_eq!(tests::expect(channel, EventKind::ROUTE_RESOLVED).key, ACTIVE);
     assert_eq!(id.device().unwrap().name, device.name);
     id
 }
@@ -86,7 +87,7 @@ impl Pair {
             qp_num: active.queue_pair.number,
         };
         active_id.connect(&params).unwrap();
-        let asked = guest::expect(&channel, EventKind::CONNECT_REQUEST);
+        let asked = tests::expect(&channel, EventKind::CONNECT_REQUEST);
         assert_eq!((asked.key, &asked.private_data[..6]), (LISTENER, &b"may I?"[..]));
         let mut passive_id = asked.request.unwrap();
         passive_id.set_key(PASSIVE);
@@ -97,19 +98,19 @@ impl Pair {
         params.qp_num = passive.queue_pair.number;
         if context.is_iwarp() {
             passive_id.accept(&params).unwrap();
-            guest::expect(&channel, EventKind::ESTABLISHED);
-            guest::expect(&channel, EventKind::ESTABLISHED);
+            tests::expect(&channel, EventKind::ESTABLISHED);
+            tests::expect(&channel, EventKind::ESTABLISHED);
         } else {
             passive.modify(&passive_id, QpState::ReadyToReceive);
             passive.modify(&passive_id, QpState::ReadyToSend);
             passive_id.accept(&params).unwrap();
-            let answer = guest::expect(&channel, EventKind::CONNECT_RESPONSE);
+            let answer = tests::expect(&channel, EventKind::CONNECT_RESPONSE);
             assert_eq!((answer.key, &answer.private_data[..7]), (ACTIVE, &b"you may"[..]));
             assert!(channel.next().unwrap().is_none(), "the passive side waits for the third phase");
             active.modify(&active_id, QpState::ReadyToReceive);
             active.modify(&active_id, QpState::ReadyToSend);
             active_id.establish().unwrap();
-            assert_eq!(guest::expect(&channel, EventKind::ESTABLISHED).key, PASSIVE);
+            assert_eq!(tests::expect(&channel, EventKind::ESTABLISHED).key, PASSIVE);
         }
         Self { active, passive, channel, ids: [active_id, passive_id] }
     }
@@ -176,7 +177,7 @@ fn chains(device: &Device) {
 
 #[test]
 fn chains_of_requests_on_each_device() {
-    guest::each(|_, device| chains(device));
+    tests::each(|_, device| chains(device));
 }
 
 /// Checks that a message, a write and a read arrive, and the disconnects behind them.
@@ -201,18 +202,18 @@ fn transfers(device: &Device) {
     assert_eq!(back.text(), *b"helloworld");
 
     ids[0].disconnect().unwrap();
-    let mut keys = vec![guest::expect(&channel, EventKind::DISCONNECTED).key];
+    let mut keys = vec![tests::expect(&channel, EventKind::DISCONNECTED).key];
     if !context.is_iwarp() {
         ids[1].disconnect().unwrap();
     }
-    keys.push(guest::expect(&channel, EventKind::DISCONNECTED).key);
+    keys.push(tests::expect(&channel, EventKind::DISCONNECTED).key);
     keys.sort_unstable();
     assert_eq!(keys, [ACTIVE, PASSIVE]);
 }
 
 #[test]
 fn transfers_on_each_device() {
-    guest::each(|_, device| transfers(device));
+    tests::each(|_, device| transfers(device));
 }
 
 #[test]
@@ -308,7 +309,7 @@ fn shared_receives(device: &Device) {
 
 #[test]
 fn shared_receive_queues_on_each_device() {
-    guest::each(|_, device| shared_receives(device));
+    tests::each(|_, device| shared_receives(device));
 }
 
 #[test]
@@ -384,7 +385,7 @@ fn a_queue_pair_flushes(guest: &Guest, device: &Device) {
 
 #[test]
 fn queue_pair_flushes_and_leaves_nothing() {
-    guest::each(a_queue_pair_flushes);
+    tests::each(a_queue_pair_flushes);
 }
 
 /// Creates more queues than `siw` has page numbers for without trouble: it gives user space the place of a queue as a
@@ -417,11 +418,11 @@ struct OwnDevice;
 
 impl OwnDevice {
     fn new() -> Self {
-        guest::run("ip link add veth8 type veth peer name veth9");
-        guest::run("ip link set veth8 up");
-        guest::run("ip link set veth9 up");
-        guest::run("ip address add 10.79.0.1/24 dev veth8");
-        guest::run("rdma link add rxe8 type rxe netdev veth8");
+        tests::run("ip link add veth8 type veth peer name veth9");
+        tests::run("ip link set veth8 up");
+        tests::run("ip link set veth9 up");
+        tests::run("ip address add 10.79.0.1/24 dev veth8");
+        tests::run("rdma link add rxe8 type rxe netdev veth8");
         Self
     }
 }
@@ -439,9 +440,9 @@ fn a_port_that_goes_down_is_told() {
     let Some(_guest) = Guest::enter() else { return };
     let own = OwnDevice::new();
     let context = Context::open("rxe8").unwrap();
-    guest::run("ip link set veth9 down");
+    tests::run("ip link set veth9 down");
     // Other events come before: the port has lost its address.
-    while guest::next(&context, || context.next_async_event().unwrap())
+    while tests::next(&context, || context.next_async_event().unwrap())
         != (AsyncEvent { kind: DeviceEvent::PORT_ERR, element: Element::Port(1) })
     {}
     drop((context, own));
