@@ -5,7 +5,6 @@
 //! [`Greeting`]s, and the [`Journal`] goes from the old engine to the new one. Between [`StreamEngine::fence`] and that the program
 //! neither reads nor writes, so the counts in the messages are still true when the peer takes them.
 
-mod greet;
 mod journal;
 mod paths;
 mod task;
@@ -28,8 +27,7 @@ use crate::metrics::count_session;
 use crate::proto::session::{Greeting, Id, Kind, Secret};
 use crate::sync::Mutex;
 use crate::types::DisconnectReason;
-use greet::greeting;
-use task::Pauses;
+use task::{Pauses, greeting};
 
 pub(super) use journal::{Close, Journal};
 pub use paths::{PathChanges, SessionPath};

@@ -1,23 +1,29 @@
-//! The task of a session: it waits for the end of each connection, and brings the next.
+//! The task of a session, which waits for the end of each connection and brings the next; and the messages with which each connection
+//! begins, at both ends.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
+use std::io;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
-use super::greet::Failure;
 use super::paths::{Rank, Route};
-use super::{Role, Session, SessionPath};
-use crate::cm::wait_until;
-use crate::error::StreamBroken;
+use super::{Found, Journal, LostSessions, Present, Registered, Role, Session, SessionConfig, SessionPath};
+use crate::cm::{Adapter, wait_until};
+use crate::error::{ProtocolError, StreamBroken, StreamError};
 #[cfg(feature = "inspect")]
 use crate::inspect;
+use crate::io::config::StreamConfig;
 use crate::io::engine::{Loss, StreamEngine};
-use crate::sync::deadline;
+use crate::io::session;
+use crate::metrics::count_session;
+use crate::proto::session::{Counts, Greeting, GreetingBytes, Id, Kind, MOST_KEPT, Secret};
+use crate::sync::{Mutex, deadline};
 
 /// The time within which the peer gets a report of what the program has read.
 const REPORT: Duration = Duration::from_millis(200);
@@ -221,5 +227,269 @@ impl Pauses {
         let pause = self.next;
         self.next = (2 * pause).min(self.longest);
         sleep(pause / 2 + pause * part / 2048).await;
+    }
+}
+
+/// The time for the exchange of the first messages of a connection.
+const EXCHANGE: Duration = Duration::from_secs(10);
+
+/// The time for the answer to a peer that is refused.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+/// The smallest window: a write of rsocket waits for as much room (`RS_SNDLOWAT`).
+const LEAST_KEPT: u32 = 2048;
+
+/// The failure of an attempt to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Another attempt may succeed.
+    Attempt,
+    /// The peer has lost the session, or does not go on with it.
+    Unknown,
+    /// The stream has ended for the peer, which has received all of it.
+    Over,
+}
+
+/// An end that a session begins with.
+struct Begin {
+    engine: StreamEngine,
+    id: Id,
+    secret: Secret,
+    /// How many bytes this end keeps, and the peer.
+    windows: [u32; 2],
+    gives_up_after: Duration,
+    rank: Rank,
+}
+
+/// Returns how many bytes an end keeps for its peer.
+fn window(config: &StreamConfig, session: &SessionConfig, adapter: &Adapter) -> u32 {
+    let window = session.window.unwrap_or_else(|| config.buffers(adapter.properties())[1]);
+    let most = u32::try_from(MOST_KEPT).unwrap_or(u32::MAX);
+    u32::try_from(window).unwrap_or(most).clamp(LEAST_KEPT, most)
+}
+
+/// Returns the first message of an end, without id, secret, epoch and count.
+pub(super) fn greeting(kind: Kind, window: u32, gives_up_after: Duration) -> Greeting {
+    let (id, secret) = <(Id, Secret)>::default();
+    Greeting { kind, window, gives_up_after, id, epoch: 0, read: 0, secret }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The begin of a session.
+impl Session {
+    /// Opens a session over a connection whose peer has agreed to one.
+    ///
+    /// # Errors
+    /// If the connection ends, or the peer answers something else.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the connection.
+    pub(in crate::io) async fn open(
+        (engine, rank): (StreamEngine, Rank),
+        config: &StreamConfig,
+        route: Route,
+    ) -> io::Result<Arc<Self>> {
+        let settings = config.session.unwrap_or_default();
+        let window = window(config, &settings, &engine.adapter);
+        let ask = greeting(Kind::Open, window, settings.gives_up_after);
+        engine.write_first(&ask.to_bytes(&Secret::default()))?;
+        let answer = engine.read_first().await?;
+        let granted = Greeting::decode(&answer).filter(|granted| granted.kind == Kind::Granted);
+        let granted = granted.ok_or(invalid("the peer does not open the session"))?;
+        let begin = Begin {
+            engine,
+            id: granted.id,
+            secret: granted.secret,
+            windows: [window, granted.window],
+            gives_up_after: settings.gives_up_after.min(granted.gives_up_after),
+            rank,
+        };
+        Ok(Self::begin(begin, |_| Role::Active(Box::new(route))))
+    }
+
+    /// Takes a connection whose peer asks for a session. Returns the session if it begins, or `None` if the connection belongs to one
+    /// that exists.
+    ///
+    /// # Errors
+    /// If the connection ends, or the peer asks for something that is refused.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the connection.
+    pub(in crate::io) async fn accept(
+        engine: StreamEngine,
+        config: &StreamConfig,
+        lost: &Arc<LostSessions>,
+    ) -> io::Result<Option<Arc<Self>>> {
+        let bytes = timeout(EXCHANGE, engine.read_first()).await??;
+        let ask = Greeting::decode(&bytes).ok_or(invalid("the peer asks for no session"))?;
+        match ask.kind {
+            Kind::Open => Self::grant(engine, config, ask, lost).map(Some),
+            Kind::Resume | Kind::Over | Kind::Abandoned => resume(engine, &ask, &bytes).await.map(|()| None),
+            _ => Err(invalid("the peer asks for no session")),
+        }
+    }
+
+    fn grant(
+        engine: StreamEngine,
+        config: &StreamConfig,
+        ask: Greeting,
+        lost: &Arc<LostSessions>,
+    ) -> io::Result<Arc<Self>> {
+        let settings = config.session.unwrap_or_default();
+        let window = window(config, &settings, &engine.adapter);
+        let random = || engine.adapter.random().map(u128::to_be_bytes);
+        let (id, secret) = random().zip(random()).ok_or(invalid("the system has no random numbers"))?;
+        let (id, secret) = (Id(id), Secret(secret));
+        let granted = greeting(Kind::Granted, window, settings.gives_up_after);
+        engine.write_first(&Greeting { id, secret, ..granted }.to_bytes(&secret))?;
+        let (lost, most) = (lost.clone(), settings.lost);
+        let key = (engine.adapter.network(), id);
+        let begin = Begin {
+            engine,
+            id,
+            secret,
+            windows: [window, ask.window],
+            gives_up_after: settings.gives_up_after.min(ask.gives_up_after),
+            rank: Rank::BEST,
+        };
+        let role = |session: &_| Role::Passive { lost, most, _registered: Registered::new(key, session) };
+        Ok(Self::begin(begin, role))
+    }
+
+    /// Creates the session, and spawns its task.
+    fn begin(begin: Begin, role: impl FnOnce(&Weak<Self>) -> Role) -> Arc<Self> {
+        let Begin { engine, id, secret, windows: [window, peers], gives_up_after, rank } = begin;
+        let wake = Arc::new(Notify::new());
+        engine.adopt(Box::new(Journal::new(Counts::new(window.into(), peers.into()), wake.clone())));
+        let engine = engine.shared();
+        let runtime = engine.runtime.clone();
+        let session = Arc::new_cyclic(|session| {
+            let role = role(session);
+            let paths = watch::Sender::new(SessionPath::first(&engine));
+            let present =
+                Mutex::new(Present { engine, rank, close: None, is_over: false, is_concluded: false });
+            Self {
+                id,
+                secret,
+                role,
+                gives_up_after,
+                window,
+                present,
+                epoch: Mutex::new(0),
+                wake,
+                paths,
+                #[cfg(feature = "inspect")]
+                _inspected: session::register(session),
+            }
+        });
+        // Its engine was made in a runtime.
+        if let Some(runtime) = runtime {
+            Task::spawn(&runtime, session.clone());
+        }
+        session
+    }
+}
+
+/// Gives the connection to the session that the peer asks for, or takes what the peer says of its end.
+///
+/// # Errors
+/// The session cannot go on, or has ended.
+async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
+    let found = session::find((engine.adapter.network(), ask.id))
+        .filter(|found| Greeting::is_proven(bytes, found.secret()));
+    let engine = engine.shared();
+    let outcome = match &found {
+        Some(Found::Live(session)) => session.take(&engine, ask),
+        Some(Found::Ended(_)) => Err(Kind::Over),
+        None => Err(Kind::Unknown),
+    };
+    let Err(kind) = outcome else { return Ok(()) };
+    count_session(match kind {
+        Kind::Unknown => "unknown",
+        Kind::Over => "over",
+        _ => "refused",
+    });
+    let secret = found.as_ref().map_or_else(Secret::default, |found| *found.secret());
+    let answer = Greeting { kind, id: ask.id, epoch: ask.epoch, ..greeting(kind, 0, Duration::ZERO) };
+    // Otherwise the peer learns it from the end of the connection.
+    if engine.write_first(&answer.to_bytes(&secret)).is_ok() {
+        engine.disconnect();
+        let _ = timeout(REFUSAL, poll_fn(|cx| engine.poll_settled(cx))).await;
+    }
+    Err(invalid("the peer asks for a session that it cannot have"))
+}
+
+/// The active end after a loss.
+impl Session {
+    /// Asks the peer to go on over this connection.
+    pub(super) async fn ask(&self, engine: Arc<StreamEngine>, rank: Rank) -> Result<(), Failure> {
+        let before = self.engine();
+        let epoch = self.next_epoch();
+        let Some(mut journal) = before.fence() else { return Err(Failure::Unknown) };
+        let ask = greeting(Kind::Resume, self.window, self.gives_up_after);
+        let ask = Greeting { id: self.id, epoch, read: journal.progress(), ..ask };
+        let exchange = async {
+            engine.write_first(&ask.to_bytes(&self.secret))?;
+            engine.read_first().await
+        };
+        let answer = match timeout(EXCHANGE, exchange).await {
+            Ok(Ok(bytes)) => self.check(&bytes, epoch),
+            Ok(Err(error)) => {
+                debug!(%error, "no answer about the stream");
+                Err(Failure::Attempt)
+            }
+            Err(_elapsed) => Err(Failure::Attempt),
+        };
+        let agreed = answer.and_then(|read| journal.resume(read).map_err(|_| Failure::Unknown));
+        match agreed {
+            Ok(()) => self.go_on(engine, rank, &before, journal),
+            Err(_) => {
+                before.restore(journal);
+                engine.abort();
+            }
+        }
+        agreed
+    }
+
+    /// Returns how many bytes the peer's program has read, of its answer.
+    fn check(&self, bytes: &GreetingBytes, epoch: u64) -> Result<u64, Failure> {
+        let answer = Greeting::decode(bytes).filter(|answer| answer.id == self.id && answer.epoch == epoch);
+        let answer = answer.ok_or(Failure::Attempt)?;
+        let is_proven = Greeting::is_proven(bytes, &self.secret);
+        match answer.kind {
+            Kind::Granted if is_proven => Ok(answer.read),
+            Kind::Over if is_proven => Err(Failure::Over),
+            Kind::Refused if is_proven => Err(Failure::Unknown),
+            // Who has lost the session cannot prove that.
+            Kind::Unknown => Err(Failure::Unknown),
+            _ => Err(Failure::Attempt),
+        }
+    }
+
+    /// Sends the peer a message that the stream has ended for both.
+    ///
+    /// # Errors
+    /// No connection is made, or it brings no answer.
+    pub(super) async fn say(&self, kind: Kind, route: &Route) -> Result<(), StreamError> {
+        let (engine, _) = route.connect(Rank::WORST, None).await?;
+        let epoch = self.next_epoch();
+        let words = Greeting { id: self.id, epoch, ..greeting(kind, self.window, self.gives_up_after) };
+        let exchange = async {
+            engine.write_first(&words.to_bytes(&self.secret))?;
+            engine.read_first::<{ size_of::<GreetingBytes>() }>().await
+        };
+        let answer = timeout(EXCHANGE, exchange).await;
+        engine.abort();
+        // Whatever the answer is, the peer does not wait any longer.
+        match answer {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(StreamError::Protocol {
+                peer: engine.connection.peer_addr(),
+                error: ProtocolError::Foreign,
+            }),
+        }
     }
 }
