@@ -145,7 +145,7 @@ impl Host {
     ) -> Result<BoundSocket, SocketError> {
         by_network!(
             self,
-            Self::Kernel => kernel::bind::bind_connector(local, range, options).map(BoundSocket::Kernel),
+            Self::Kernel => kernel::connect::bind_connector(local, range, options).map(BoundSocket::Kernel),
             Self::Sim(host) => host.bind_connector(local, range, options).map(BoundSocket::Sim),
         )
     }
@@ -158,7 +158,7 @@ impl Host {
     ) -> Result<BoundSocket, SocketError> {
         by_network!(
             self,
-            Self::Kernel => kernel::bind::bind_again(local, options).map(BoundSocket::Kernel),
+            Self::Kernel => kernel::connect::bind_again(local, options).map(BoundSocket::Kernel),
             // The port is given: no range is needed.
             Self::Sim(host) => {
                 host.bind_connector(local, PortRange::EPHEMERAL, options).map(BoundSocket::Sim)
@@ -230,7 +230,7 @@ impl Monitor {
 /// A socket with a local address, not connected.
 #[derive(Debug)]
 pub(crate) enum BoundSocket {
-    Kernel(kernel::bind::BoundSocket),
+    Kernel(kernel::connect::BoundSocket),
     #[cfg(feature = "sim")]
     Sim(sim::BoundSocket),
 }

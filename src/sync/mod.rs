@@ -6,7 +6,6 @@
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
-mod adaptive;
 mod time;
 mod wait_set;
 
@@ -20,9 +19,8 @@ use std::sync::TryLockError;
 #[cfg(all(test, tokio_rdma_model))]
 use loom::sync as inner;
 
-pub(crate) use adaptive::AdaptiveSpin;
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
-pub(crate) use time::{LONGEST, Spin, Throttle, deadline, poll_budgeted};
+pub(crate) use time::{AdaptiveSpin, LONGEST, Spin, Throttle, deadline, poll_budgeted};
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 
 /// As [`std::sync::Mutex`].

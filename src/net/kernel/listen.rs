@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use socket2::{SockAddr, Socket};
 use tokio::net::TcpListener;
 
-use super::bind::{bind_error, check_source, share};
+use super::connect::{bind_error, check_source, share};
 use super::options::{SocketError, SocketOptions, new_socket, prepare};
 use crate::error::{BindError, Reason};
 use crate::net::ports::{PortLease, PortRange, candidates, lease};

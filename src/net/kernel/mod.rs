@@ -5,14 +5,12 @@
 //! * [`readable`]: descriptors that the runtime watches;
 //! * [`interfaces`]: the interfaces of the machine, their addresses, and notifications that either may have changed;
 //! * [`options`]: the options of a socket, before and after it connects;
-//! * [`bind`], [`listen`], [`connect`]: `IND2Connector::Bind`, `IND2Listener::{Bind, Listen}`, and the TCP
-//!   part of `IND2Connector::Connect`.
+//! * [`connect`], [`listen`]: `IND2Connector::Bind` and the TCP part of `IND2Connector::Connect`, and
+//!   `IND2Listener::{Bind, Listen}`.
 //!
 //! Everything acts in the network namespace of the *calling thread*, as every socket does
 //! (network_namespaces(7)).
 
-#[cfg(feature = "soft")]
-pub(crate) mod bind;
 #[cfg(feature = "soft")]
 pub(crate) mod connect;
 pub(crate) mod interfaces;

@@ -397,7 +397,7 @@ impl Drop for Listener {
 }
 
 impl BoundSocket {
-    /// Sets other options, as [`kernel::bind::BoundSocket::renew`](crate::net::kernel::bind::BoundSocket::renew).
+    /// Sets other options, as [`kernel::connect::BoundSocket::renew`](crate::net::kernel::connect::BoundSocket::renew).
     pub(crate) fn renew(&mut self, options: &SocketOptions) -> Result<(), SocketError> {
         check_options(options)?;
         self.options = *options;
@@ -414,7 +414,7 @@ fn check_options(options: &SocketOptions) -> Result<(), SocketError> {
 }
 
 impl Host {
-    /// Takes a port, as [`kernel::bind::bind_connector`](crate::net::kernel::bind::bind_connector).
+    /// Takes a port, as [`kernel::connect::bind_connector`](crate::net::kernel::connect::bind_connector).
     pub(crate) fn bind_connector(
         &self,
         local: SocketAddr,
