@@ -22,15 +22,11 @@ mod list;
 mod marks;
 #[cfg(feature = "inspect")]
 mod report;
-#[cfg(feature = "inspect")]
-mod seconds;
-#[cfg(feature = "inspect")]
-mod server;
 
 #[cfg(all(feature = "inspect", feature = "sim"))]
 pub(crate) use list::Simulated;
 #[cfg(feature = "inspect")]
-pub use list::{Inspect, Place, register, snapshot};
+pub use list::{Inspect, Place, Server, default_path, directory, register, snapshot};
 #[cfg(feature = "inspect")]
 pub(crate) use list::{is_logged, log_cause, log_given_up, log_unconfirmed};
 pub(crate) use marks::{Flow, FutureWait, FutureWaits, Mark, PolledWait, Posted, Steps, Woken};
@@ -38,5 +34,3 @@ pub(crate) use marks::{Flow, FutureWait, FutureWaits, Mark, PolledWait, Posted, 
 pub(crate) use report::LISTED;
 #[cfg(feature = "inspect")]
 pub use report::*;
-#[cfg(feature = "inspect")]
-pub use server::{Server, default_path, directory};
