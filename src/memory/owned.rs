@@ -1,4 +1,5 @@
-//! Blocks of memory: zeroed ones, whose pages are there once they are used, and allocations of the program, which a device accesses for a time.
+//! Blocks of memory: zeroed ones, whose pages are there once they are used, and allocations of the program, which a device accesses for
+//! a time.
 //!
 //! An allocation is taken apart for that time: no `Vec`, no `Box` and no reference stands for bytes that a peer may write. It is
 //! put together again when no handle is left, by the [`Loan`] of its [`Block`].

@@ -1,5 +1,5 @@
-//! The calls on a TCP socket that need its descriptor: the two that work on device-visible memory in place, with what stands in for them where
-//! bytes are copied, in a simulated network and for a capture; and the kernel's view of a connection.
+//! The calls on a TCP socket that need its descriptor: the two that work on device-visible memory in place, with what stands in for
+//! them where bytes are copied, in a simulated network and for a capture; and the kernel's view of a connection.
 
 use std::io;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! The facts of adapters, ports and connections.
 //!
-//! Those of an adapter are its properties, limits and abilities: each provider fills them in once, when the adapter is opened. Those of ports
-//! and of connections differ from one to the next.
+//! Those of an adapter are its properties, limits and abilities: each provider fills them in once, when the adapter is opened. Those of
+//! ports and of connections differ from one to the next.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! The requests that the posting calls pass to a provider, those of a lane with its parameters, and the limit on the reads and atomics that an
-//! adapter has in flight.
+//! The requests that the posting calls pass to a provider, those of a lane with its parameters, and the limit on the reads and atomics
+//! that an adapter has in flight.
 
 use std::ops::Range;
 use std::sync::Arc;

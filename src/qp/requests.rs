@@ -1,5 +1,5 @@
-//! The requests of the send queue: the methods that post them, their options, several with one doorbell, and reads whose place among the reads
-//! in flight of the adapter was reserved before.
+//! The requests of the send queue: the methods that post them, their options, several with one doorbell, and reads whose place among
+//! the reads in flight of the adapter was reserved before.
 
 use std::ops::Deref;
 

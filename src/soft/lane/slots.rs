@@ -1,5 +1,5 @@
-//! The slots of a lane, pieces of memory of one length, each of which is free, or the program or a request has it; and the completions, which
-//! bring them back.
+//! The slots of a lane, pieces of memory of one length, each of which is free, or the program or a request has it; and the completions,
+//! which bring them back.
 //!
 //! The memory of each slot is exclusive. It leaves its slot for a receive, and for a request whose bytes stay in place until they
 //! are sent or have arrived; its completion brings it back. So bytes can only be reached while no request has them.
