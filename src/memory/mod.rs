@@ -12,7 +12,6 @@
 //! allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
-mod mapping;
 mod owned;
 #[cfg(feature = "verbs")]
 mod slots;
@@ -30,10 +29,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::BufMut;
 
-pub use mapping::{Mapping, Pages};
 use owned::Block;
 pub(crate) use owned::Returned;
-pub use owned::{OwnedMemory, RawMemory};
+pub use owned::{Mapping, OwnedMemory, Pages, RawMemory};
 #[cfg(feature = "verbs")]
 pub(crate) use slots::{SlotState, Slots};
 #[cfg(feature = "soft")]
