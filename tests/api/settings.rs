@@ -356,7 +356,10 @@ async fn options_of_streams() {
     let (adapter, config) = (adapter(), StreamConfig::default);
     let mut works: Vec<_> = [0, u8::MAX - 3].map(|class| config().traffic_class(class)).into();
     works.extend([0, u32::MAX].map(|limit| config().read_limits(ReadLimits::new(limit, limit))));
-    works.extend([0, 1, usize::MAX].map(|bytes| config().session(SessionConfig::default().window(bytes))));
+    let session = SessionConfig::default;
+    works.extend([0, 1, usize::MAX].map(|bytes| config().session(session().window(bytes))));
+    works.extend(TIMES.map(|time| config().session(session().give_up_after(time))));
+    works.extend([0, usize::MAX].map(|most| config().session(session().lost_sessions(most))));
     if !Device::under_test().is_soft() {
         for number in [0, u8::MAX] {
             works.extend([
