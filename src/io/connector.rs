@@ -416,6 +416,33 @@ impl RdmaStream {
         // An async block would hold the future twice.
         RdmaConnector::shared().connect(address).err_into()
     }
+
+    /// Connects to a stream listener at this address, through this adapter.
+    ///
+    /// [`RdmaConnector`] also resolves names and chooses the adapter.
+    ///
+    /// # Errors
+    /// `Connect` if no connection is made; `TimedOut` if the peer does not accept within
+    /// [`connect_timeout`](StreamConfig::connect_timeout); `Protocol` if the peer does not use the rsocket protocol;
+    /// `OutOfRange` if a setting is out of range; `Bind` if the [`source`](StreamConfig::source) cannot be used; `Open`,
+    /// `Register` or `Post` if the queues or the memory could not be created.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts the connection attempt.
+    pub async fn connect_on(
+        adapter: &Adapter,
+        peer: SocketAddr,
+        config: &StreamConfig,
+    ) -> Result<Self, StreamError> {
+        if config.session.is_some() {
+            let connector = RdmaConnector::new().adapter(adapter).config(*config);
+            // In a box: it is rare, and a future has the place of its largest state.
+            return Box::pin(connector.connect_session(peer)).await;
+        }
+        let connect = pin!(connect_engine(adapter, peer, config));
+        let engine = within(Some(peer), config.connect_timeout, connect).await?;
+        Ok(Self::plain(engine))
+    }
 }
 
 impl fmt::Debug for RdmaConnector {

@@ -31,11 +31,11 @@ mod tonic;
 #[cfg(feature = "tower")]
 mod tower;
 
-pub use config::StreamConfig;
+pub use config::{SessionConfig, StreamConfig};
 pub use connector::RdmaConnector;
 pub use engine::OneSided;
 pub use listener::RdmaListener;
-pub use session::{PathChanges, SessionConfig, SessionPath};
+pub use session::{PathChanges, SessionPath};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::{ConnectionInfo, RdmaStream};
 #[cfg(feature = "rustls")]

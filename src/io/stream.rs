@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,7 +14,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf, Ready};
 
 use super::close::Shared;
 use super::config::StreamConfig;
-use super::connector::RdmaConnector;
 use super::end::End;
 use super::engine::{Side, StreamEngine};
 use super::resources::StreamResources;
@@ -153,33 +152,6 @@ pub struct RdmaStream {
 }
 
 impl RdmaStream {
-    /// Connects to a stream listener at this address, through this adapter.
-    ///
-    /// [`RdmaConnector`](super::RdmaConnector) also resolves names and chooses the adapter.
-    ///
-    /// # Errors
-    /// `Connect` if no connection is made; `TimedOut` if the peer does not accept within
-    /// [`connect_timeout`](StreamConfig::connect_timeout); `Protocol` if the peer does not use the rsocket protocol;
-    /// `OutOfRange` if a setting is out of range; `Bind` if the [`source`](StreamConfig::source) cannot be used; `Open`,
-    /// `Register` or `Post` if the queues or the memory could not be created.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts the connection attempt.
-    pub async fn connect_on(
-        adapter: &Adapter,
-        peer: SocketAddr,
-        config: &StreamConfig,
-    ) -> Result<Self, StreamError> {
-        if config.session.is_some() {
-            let connector = RdmaConnector::new().adapter(adapter).config(*config);
-            // In a box: it is rare, and a future has the place of its largest state.
-            return Box::pin(connector.connect_session(peer)).await;
-        }
-        let connect = pin!(connect_engine(adapter, peer, config));
-        let engine = within(Some(peer), config.connect_timeout, connect).await?;
-        Ok(Self::plain(engine))
-    }
-
     /// Accepts a request for a stream.
     ///
     /// A request for anything else is rejected. If

@@ -510,9 +510,10 @@ impl CompletionHandler for QueuePair {
         false
     }
 
-    fn is_remembered(&self, group: &CompletionGroup) -> bool {
+    fn is_remembered(&self, group: &dyn Member) -> bool {
         let Queues { sends, receives, .. } = &self.queues;
-        let completes_here = ptr::eq(&raw const **sends, group) || ptr::eq(&raw const **receives, group);
+        let completes_here =
+            ptr::addr_eq(&raw const **sends, group) || ptr::addr_eq(&raw const **receives, group);
         completes_here && !self.released.load(Ordering::Relaxed)
     }
 

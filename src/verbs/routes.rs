@@ -9,9 +9,9 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::completion_queue::CompletionGroup;
 use crate::error::{Reason, WcError};
 use crate::inflight::{Polling, WakeList};
+use crate::provider::registry::Member;
 use crate::sync::{KeyHasher, Mutex, MutexGuard};
 use crate::sys::{CmEvent, Completions, Element, EventChannel, RawCmId};
 
@@ -59,8 +59,8 @@ pub(crate) trait CompletionHandler: Send + Sync {
     fn deliver(&self, key: u32, completions: Completions<'_>, effects: Option<&mut Effects<'_, '_>>) -> bool;
 
     /// Returns whether this group may hold the queue pair, to find it again: until the user releases it, which ends with
-    /// [`forget`](CompletionGroup::forget). The lock of the group is held.
-    fn is_remembered(&self, group: &CompletionGroup) -> bool;
+    /// `CompletionGroup::forget`. The lock of the group is held.
+    fn is_remembered(&self, group: &dyn Member) -> bool;
 
     /// Processes what was deferred, and wakes the tasks whose requests have finished. No lock is held.
     fn progress(&self);

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
 use super::paths::{Rank, Route};
-use super::{Found, Journal, LostSessions, Present, Registered, Role, Session, SessionConfig, SessionPath};
+use super::{Found, Journal, LostSessions, Present, Registered, Role, Session, SessionPath};
 use crate::cm::{Adapter, wait_until};
 use crate::error::{ProtocolError, StreamBroken, StreamError};
 #[cfg(feature = "inspect")]
 use crate::inspect;
-use crate::io::config::StreamConfig;
+use crate::io::config::{SessionConfig, StreamConfig};
 use crate::io::engine::{Loss, StreamEngine};
 use crate::io::session;
 use crate::metrics::count_session;
