@@ -16,15 +16,16 @@ use std::task::Waker;
 use tokio::runtime::Handle;
 
 use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
-use crate::inflight::{CompletionSink, NotifyKind, Payload, Polling, Ticket, WakeList};
+use crate::events::Subscription;
+use crate::inflight::{CompletionSink, NotifyKind, Payload, Polling, ReadPlace, Ticket, WakeList};
 use crate::memory::{Owned, Shared};
-use crate::provider::events::Subscription;
+
 use crate::provider::info::{AdapterInfo, PortInfo, ProviderKind};
 use crate::provider::params::{self, QueuePairParts};
 use crate::provider::registry::Registry;
 use crate::provider::stream::{Progress, StreamMessage, StreamRoom, Streamed};
 use crate::provider::work::{
-    BindTarget, DirectOutcome, DirectRequest, InlineRequest, ReadPlace, Refused, WindowRequest, WorkRequest,
+    BindTarget, DirectOutcome, DirectRequest, InlineRequest, Refused, WindowRequest, WorkRequest,
 };
 use crate::types::{Access, AdapterId};
 #[cfg(feature = "soft")]

@@ -135,6 +135,7 @@
 compile_error!("tokio-rdma needs a provider: enable the feature `soft` or the feature `verbs`");
 
 pub mod error;
+pub(crate) mod events;
 #[cfg(feature = "inspect")]
 pub mod inspect;
 #[cfg(not(feature = "inspect"))]

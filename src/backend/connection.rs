@@ -15,7 +15,8 @@ use crate::provider::accept_queue::AcceptQueue;
 use crate::provider::connector::ConnectorDriver;
 use crate::provider::info::{Path, ProviderKind};
 use crate::provider::params::{AcceptParams, ConnectParams};
-use crate::provider::runtime::WithRuntime;
+use crate::sync::WithRuntime;
+
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 impl Connector {

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use super::{Adapter, QueuePair};
 use crate::error::{NotifyError, OpenError, PostErrorKind};
-use crate::inflight::Done;
-use crate::provider::work::{LaneParts, LaneRequest, LaneState, RemoteAddress};
+use crate::inflight::{Done, LaneState};
+use crate::provider::work::{LaneParts, LaneRequest, RemoteAddress};
 #[cfg(feature = "soft")]
 use crate::soft;
 use crate::types::{QueuePairId, Slot};

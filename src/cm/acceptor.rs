@@ -28,8 +28,7 @@ use crate::metrics::AcceptMetrics;
 use crate::net::descriptors::Held;
 use crate::proto::half_open::HalfOpen;
 use crate::provider::info::ProviderKind;
-use crate::provider::runtime::with_timers;
-use crate::sync::{Mutex, Throttle};
+use crate::sync::{Mutex, Throttle, runtime_with_timers};
 
 /// The time after which an acceptor without descriptors for another handshake looks again: those of other acceptors may be free.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -212,7 +211,7 @@ impl<T: Send + 'static> Acceptor<T> {
                 Poll::Ready(Some(next)) => return next,
                 Poll::Ready(None) => {
                     // Without timers there is no pause.
-                    if !was_pending && with_timers().is_ok() {
+                    if !was_pending && runtime_with_timers().is_ok() {
                         sleep_until(self.next_error()).await;
                         *self.next_error.lock() = None;
                     }
@@ -249,7 +248,7 @@ impl<T> Acceptor<T> {
     /// Waits before an error after the end.
     fn poll_pause(&self, cx: &mut Context<'_>) -> Poll<()> {
         // Without timers there is no pause.
-        let Ok(runtime) = with_timers() else { return Poll::Ready(()) };
+        let Ok(runtime) = runtime_with_timers() else { return Poll::Ready(()) };
         // Out of the lock, because polling may drop a waker. A timer of a runtime that has ended panics.
         let begun = self.pause.lock().take().filter(|(id, _)| *id == runtime.id());
         let (id, mut timer) =

@@ -15,8 +15,9 @@ use super::listener::Listener;
 use super::provider::{LocalAddress, Provider};
 use crate::backend;
 use crate::error::{OpenError, RegisterError, RegisterFromError};
+use crate::events::{AdapterEvent, Subscription};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
-use crate::provider::events::{AdapterEvent, Subscription};
+
 use crate::provider::info::{AdapterInfo, PortInfo};
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, Lane, LaneConfig, QueuePair, QueuePairConfig,

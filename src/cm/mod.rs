@@ -13,7 +13,7 @@ mod handshakes;
 mod listener;
 mod provider;
 
-pub use crate::provider::events::AdapterEvent;
+pub use crate::events::AdapterEvent;
 pub use crate::provider::info::{
     AdapterInfo, ConnectionDetails, Ece, LinkLayer, PortInfo, PortState, ProviderKind,
 };

@@ -185,6 +185,46 @@ impl Done {
     }
 }
 
+/// The progress of a queue pair of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LaneState {
+    /// It is not connected yet: receives can be posted.
+    Unconnected,
+    /// It is connected: everything can be posted.
+    Connected,
+    /// Its connection has ended, or its attempt to connect has failed: nothing can be posted, and what was outstanding comes out of the
+    /// next polls.
+    Ended,
+    /// It is gone: each of its requests has come out of a poll. Polls lead here, so a program that waits for this goes on to poll, also
+    /// if nothing is outstanding.
+    Gone,
+}
+
+/// The slots from here on are none: they stand for requests without one, each with a kind and a number.
+pub(crate) const LOOSE: u32 = 0xf000_0000;
+/// The bits of the kind of such a request.
+const KIND: u32 = 0x7;
+/// The bit of one that is silent.
+const SILENT: u32 = 0x8;
+/// The place of the number, behind these. More requests than it counts are never outstanding.
+const NUMBER: u32 = 4;
+
+/// Returns what stands for the request of this kind and number without a slot.
+pub(crate) fn loose(kind: OpKind, silent: bool, number: u32) -> u32 {
+    LOOSE | number << NUMBER & !LOOSE | Done::opcode_of(kind) & KIND | if silent { SILENT } else { 0 }
+}
+
+/// Returns the kind of a request without a slot.
+pub(crate) fn loose_kind(number: u32) -> OpKind {
+    Done { opcode: number & KIND, ..Done::EMPTY }.kind()
+}
+
+/// Returns whether a request without a slot is silent.
+pub(crate) fn is_silent(number: u32) -> bool {
+    number & SILENT != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

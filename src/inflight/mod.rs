@@ -13,6 +13,8 @@ mod lane_inbox;
 #[cfg(all(test, tokio_rdma_model))]
 mod model;
 mod op;
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
+mod read_places;
 #[cfg_attr(
     not(feature = "soft"),
     allow(dead_code, reason = "only the soft provider delivers bytes to streams by itself")
@@ -29,12 +31,16 @@ mod wake_list;
 pub use completion_ring::NotifyKind;
 pub(crate) use completion_ring::{CompletionRing, Joined, Notified, OverrunListener, Polled, Polling};
 pub(crate) use completion_sink::{CompletionSink, ReceiveCounter, Watch};
-pub use done::Done;
+pub use done::{Done, LaneState};
+pub(crate) use done::{LOOSE, is_silent, loose, loose_kind};
 #[cfg(feature = "soft")]
 pub(crate) use lane_inbox::{Arrived, Inbox};
 pub(crate) use op::not_allowed;
 pub(crate) use op::sealed::{self, LentList};
 pub use op::{Completion, Op, WorkBuffer};
+pub(crate) use read_places::ReadPlace;
+#[cfg(feature = "verbs")]
+pub(crate) use read_places::ReadPlaces;
 pub(crate) use stream_bytes::{LIST, RING};
 pub(crate) use stream_inbox::{STREAM_KEY, StreamInbox, StreamNews, StreamSend, StreamSink, WORD};
 pub(crate) use table::{Completed, CompletionInfo, Note, RequestMeta, Table, Ticket};

@@ -22,8 +22,7 @@ use super::session::{Rank, Route, Session};
 use super::stream::{RdmaStream, connect_engine, within};
 use crate::cm::{Adapter, Provider, ProviderKind, WeakAdapter};
 use crate::error::{OpenError, ProtocolError, StreamError};
-use crate::provider::runtime;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, current_runtime};
 use crate::types::AdapterId;
 
 /// Connects streams by name or address, over the adapter that has a route to each address.
@@ -237,7 +236,7 @@ impl RdmaConnector {
         self,
         address: A,
     ) -> Result<RdmaStream, StreamError> {
-        runtime::current()?;
+        current_runtime()?;
         let limit = self.config.connect_timeout;
         let resolved =
             async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
@@ -320,7 +319,7 @@ impl RdmaConnector {
         let from = self.config.options.source;
         async move {
             // The timers of the race are those of this runtime.
-            runtime::current()?;
+            current_runtime()?;
             let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
             let resolved =
                 async { lookup_host(address).await.map_err(|error| StreamError::Resolve(error.into())) };
@@ -389,7 +388,7 @@ impl Source {
             (Self::Providers(_, adapters), Some(provider)) => (adapters, provider),
             (_, None) => return Err(OpenError::Unsupported("no provider can be used here")),
         };
-        let runtime = runtime::current()?;
+        let runtime = current_runtime()?;
         let local = from.map_or_else(|| provider.local_for_peer(peer), |ip| Ok(SocketAddr::new(ip, 0)))?;
         if let Some(adapter) = adapters.lock().at(&runtime, provider, local.ip()) {
             return Ok(adapter);

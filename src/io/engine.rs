@@ -34,10 +34,9 @@ use crate::inspect::{Flow, FutureWait, PolledWait};
 use crate::inspect::{Mark, Place};
 use crate::metrics::Traffic;
 use crate::proto::rsocket::{Carrier, Event, Hello, Machine, Message};
-use crate::provider::runtime;
 use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
-use crate::sync::{AdaptiveSpin, Mutex, MutexGuard};
+use crate::sync::{AdaptiveSpin, Mutex, MutexGuard, current_runtime};
 use crate::types::{DisconnectReason, OpKind};
 use session::Standing;
 use wakers::{Cause, Wakers};
@@ -282,7 +281,7 @@ impl StreamEngine {
             traffic: Traffic::new("stream"),
             flow: Flow::default(),
             // One without timers could not limit the close.
-            runtime: runtime::current().ok(),
+            runtime: current_runtime().ok(),
             received: wakers.waker(Cause::Receive),
             completed: wakers.waker(Cause::Completion),
             reading: wakers.waker(Cause::Reading),

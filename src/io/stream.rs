@@ -22,7 +22,7 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, async_rea
 use crate::cm::{AcceptParams, Adapter, ConnectParams, Connection, ProviderKind, Request};
 use crate::error::StreamError;
 use crate::proto::rsocket::Hello;
-use crate::provider::runtime;
+use crate::sync::current_runtime;
 use crate::types::ConnectionId;
 
 /// The largest number that the transport can count. As RNR retry count it means "for ever", on which the protocol
@@ -568,7 +568,7 @@ pub(super) async fn within<T>(
 ) -> Result<T, StreamError> {
     let Some(limit) = limit else { return connect.await };
     // Of the runtime that polls, which need not be the adapter's.
-    runtime::current()?;
+    current_runtime()?;
     match tokio::time::timeout(limit, connect).await {
         Ok(outcome) => outcome,
         Err(_elapsed) => Err(StreamError::TimedOut { peer, limit }),

@@ -161,6 +161,17 @@ pub(crate) fn connect_error(error: &io::Error, peer: SocketAddr) -> ConnectError
     }
 }
 
+/// Returns the error of an attempt of which a call of the system has failed.
+pub(crate) fn attempt_error(error: &io::Error, peer: SocketAddr) -> ConnectError {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            let reason = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
+            ConnectError::Refused { peer, reason }
+        }
+        _ => connect_error(error, peer),
+    }
+}
+
 /// Translates the error of looking up the local address from which `remote` is reached.
 ///
 /// The errors of a route that refuses are those of [`connect_error`]. All others say that the system could not look it up, as

@@ -6,16 +6,14 @@
 //! and the subscribers of `tracing`, only runs once the lock is gone: it is collected in an [`AfterStep`].
 
 mod calls;
-#[cfg(feature = "inspect")]
-mod report;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -27,7 +25,7 @@ use crate::error::{AcceptError, BindError, ConnectError, DisconnectError, Reason
 use crate::inflight::WakeList;
 use crate::inspect::Steps;
 #[cfg(feature = "inspect")]
-use crate::inspect::{self, ConnectionReport};
+use crate::inspect::{self, ConnectionReport, EventReport};
 use crate::metrics::{PendingMetrics, PhaseGuard};
 use crate::net;
 use crate::proto::connector::{Action, Actions, Connector, Failure, Input, Loss, Op, Phase, Terms};
@@ -113,6 +111,26 @@ impl ConnectorState {
 
     pub(crate) fn phase(&self) -> Phase {
         self.machine.phase()
+    }
+
+    /// Returns the report, as far as both providers have the same, of the connector with this number, of the adapter with this one.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn report(&self, id: ConnectionId, adapter: u64) -> ConnectionReport {
+        let (name, at) = self.steps.last;
+        let mut report = ConnectionReport::default();
+        (report.id, report.adapter) = (id.0, adapter);
+        report.state = self.phase().into();
+        report.since = self.steps.since.age();
+        (report.local, report.peer) = (self.local, self.peer);
+        report.role = match self.phase() {
+            Phase::Connecting | Phase::ConnectDone | Phase::Completing => Some("active".into()),
+            Phase::RequestPending | Phase::Accepting => Some("passive".into()),
+            _ => None,
+        };
+        report.last_event = Some(EventReport { name: name.into(), age: at.age() });
+        report.is_in_line = self.waits.interests().next().is_some() && !self.connect_called;
+        report.ended = self.machine.ending().map(ToString::to_string);
+        report
     }
 
     fn finish(&mut self, op: Op, answer: Answer, after: &mut AfterStep) {
@@ -697,17 +715,6 @@ fn transition<D: ConnectorDriver + ?Sized>(
         progress.finish(op, answer, after);
     }
     Ok(())
-}
-
-/// Returns the error of an attempt of which a call of the system has failed.
-pub(crate) fn attempt_error(error: &io::Error, peer: SocketAddr) -> ConnectError {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-            let reason = error.raw_os_error().map_or(Reason::PeerClosed, Reason::Errno);
-            ConnectError::Refused { peer, reason }
-        }
-        _ => net::connect_error(error, peer),
-    }
 }
 
 /// Returns the name by which a phase is counted; `None` if it is not counted.

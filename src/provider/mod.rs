@@ -16,21 +16,17 @@
 //! |---|---|
 //! | [`info`] | the properties, limits and abilities of an adapter, and the facts of ports and of connections |
 //! | [`params`] | the parameters of a queue pair or a connection |
-//! | [`work`] | the requests of a send queue and of a lane, and the limit on the reads in flight of an adapter |
+//! | [`work`] | the requests of a send queue and of a lane |
 //! | [`stream`] | the messages of a byte stream, for a provider that frames them itself |
-//! | [`events`] | the events of an adapter, for programs that ask for them |
 //! | [`registry`] | the objects that end with an adapter |
-//! | [`runtime`] | the runtime of the caller, and futures that work on that of the adapter |
 //! | [`accept_queue`] | the requests of a listener that were not fetched, of which `proto::listener` admits as many as the backlog |
 //! | [`connector`] | the driver of the state machine of a connector |
 
 pub(crate) mod accept_queue;
 pub(crate) mod connector;
-pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod params;
 pub(crate) mod registry;
-pub(crate) mod runtime;
 #[cfg_attr(
     not(feature = "soft"),
     allow(dead_code, reason = "only the soft provider reads and writes by itself")

@@ -1,16 +1,13 @@
-//! The requests that the posting calls pass to a provider, those of a lane with its parameters, and the limit on the reads and atomics
-//! that an adapter has in flight.
+//! The requests that the posting calls pass to a provider, and those of a lane with its parameters.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use bitflags::bitflags;
-use tokio::sync::{Semaphore, TryAcquireError};
 
 use crate::error::PostErrorKind;
 #[cfg(feature = "soft")]
 use crate::inflight;
-use crate::inflight::{Done, Payload, RequestMeta, Table, Ticket};
+use crate::inflight::{Payload, RequestMeta, Table, Ticket};
 use crate::memory::Pages;
 use crate::types::{Access, OpKind, QueuePairId, Slot};
 
@@ -170,99 +167,6 @@ bitflags! {
     }
 }
 
-/// The places of the reads in flight of an adapter. Those that wait for one stand in line.
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
-pub(crate) struct ReadPlaces {
-    free: Arc<Semaphore>,
-    limit: usize,
-}
-
-/// A place among the reads in flight, which is free again when this is dropped. That wakes the next in line, so no lock may be held
-/// that a waker could need.
-#[derive(Debug)]
-pub(crate) struct ReadPlace(Option<Arc<Semaphore>>);
-
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
-impl ReadPlaces {
-    /// Creates the places of an adapter, of which there is at least one.
-    pub(crate) fn new(limit: usize) -> Self {
-        let limit = limit.clamp(1, Semaphore::MAX_PERMITS);
-        Self { free: Arc::new(Semaphore::new(limit)), limit }
-    }
-
-    /// Returns the place of a read of so many bytes that is being posted. One without bytes needs none, nor does any at the end of the
-    /// adapter. If the caller has [reserved](Flags::RESERVED) the place, it has
-    /// [passed](ReadPlace::pass) that, and takes it back only if the read is not posted.
-    ///
-    /// # Errors
-    /// `ReadsFull` if none is free, or others wait for it.
-    pub(crate) fn place_for(&self, flags: Flags, length: usize) -> Result<Option<ReadPlace>, PostErrorKind> {
-        if flags.contains(Flags::RESERVED) {
-            return Ok(Some(self.taken()));
-        }
-        if length == 0 { Ok(None) } else { self.take() }
-    }
-
-    /// Takes a place, if one is free for which no other waits. `None` at the end of the adapter.
-    ///
-    /// # Errors
-    /// `ReadsFull`.
-    pub(crate) fn take(&self) -> Result<Option<ReadPlace>, PostErrorKind> {
-        match self.free.try_acquire() {
-            Ok(permit) => {
-                permit.forget();
-                Ok(Some(self.taken()))
-            }
-            Err(TryAcquireError::Closed) => Ok(None),
-            Err(TryAcquireError::NoPermits) => Err(PostErrorKind::ReadsFull { limit: self.limit }),
-        }
-    }
-
-    /// Waits in line for a place. `None` at the end of the adapter.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the line.
-    pub(crate) async fn wait(&self) -> Option<ReadPlace> {
-        self.free.acquire().await.ok()?.forget();
-        Some(self.taken())
-    }
-
-    /// Returns a place that was taken.
-    fn taken(&self) -> ReadPlace {
-        ReadPlace(Some(self.free.clone()))
-    }
-
-    /// Ends the waits for places, at the end of the adapter.
-    pub(crate) fn close(&self) {
-        self.free.close();
-    }
-}
-
-impl ReadPlace {
-    /// Leaves the place to the request that is posted with it. If that is refused, the place can be [taken back](PassedPlace::back).
-    pub(crate) fn pass(mut self) -> PassedPlace {
-        PassedPlace(self.0.take())
-    }
-}
-
-/// A place that was left to a request.
-pub(crate) struct PassedPlace(Option<Arc<Semaphore>>);
-
-impl PassedPlace {
-    /// Takes back the place of a request that was refused.
-    pub(crate) fn back(self) -> ReadPlace {
-        ReadPlace(self.0)
-    }
-}
-
-impl Drop for ReadPlace {
-    fn drop(&mut self) {
-        if let Some(free) = &self.0 {
-            free.add_permits(1);
-        }
-    }
-}
-
 /// The sizes of a lane, which the caller has checked against the adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneParts {
@@ -299,44 +203,4 @@ pub(crate) enum LaneSource<'a> {
     Bytes(&'a [u8]),
     /// A part of a region, which has the rights that the request needs.
     Region(&'a Payload),
-}
-
-/// The progress of a queue pair of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LaneState {
-    /// It is not connected yet: receives can be posted.
-    Unconnected,
-    /// It is connected: everything can be posted.
-    Connected,
-    /// Its connection has ended, or its attempt to connect has failed: nothing can be posted, and what was outstanding comes out of the
-    /// next polls.
-    Ended,
-    /// It is gone: each of its requests has come out of a poll. Polls lead here, so a program that waits for this goes on to poll, also
-    /// if nothing is outstanding.
-    Gone,
-}
-
-/// The slots from here on are none: they stand for requests without one, each with a kind and a number.
-pub(crate) const LOOSE: u32 = 0xf000_0000;
-/// The bits of the kind of such a request.
-const KIND: u32 = 0x7;
-/// The bit of one that is silent.
-const SILENT: u32 = 0x8;
-/// The place of the number, behind these. More requests than it counts are never outstanding.
-const NUMBER: u32 = 4;
-
-/// Returns what stands for the request of this kind and number without a slot.
-pub(crate) fn loose(kind: OpKind, silent: bool, number: u32) -> u32 {
-    LOOSE | number << NUMBER & !LOOSE | Done::opcode_of(kind) & KIND | if silent { SILENT } else { 0 }
-}
-
-/// Returns the kind of a request without a slot.
-pub(crate) fn loose_kind(number: u32) -> OpKind {
-    Done { opcode: number & KIND, ..Done::EMPTY }.kind()
-}
-
-/// Returns whether a request without a slot is silent.
-pub(crate) fn is_silent(number: u32) -> bool {
-    number & SILENT != 0
 }

@@ -16,12 +16,12 @@ use super::requests::WorkOptions;
 use crate::backend;
 use crate::error::{NotifyError, OpenError, PostErrorKind};
 use crate::inflight::sealed::WorkBuffer as _;
-use crate::inflight::{Done, LentList, not_allowed};
+use crate::inflight::{Done, LaneState, LentList, not_allowed};
 #[cfg(feature = "inspect")]
 use crate::inspect::{self, Inspect, LaneReport, Mark, Place, Snapshot};
 use crate::mr::{RegionSlice, RemoteRegion};
 use crate::provider::info::AdapterInfo;
-use crate::provider::work::{LaneParts, LaneRequest, LaneSource, LaneState, Operation, RemoteAddress};
+use crate::provider::work::{LaneParts, LaneRequest, LaneSource, Operation, RemoteAddress};
 #[cfg(feature = "inspect")]
 use crate::sync::Mutex;
 use crate::sync::poll_budgeted;

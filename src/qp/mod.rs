@@ -6,8 +6,7 @@ mod queue_pair;
 mod requests;
 mod shared;
 
-pub use crate::inflight::{Completion, Done, NotifyKind, Op, WorkBuffer};
-pub use crate::provider::work::LaneState;
+pub use crate::inflight::{Completion, Done, LaneState, NotifyKind, Op, WorkBuffer};
 pub use crate::types::{QueuePairId, Slot};
 pub use completion_queue::{CompletionQueue, CompletionQueueConfig, Notify, WorkCompletion};
 pub use lane::{Lane, LaneConfig, Local};

@@ -7,12 +7,12 @@ use bitflags::bitflags;
 
 use super::queue_pair::QueuePair;
 use crate::error::{PostError, PostErrorKind};
-use crate::inflight::{self, Op, Payload, RequestMeta, Ticket, WorkBuffer};
+use crate::inflight::{self, Op, Payload, ReadPlace, RequestMeta, Ticket, WorkBuffer};
 use crate::mr::{Inline, MemoryWindow, RegionSlice, RemoteRegion};
 use crate::provider::info::AdapterInfo;
 use crate::provider::work::{
-    BindTarget, DirectOutcome, DirectRequest, Flags, InlineRequest, Operation, ReadPlace, RemoteAddress,
-    Source, WindowRequest, WorkRequest,
+    BindTarget, DirectOutcome, DirectRequest, Flags, InlineRequest, Operation, RemoteAddress, Source,
+    WindowRequest, WorkRequest,
 };
 use crate::types::{Access, OpKind, RemoteKey};
 

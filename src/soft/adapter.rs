@@ -20,6 +20,7 @@ use super::config::SoftConfig;
 use super::memory::{KeyTable, Registration};
 use super::timers::Metronome;
 use crate::error::{OpenError, RegisterError};
+use crate::events::{AdapterEvent, Announcer, Subscription};
 #[cfg(feature = "inspect")]
 use crate::inspect::{AdapterReport, Inspect, Mark, Place, Snapshot, register};
 use crate::memory::{Owned, Shared};
@@ -28,11 +29,11 @@ use crate::net::host::Reserve;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::{Namespace, PortRange};
 use crate::net::{Host, Interface, Monitor, Stream, route_error};
-use crate::provider::events::{AdapterEvent, Announcer, Subscription};
+
 use crate::provider::info::{AdapterInfo, PortInfo, PortState, ProviderKind};
+use crate::provider::next_domain;
 use crate::provider::registry::Registry;
-use crate::provider::{next_domain, runtime};
-use crate::sync::{Mutex, Throttle};
+use crate::sync::{Mutex, Throttle, current_runtime, runtime_with_timers};
 use crate::types::{Access, AdapterId, ReadLimits};
 
 /// The read limits of the soft provider; like its other limits they do not depend on the machine.
@@ -89,7 +90,7 @@ impl Adapter {
     /// # Errors
     /// No such interface, no runtime, or no netlink.
     pub(crate) fn open(host: Host, id: AdapterId, config: SoftConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime = if host.is_this_machine() { runtime::current()? } else { runtime::with_timers()? };
+        let runtime = if host.is_this_machine() { current_runtime()? } else { runtime_with_timers()? };
         let interface = list(&host)?
             .into_iter()
             .find(|interface| u64::from(interface.index) == id.0 && !interface.addresses.is_empty())
@@ -529,7 +530,7 @@ impl Adapter {
     /// # Errors
     /// `Unsupported` without a runtime, or if the runtime lacks I/O or timers.
     pub(crate) fn everywhere(config: SoftConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime = runtime::current()?;
+        let runtime = current_runtime()?;
         let interface = Interface {
             index: EVERY_INTERFACE,
             name: "any".into(),

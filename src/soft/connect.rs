@@ -19,7 +19,7 @@ use crate::net::{self, BoundSocket, ConnectFailure, Connected, Stream};
 use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
 use crate::proto::limits;
 use crate::proto::mpa::{Initiator, Negotiated, Reply, StartConfig, StartError};
-use crate::provider::connector::{AfterStep, ConnectorDriver, attempt_error};
+use crate::provider::connector::{AfterStep, ConnectorDriver};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::types::Role;
@@ -188,7 +188,7 @@ impl Connector {
         let config = StartConfig { crc: self.adapter.config.crc, unsaid_limits: offer };
         let mut initiator = Initiator::new(config, offer);
         let request = initiator.request(&params.private_data);
-        stream.write_all(&request).await.map_err(|error| attempt_error(&error, peer))?;
+        stream.write_all(&request).await.map_err(|error| net::attempt_error(&error, peer))?;
         // Set while the peer reads the request: this does not concern the first bytes of a connection.
         stream.send_at_once()?;
         self.adapter.metronome.start();
@@ -210,8 +210,8 @@ impl Connector {
                     }
                 },
             };
-            ready.map_err(|error| attempt_error(&error, peer))?;
-            match read_reply(&stream, &mut initiator).map_err(|error| attempt_error(&error, peer))? {
+            ready.map_err(|error| net::attempt_error(&error, peer))?;
+            match read_reply(&stream, &mut initiator).map_err(|error| net::attempt_error(&error, peer))? {
                 Ok(Some(reply)) => break reply,
                 Ok(None) => {}
                 Err(error) => {
@@ -267,7 +267,7 @@ impl Connector {
                     !has_options(params) || socket.renew(&self.adapter.socket_options(None, false)).is_ok()
                 };
                 self.bind_again(bound.and_then(|mut socket| is_plain(&mut socket).then_some(socket)));
-                attempt_error(&error, peer)
+                net::attempt_error(&error, peer)
             });
         }
         let mut tries = PORT_TRIES;
@@ -281,7 +281,7 @@ impl Connector {
                 {
                     tries -= 1;
                 }
-                Err(ConnectFailure { error, .. }) => return Err(attempt_error(&error, peer)),
+                Err(ConnectFailure { error, .. }) => return Err(net::attempt_error(&error, peer)),
             }
         }
     }

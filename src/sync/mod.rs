@@ -6,6 +6,7 @@
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 
+mod runtime;
 mod time;
 mod wait_set;
 
@@ -20,6 +21,7 @@ use std::sync::TryLockError;
 use loom::sync as inner;
 
 pub(crate) use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
+pub(crate) use runtime::{WithRuntime, current_runtime, runtime_with_timers};
 pub(crate) use time::{AdaptiveSpin, LONGEST, Spin, Throttle, deadline, poll_budgeted};
 pub(crate) use wait_set::{WaitKey, WaitSet, Waiter};
 

@@ -46,7 +46,7 @@ impl Adapter {
     /// # Errors
     /// No such device, no runtime, no permission, or no memory.
     pub(crate) fn open(id: AdapterId, config: VerbsConfig) -> Result<Arc<Self>, OpenError> {
-        let runtime = crate::provider::runtime::current()?;
+        let runtime = crate::sync::current_runtime()?;
         let events = devices::channel()?;
         let device = devices::by_id(id, &events, &config)?.ok_or(OpenError::InvalidAdapter(id))?;
         let context = context(device, config, runtime, events)?;

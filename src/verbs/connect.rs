@@ -22,7 +22,7 @@ use crate::error::{BindError, ConnectError, Reason};
 use crate::net;
 use crate::net::ports::{PortRange, candidates};
 use crate::proto::connector::{Input, Loss, Op, Phase, Terms};
-use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver, attempt_error};
+use crate::provider::connector::{AfterStep, ConnectCall, ConnectWait, ConnectorDriver};
 use crate::provider::params::ConnectParams;
 use crate::status::Status;
 use crate::status::porting::{CmEvent as EventKind, Outcome};
@@ -426,7 +426,7 @@ impl Connector {
     /// Returns the input for a step of the attempt that failed within its call.
     fn fail(state: &State, error: &io::Error) -> Input {
         let peer = state.progress.peer.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
-        attempt_error(error, peer).into()
+        net::attempt_error(error, peer).into()
     }
 
     /// Returns the input for an event that ends the attempt, with the outcome that the event stands for.

@@ -19,14 +19,15 @@ use super::devices::{self, Device, without_scope};
 use super::routes::{CmId, EventHandler, EventRouter, Routes};
 use super::workers::Workers;
 use crate::error::{OpenError, PostErrorKind};
+use crate::events::{AdapterEvent, Announcer};
+use crate::inflight::{ReadPlace, ReadPlaces};
 #[cfg(feature = "inspect")]
 use crate::inspect::{AdapterReport, Inspect, Mark, Place, Snapshot, register};
 use crate::net::kernel::interfaces::{is_link_local, scoped_source_for};
-use crate::provider::events::{AdapterEvent, Announcer};
 use crate::provider::info::AdapterInfo;
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;
-use crate::provider::work::{Flags, ReadPlace, ReadPlaces};
+use crate::provider::work::Flags;
 use crate::status::porting::CmEvent as EventKind;
 use crate::sync::Mutex;
 use crate::sys::{
@@ -273,7 +274,9 @@ impl AdapterContext {
     /// # Errors
     /// `ReadsFull`.
     pub(super) fn read_place(&self, flags: Flags, length: usize) -> Result<Option<ReadPlace>, PostErrorKind> {
-        self.reads.as_ref().map_or(Ok(None), |places| places.place_for(flags, length))
+        self.reads
+            .as_ref()
+            .map_or(Ok(None), |places| places.place_for(flags.contains(Flags::RESERVED), length))
     }
 
     /// Returns the registry of the objects that end with the adapter.

@@ -6,10 +6,9 @@ use std::sync::{Arc, Weak};
 
 use futures::task::AtomicWaker;
 
-use crate::inflight::Payload;
+use crate::inflight::{Payload, ReadPlace};
 use crate::memory::{Shared, Slice};
 use crate::provider::registry::{Member, Registered, Registry};
-use crate::provider::work::ReadPlace;
 use crate::sync::Mutex;
 use crate::sys::SharedReceiveQueue;
 use crate::types::QueuePairId;

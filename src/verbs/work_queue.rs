@@ -8,9 +8,11 @@ use smallvec::SmallVec;
 use super::memory::{Bound, Window};
 use super::routes::RequestId;
 use crate::error::{PostErrorKind, WcError};
-use crate::inflight::{self, Completed, CompletionInfo, CompletionSink, Note, Payload, Ticket, WakeList};
+use crate::inflight::{
+    self, Completed, CompletionInfo, CompletionSink, Note, Payload, ReadPlace, Ticket, WakeList,
+};
 use crate::memory::Slice;
-use crate::provider::work::{Flags, ReadPlace};
+use crate::provider::work::Flags;
 use crate::status::{Status, WcStatus};
 use crate::sys::{Quirks, ScatterEntry, Told, WcResult};
 use crate::types::QueueKind;

@@ -16,7 +16,7 @@ use crate::source::{self, is_word};
 
 /// The modules of each layer, lowest first: the table of CONTRIBUTING.md.
 const LAYERS: &[&[&str]] = &[
-    &["status", "error", "types", "sync", "metrics", "inspect"],
+    &["status", "error", "types", "sync", "events", "metrics", "inspect"],
     &["wire"],
     &["proto"],
     &["memory", "inflight", "sys"],

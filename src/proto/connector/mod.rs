@@ -49,6 +49,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::error::{AcceptError, ConnectError, Reason, StateError};
+#[cfg(feature = "inspect")]
+use crate::inspect::ConnectionState;
 use crate::status::Status;
 use crate::types::{DisconnectReason, PrivateData, ReadLimits};
 
@@ -631,5 +633,25 @@ impl Input {
                 | Self::NotifyDisconnect
                 | Self::Disconnect { .. }
         )
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl From<Phase> for ConnectionState {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Idle => Self::Idle,
+            Phase::Bound => Self::Bound,
+            Phase::Connecting => Self::Connecting,
+            Phase::ConnectDone => Self::Replied,
+            Phase::Completing => Self::Completing,
+            Phase::RequestPending => Self::Requested,
+            Phase::Accepting => Self::Accepting,
+            Phase::Connected => Self::Connected,
+            Phase::PeerGone => Self::PeerGone,
+            Phase::Disconnecting => Self::Disconnecting,
+            Phase::Disconnected => Self::Disconnected,
+            Phase::Dead => Self::Dead,
+        }
     }
 }

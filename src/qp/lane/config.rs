@@ -1,9 +1,10 @@
 //! The settings of a lane.
 
 use crate::error::OpenError;
+use crate::inflight::LOOSE;
 use crate::memory::Pages;
 use crate::provider::info::{AdapterInfo, USUAL_ENTRIES, USUAL_INLINE};
-use crate::provider::work::{LOOSE, LaneParts};
+use crate::provider::work::LaneParts;
 
 /// The most slots of a lane.
 const MOST_SLOTS: usize = LOOSE as usize;

@@ -8,12 +8,10 @@ use smallvec::SmallVec;
 use super::slots::{SlotState, Slots};
 use super::{Lane, Special, slots};
 use crate::error::PostErrorKind;
-use crate::inflight::{Arrived, Completed, Payload, Ticket, WakeList};
+use crate::inflight::{Arrived, Completed, LaneState, Payload, Ticket, WakeList, loose};
 use crate::memory::Owned;
 use crate::proto::rdmap::Outbound;
-use crate::provider::work::{
-    Flags, LaneRequest, LaneSource, LaneState, Operation, RemoteAddress, WorkRequest, loose,
-};
+use crate::provider::work::{Flags, LaneRequest, LaneSource, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{ConnectionShared, Extent, Transmitted};
 use crate::soft::framing::Batch;
 use crate::soft::send_queue::ReadOwner;

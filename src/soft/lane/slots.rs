@@ -11,9 +11,10 @@ use smallvec::SmallVec;
 
 use super::{Lane, Special};
 use crate::error::OpenError;
-use crate::inflight::{Arrived, Completed, Done, Note, Payload, Ticket};
+use crate::inflight::{
+    Arrived, Completed, Done, LOOSE, LaneState, Note, Payload, Ticket, is_silent, loose_kind,
+};
 use crate::memory::Owned;
-use crate::provider::work::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::soft::receive_queue::reclaim;
 use crate::status::Status;
 use crate::types::{OpKind, QueuePairId};

@@ -10,11 +10,10 @@ use tracing::{debug, warn};
 
 use super::{Lane, Member, NONE, settle};
 use crate::error::{NotifyError, OpenError, PostErrorKind};
-use crate::inflight::{CompletionSink, Done, Payload, Table};
+use crate::inflight::{CompletionSink, Done, LaneState, Payload, ReadPlace, Table, is_silent, loose_kind};
 use crate::memory::SlotState;
 use crate::proto::qp::QueuePairState;
 use crate::provider::params::QueuePairParts;
-use crate::provider::work::{LaneState, ReadPlace, is_silent, loose_kind};
 use crate::status::WcStatus;
 use crate::sys::{Operation, RemoteMemory, SendFlags, SendRequest};
 use crate::types::{OpKind, QueueKind, QueuePairId};

@@ -14,11 +14,9 @@ use smallvec::SmallVec;
 use super::members::Loose;
 use super::{CLOSED, Lane, NONE, Special};
 use crate::error::PostErrorKind;
-use crate::inflight::{self, Done, Payload};
+use crate::inflight::{self, Done, LOOSE, Payload, ReadPlace, loose};
 use crate::memory::{SlotState, Slots};
-use crate::provider::work::{
-    Flags, LOOSE, LaneRequest, LaneSource, Operation, ReadPlace, RemoteAddress, loose,
-};
+use crate::provider::work::{Flags, LaneRequest, LaneSource, Operation, RemoteAddress};
 use crate::sys::{Piece, ReceiveRun, RemoteMemory, ScatterEntry, SendFlags, SendPlace, SendRequest, SendRun};
 use crate::types::{OpKind, QueueKind, QueuePairId, Slot};
 use crate::verbs::queue_pair::{is_read, translate};

@@ -5,9 +5,8 @@ use tracing::{error, warn};
 
 use super::{Lane, NONE, Special};
 use crate::error::{NotifyError, WcError};
-use crate::inflight::Done;
+use crate::inflight::{Done, LOOSE, LaneState, is_silent, loose_kind};
 use crate::memory::SlotState;
-use crate::provider::work::{LOOSE, LaneState, is_silent, loose_kind};
 use crate::status::WcStatus;
 use crate::sys::RefusedPart;
 use crate::types::{OpKind, QueuePairId};

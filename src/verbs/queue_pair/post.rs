@@ -10,12 +10,11 @@ use std::sync::Arc;
 use super::device::Current;
 use super::{QueuePair, State};
 use crate::error::{PostErrorKind, RegisterError};
-use crate::inflight::{self, Completed, Payload, Ticket, WakeList};
+use crate::inflight::{self, Completed, Payload, ReadPlace, Ticket, WakeList};
 use crate::memory::Slice;
 use crate::proto::qp::QueuePairState;
 use crate::provider::work::{
-    BindTarget, Flags, InlineRequest, Operation, ReadPlace, Refused, RemoteAddress, WindowRequest,
-    WorkRequest,
+    BindTarget, Flags, InlineRequest, Operation, Refused, RemoteAddress, WindowRequest, WorkRequest,
 };
 use crate::status::Status;
 use crate::sync::MutexGuard;

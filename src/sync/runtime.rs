@@ -11,8 +11,8 @@ use pin_project::pin_project;
 use tokio::net::UnixDatagram;
 use tokio::runtime::{Handle, Id};
 
+use super::poll_budgeted;
 use crate::error::OpenError;
-use crate::sync::poll_budgeted;
 
 thread_local! {
     /// The last runtime of this thread that has both, so that a connect does not check it again.
@@ -23,12 +23,12 @@ thread_local! {
 ///
 /// # Errors
 /// `Unsupported` without a runtime, or if the runtime lacks one of the two.
-pub(crate) fn current() -> Result<Handle, OpenError> {
+pub(crate) fn current_runtime() -> Result<Handle, OpenError> {
     let runtime = Handle::try_current().ok();
     if let Some(runtime) = runtime.filter(|runtime| COMPLETE.get() == Some(runtime.id())) {
         return Ok(runtime);
     }
-    let runtime = with_timers()?;
+    let runtime = runtime_with_timers()?;
     match catch_unwind(|| UnixDatagram::unbound().map(drop)) {
         // A lack of descriptors is reported by what needs them.
         Ok(_) => {
@@ -43,7 +43,7 @@ pub(crate) fn current() -> Result<Handle, OpenError> {
 ///
 /// # Errors
 /// `Unsupported` without a runtime, or if the runtime has no timers.
-pub(crate) fn with_timers() -> Result<Handle, OpenError> {
+pub(crate) fn runtime_with_timers() -> Result<Handle, OpenError> {
     let runtime = Handle::try_current()
         .map_err(|_| OpenError::Unsupported("no tokio runtime: call this inside one"))?;
     // tokio reports it only by a panic. Found here, it does not hit a task later.
