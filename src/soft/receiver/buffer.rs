@@ -33,9 +33,9 @@ pub(super) const BETWEEN: usize = 4096;
 
 /// The number of bytes that are read ahead while small frames are expected.
 pub(super) const MANY: usize = 64 * 1024;
-/// The most bytes of large frames that are read ahead, eight of the largest: few system calls, and all of it
-/// is still in the cache when it is copied, and checked with CRC on.
-pub(super) const MOST: usize = 8 * mpa::fpdu_length(mpa::MAX_ULPDU);
+/// The most bytes of large frames that are read ahead, four of the largest: few system calls, and all of it
+/// is still in the cache when it is copied, and checked with CRC on, beside the memory that it is copied to.
+pub(super) const MOST: usize = 4 * mpa::fpdu_length(mpa::MAX_ULPDU);
 
 /// The frames that are expected, from the lengths of the last ones.
 pub(super) struct ReadAhead {
@@ -384,7 +384,7 @@ mod tests {
     fn large_frames_are_read_as_a_whole() {
         let mut ahead = ReadAhead::new(false);
         assert_eq!(ahead.whole_frames(), MANY);
-        for (length, frames) in [(mpa::fpdu_length(mpa::MAX_ULPDU), 8), (65_540, 8), (LARGE, 32)] {
+        for (length, frames) in [(mpa::fpdu_length(mpa::MAX_ULPDU), 4), (65_540, 4), (LARGE, 16)] {
             ahead.begin(length, false);
             assert_eq!(ahead.whole_frames(), frames * length);
             assert!(ahead.whole_frames() <= MOST);
