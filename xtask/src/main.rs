@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use rdma_guest::{failure, libtest, tally};
 
+mod api;
 mod bare;
 mod bench;
 mod bindings;
@@ -54,6 +55,12 @@ const TASKS: &[Task] = &[
         arguments: "[--no-install] [--no-guest] [--sanitizer address] [--filter STEP,..]",
         about: "run every check and every test; one closing line with the counts",
         run: test::main,
+    },
+    Task {
+        name: "api",
+        arguments: "[--renew]",
+        about: "compare the public items with xtask/api.txt; list those that there are now",
+        run: api::main,
     },
     Task {
         name: "layers",

@@ -3,6 +3,7 @@
 use std::env;
 use std::process::Command;
 
+use crate::api;
 use crate::bare;
 use crate::exec::{self, cargo, minutes};
 use crate::guest;
@@ -68,18 +69,28 @@ fn no_provider() -> Result<(), String> {
     }
 }
 
-/// Do the docs build without a warning, broken links included?
+/// Do the docs build without a warning, broken links included? Are the public items those that are listed?
 pub(crate) fn doc(_settings: &Settings) -> Tally {
-    let doc = |set: &[&str]| {
-        let mut command = cargo(&[&["doc", "--no-deps"], set].concat());
-        let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
-        command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
-        exec::show(command, minutes(BUILD_MINUTES))
-    };
-    let mut tally = Tally::check(doc(&EVERYTHING));
-    // As docs.rs has it.
-    tally += Tally::check(doc(&["--features", &[&["verbs"], OPTIONAL].concat().join(",")]));
+    let mut tally = Tally::check(doc_of(&EVERYTHING));
+    let built = doc_of_all_features();
+    tally += Tally::check(built.clone());
+    if built.is_ok() {
+        tally += Tally::check(api::check());
+    }
     tally
+}
+
+/// Builds the docs of the library as docs.rs has them.
+pub(crate) fn doc_of_all_features() -> Result<(), String> {
+    doc_of(&["--features", &[&["verbs"], OPTIONAL].concat().join(",")])
+}
+
+/// Builds the docs of these packages and features.
+fn doc_of(set: &[&str]) -> Result<(), String> {
+    let mut command = cargo(&[&["doc", "--no-deps"], set].concat());
+    let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
+    command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim_start());
+    exec::show(command, minutes(BUILD_MINUTES))
 }
 
 /// One more check, of what links the libraries: skipped where that cannot be built.
