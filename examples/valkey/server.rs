@@ -60,6 +60,8 @@ impl Server {
                 println!("server: {}: {end}", channel.connection().peer_addr());
             });
         }
+        // Who comes now is refused.
+        drop(self.0);
         clients.join_all().await;
         Ok(())
     }
