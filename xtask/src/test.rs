@@ -234,7 +234,8 @@ fn run<'a>(steps: &[&'a Step], settings: &Settings) -> Vec<(&'a Step, (Tally, Du
     let run_one = |step: &Step| {
         println!("\n== {}: {}", step.name, step.about);
         let started = Instant::now();
-        let tally = panic::catch_unwind(AssertUnwindSafe(|| (step.run)(settings))).unwrap_or(Tally::FAILED);
+        let panicked = |_| Tally::check(Err(format!("the step {} panicked", step.name)));
+        let tally = panic::catch_unwind(AssertUnwindSafe(|| (step.run)(settings))).unwrap_or_else(panicked);
         let took = started.elapsed();
         println!("{}", row(step.name, tally, took));
         (tally, took)

@@ -234,12 +234,10 @@ fn judge(package: &Package, said: &[String]) -> Tally {
         tally.passed += counts.map_or(0, |(passed, _)| passed);
     }
     for (device, name) in failed.difference(&package.fails) {
-        println!("error: {device}: {name} fails, and is not listed");
-        tally += Tally::FAILED;
+        tally += Tally::check(Err(format!("{device}: {name} fails, and is not listed")));
     }
     for (device, name) in package.fails.difference(&failed) {
-        println!("error: {device}: {name} is listed as one that fails, and does not");
-        tally += Tally::FAILED;
+        tally += Tally::check(Err(format!("{device}: {name} is listed as one that fails, and does not")));
     }
     println!("as listed: {} fail", package.fails.intersection(&failed).count());
     tally
