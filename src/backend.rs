@@ -19,7 +19,6 @@ use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
 use crate::events::Subscription;
 use crate::inflight::{CompletionSink, NotifyKind, Payload, Polling, ReadPlace, Ticket, WakeList};
 use crate::memory::{Owned, Shared};
-
 use crate::provider::info::{AdapterInfo, PortInfo, ProviderKind};
 use crate::provider::params::{self, QueuePairParts};
 use crate::provider::registry::Registry;

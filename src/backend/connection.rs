@@ -16,7 +16,6 @@ use crate::provider::connector::ConnectorDriver;
 use crate::provider::info::{Path, ProviderKind};
 use crate::provider::params::{AcceptParams, ConnectParams};
 use crate::sync::WithRuntime;
-
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 impl Connector {

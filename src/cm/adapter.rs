@@ -17,7 +17,6 @@ use crate::backend;
 use crate::error::{OpenError, RegisterError, RegisterFromError};
 use crate::events::{AdapterEvent, Subscription};
 use crate::mr::{Buffer, DmaBufRegion, MemoryWindow, OwnedMemory, OwnedRegion, Pool, PoolConfig, Region};
-
 use crate::provider::info::{AdapterInfo, PortInfo};
 use crate::qp::{
     CompletionQueue, CompletionQueueConfig, Lane, LaneConfig, QueuePair, QueuePairConfig,

@@ -1,4 +1,5 @@
-//! The completion of a request of a lane, in the layout of C.
+//! The completion of a request of a lane, in the layout of C; what stands for the slot of a request without one; and the progress of a
+//! queue pair of a lane.
 
 use crate::error::{CompletionError, WcError};
 use crate::status::{Status, WcStatus};

@@ -4,6 +4,8 @@
 //! a [`Payload`]; the [`Table`] of the queue pair keeps one slot per request, in which the completion and the
 //! payload meet the future again. A future that is dropped leaves its slot behind as an orphan: the payload is
 //! freed when the provider is done with it, not before (`CAN-09`).
+//!
+//! And the completions of lanes, [`Done`], which have no future, and the limit on the reads in flight, `ReadPlaces`.
 
 mod completion_ring;
 mod completion_sink;
@@ -13,7 +15,6 @@ mod lane_inbox;
 #[cfg(all(test, tokio_rdma_model))]
 mod model;
 mod op;
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
 mod read_places;
 #[cfg_attr(
     not(feature = "soft"),

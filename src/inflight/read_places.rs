@@ -7,6 +7,7 @@ use tokio::sync::{Semaphore, TryAcquireError};
 use crate::error::PostErrorKind;
 
 /// The places of the reads in flight of an adapter. Those that wait for one stand in line.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
 pub(crate) struct ReadPlaces {
     free: Arc<Semaphore>,
     limit: usize,
@@ -17,6 +18,7 @@ pub(crate) struct ReadPlaces {
 #[derive(Debug)]
 pub(crate) struct ReadPlace(Option<Arc<Semaphore>>);
 
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs provider has such a limit"))]
 impl ReadPlaces {
     /// Creates the places of an adapter, of which there is at least one.
     pub(crate) fn new(limit: usize) -> Self {

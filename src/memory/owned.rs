@@ -191,7 +191,7 @@ unsafe impl sealed::Allocation for RawMemory {
 pub(crate) type Returned<M> = oneshot::Receiver<M>;
 
 /// The claim of the program to memory that it has lent. If it is dropped, the memory is never freed.
-pub(super) trait Loan: Send {
+trait Loan: Send {
     /// Returns the memory to the program, or frees it if the program does not wait for it.
     ///
     /// # Safety
@@ -269,7 +269,7 @@ impl Block {
     ///
     /// # Safety
     /// The range is initialised, and may be read and written by this pointer on any thread until the loan ends.
-    pub(super) unsafe fn from_program(start: NonNull<u8>, length: usize, loan: Box<dyn Loan>) -> Self {
+    unsafe fn from_program(start: NonNull<u8>, length: usize, loan: Box<dyn Loan>) -> Self {
         Self { start, length, origin: Origin::Program(loan) }
     }
 
@@ -362,11 +362,11 @@ impl Drop for Block {
 }
 
 /// The system calls for memory in whole pages.
-pub(super) mod pages {
+mod pages {
     use super::*;
 
     /// Maps zeroed pages, private and of no file. `kind` has further flags of mmap(2).
-    pub(in crate::memory) fn map(length: usize, kind: c_int) -> io::Result<NonNull<u8>> {
+    pub(super) fn map(length: usize, kind: c_int) -> io::Result<NonNull<u8>> {
         // A slice is never longer.
         isize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -383,7 +383,7 @@ pub(super) mod pages {
     ///
     /// # Safety
     /// The range is a whole mapping of [`map`], which is not used after this call.
-    pub(in crate::memory) unsafe fn unmap(start: NonNull<u8>, length: usize) {
+    pub(super) unsafe fn unmap(start: NonNull<u8>, length: usize) {
         // It cannot fail: a mapping that is removed as a whole needs no further one.
         // SAFETY: the caller's.
         unsafe { libc::munmap(start.as_ptr().cast(), length) };
@@ -391,7 +391,7 @@ pub(super) mod pages {
 
     /// Gives child processes zeroes in place of these pages (`MADV_WIPEONFORK`). The pages stay in place there, so that the
     /// child can drop its copy of their owner.
-    pub(in crate::memory) fn wipe_on_fork(start: NonNull<u8>, length: usize) -> io::Result<()> {
+    pub(super) fn wipe_on_fork(start: NonNull<u8>, length: usize) -> io::Result<()> {
         // SAFETY: the advice changes nothing in this process.
         let outcome = unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_WIPEONFORK) };
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

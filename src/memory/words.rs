@@ -143,11 +143,11 @@ pub(super) fn load_all(cells: &[AtomicU64], into: &mut [[MaybeUninit<u8>; WORD]]
     cells_left.iter().zip(left).for_each(|(cell, word)| *word = load(cell));
 }
 
-pub(super) fn store(cell: &AtomicU64, word: &[u8; WORD]) {
+fn store(cell: &AtomicU64, word: &[u8; WORD]) {
     cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
 }
 
-pub(super) fn load(cell: &AtomicU64) -> [MaybeUninit<u8>; WORD] {
+fn load(cell: &AtomicU64) -> [MaybeUninit<u8>; WORD] {
     let bytes = cell.load(Ordering::Relaxed).to_ne_bytes();
     // SAFETY: a byte that may be uninitialised has the layout of a byte, and any byte is one. (`map` does the same, but calls
     // a closure for each byte in a build without optimisation.)

@@ -29,7 +29,6 @@ use crate::net::host::Reserve;
 use crate::net::kernel::options::SocketOptions;
 use crate::net::ports::{Namespace, PortRange};
 use crate::net::{Host, Interface, Monitor, Stream, route_error};
-
 use crate::provider::info::{AdapterInfo, PortInfo, PortState, ProviderKind};
 use crate::provider::next_domain;
 use crate::provider::registry::Registry;

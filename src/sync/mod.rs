@@ -2,7 +2,8 @@
 //! every other that shares an adapter or a queue with it.
 //!
 //! And lists of tasks that wait for what such a lock guards, [`WaitSet`], those that spin instead, [`Spin`], or do so as long as it
-//! pays, [`AdaptiveSpin`], the deadlines of a task, [`deadline`], its budget, [`poll_budgeted`], and how often it logs, [`Throttle`].
+//! pays, [`AdaptiveSpin`], the deadlines of a task, [`deadline`], its budget, [`poll_budgeted`], and how often it logs, [`Throttle`]; the
+//! runtime of a caller, [`current_runtime`], and futures that are polled within another, [`WithRuntime`].
 //!
 //! The model of the lower layers has loom's locks inside: `cargo xtask test --filter model`.
 

@@ -18,7 +18,6 @@ use super::context::{AdapterContext, failed};
 use crate::error::OpenError;
 use crate::events::{AdapterEvent, Announced, Subscription};
 use crate::net::kernel::interfaces::{AddressMonitor, Announced as Changed, addresses_by_interface};
-
 use crate::provider::info::{LinkLayer, PortInfo, PortState};
 use crate::status::DeviceEvent;
 use crate::sys::{AsyncEvent, Element, LinkState, PortAttributes};

@@ -253,6 +253,7 @@ pub(super) fn bind_error(error: io::Error, local: SocketAddr) -> BindError {
         _ => BindError::Address { address: local, error: error.into() },
     }
 }
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;

@@ -7,10 +7,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
-use crate::sys::ffi::every as ffi;
-
 use crate::status::porting::CmEvent;
 use crate::status::{DeviceEvent, WcStatus};
+use crate::sys::ffi::every as ffi;
 use crate::sys::ffi::{number, reg_dmabuf_mr};
 use crate::sys::post::ScatterEntry;
 
