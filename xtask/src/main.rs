@@ -59,7 +59,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "api",
         arguments: "[--renew]",
-        about: "compare the public items with xtask/api.txt; list those that there are now",
+        about: "compare the public names with xtask/api.txt; list those that there are now",
         run: api::main,
     },
     Task {

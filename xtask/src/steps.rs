@@ -69,7 +69,7 @@ fn no_provider() -> Result<(), String> {
     }
 }
 
-/// Do the docs build without a warning, broken links included? Are the public items those that are listed?
+/// Do the docs build without a warning, broken links included? Are the public names those that are listed?
 pub(crate) fn doc(_settings: &Settings) -> Tally {
     let mut tally = Tally::check(doc_of(&EVERYTHING));
     let built = doc_of_all_features();
