@@ -35,7 +35,9 @@ pub use owned::{Mapping, OwnedMemory, Pages, RawMemory};
 #[cfg(feature = "verbs")]
 pub(crate) use slots::{SlotState, Slots};
 #[cfg(feature = "soft")]
-pub(crate) use sockets::{Piece, Target, TcpInfo, gather, receive, room, scatter, send, unacknowledged};
+pub(crate) use sockets::{
+    Piece, Received, Spare, Target, TcpInfo, gather, receive, room, scatter, send, unacknowledged,
+};
 use words::{Range, WORD, Words, load_all, store_all};
 
 /// The most bytes that are copied word by word without a [`Range`], which costs more than such a copy.

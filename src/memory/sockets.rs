@@ -2,6 +2,7 @@
 //! them where bytes are copied, in a simulated network and for a capture; and the kernel's view of a connection.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -126,6 +127,14 @@ pub(crate) enum Target<'a> {
     Bytes(&'a mut [u8]),
     /// At most so many bytes of a buffer that is filled from the front, and need not be initialised.
     Append(&'a mut (dyn BufMut + 'a), usize),
+    /// A piece of a buffer that need not be initialised.
+    Spare(SpareTarget<'a>),
+}
+
+/// A [`Spare`] that is a target.
+pub(crate) struct SpareTarget<'a> {
+    memory: &'a mut [MaybeUninit<u8>],
+    received: &'a mut usize,
 }
 
 impl<'a> Target<'a> {
@@ -133,6 +142,80 @@ impl<'a> Target<'a> {
     pub(crate) fn append(buffer: &'a mut (dyn BufMut + 'a), most: usize) -> Self {
         let length = most.min(buffer.chunk_mut().len());
         Self::Append(buffer, length)
+    }
+}
+
+/// A piece of the spare part of a buffer, which need not be initialised.
+pub(crate) struct Spare<'a> {
+    memory: &'a mut [MaybeUninit<u8>],
+    /// The number of its first bytes that [`receive`] or [`scatter`] has written.
+    received: usize,
+}
+
+impl<'a> Spare<'a> {
+    /// Cuts the spare part of a buffer into pieces of these lengths, as far as it lasts.
+    pub(crate) fn cut(
+        buffer: &'a mut (dyn BufMut + 'a),
+        lengths: impl Iterator<Item = usize>,
+    ) -> impl Iterator<Item = Self> {
+        // SAFETY: only initialised bytes are written to it, by `receive` and `scatter`.
+        let mut rest = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
+        lengths.map(move |length| {
+            let length = length.min(rest.len());
+            let (memory, behind) = std::mem::take(&mut rest).split_at_mut(length);
+            rest = behind;
+            Self { memory, received: 0 }
+        })
+    }
+
+    /// Returns it as a target of one read.
+    pub(crate) fn target(&mut self) -> Target<'_> {
+        Target::Spare(SpareTarget { memory: self.memory, received: &mut self.received })
+    }
+
+    /// Returns the bytes that it has received.
+    pub(crate) fn received(&self) -> &[u8] {
+        let received: *const [MaybeUninit<u8>] = &raw const self.memory[..self.received];
+        // SAFETY: `received` is 0, or the number of the first bytes that `receive` or `scatter` has written, which are initialised
+        // then; and they are borrowed with `self`.
+        unsafe { &*(received as *const [u8]) }
+    }
+}
+
+/// The bytes that the first pieces of the spare part of a buffer have received, without a gap, and that are not part of it yet.
+pub(crate) struct Received {
+    start: *const MaybeUninit<u8>,
+    length: usize,
+}
+
+impl Received {
+    /// Creates that of these pieces.
+    pub(crate) fn of(pieces: &[Spare<'_>]) -> Self {
+        let start = pieces.first().map_or(std::ptr::null(), |piece| piece.memory.as_ptr());
+        let mut length = 0;
+        for piece in pieces {
+            if piece.memory.as_ptr() != start.wrapping_add(length) {
+                break;
+            }
+            length += piece.received;
+            if piece.received < piece.memory.len() {
+                break;
+            }
+        }
+        Self { start, length }
+    }
+
+    /// Makes the next `length` bytes part of the buffer that the pieces are of. Returns false, with nothing changed, if they have not
+    /// been received, or it is another buffer.
+    pub(crate) fn append_to(&mut self, buffer: &mut dyn BufMut, length: usize) -> bool {
+        let chunk = buffer.chunk_mut();
+        if length > self.length.min(chunk.len()) || chunk.as_mut_ptr().cast_const() != self.start.cast() {
+            return false;
+        }
+        // SAFETY: the spare part begins with these bytes, as its address says, and all of them were received.
+        unsafe { buffer.advance_mut(length) };
+        (self.start, self.length) = (self.start.wrapping_add(length), self.length - length);
+        true
     }
 }
 
@@ -149,6 +232,7 @@ fn check(targets: &[Target<'_>]) -> io::Result<()> {
     let forbidden = |target: &Target<'_>| match target {
         Target::Memory(slice) => !slice.is_writable() || !slice.is_host_mapped(),
         Target::Bytes(_) | Target::Append(..) => false,
+        Target::Spare(_) => false,
     };
     if targets.iter().any(forbidden) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
@@ -159,6 +243,7 @@ pub(crate) fn room(targets: &[Target<'_>]) -> usize {
         Target::Memory(slice) => slice.length,
         Target::Bytes(bytes) => bytes.len(),
         Target::Append(_, length) => *length,
+        Target::Spare(spare) => spare.memory.len(),
     });
     lengths.sum()
 }
@@ -182,6 +267,14 @@ pub(crate) fn scatter(bytes: &[u8], targets: &mut [Target<'_>]) -> io::Result<us
             Target::Append(buffer, length) => {
                 let count = rest.len().min(*length);
                 buffer.put_slice(&rest[..count]);
+                count
+            }
+            Target::Spare(SpareTarget { memory, received }) => {
+                let count = rest.len().min(memory.len());
+                for (place, byte) in memory.iter_mut().zip(&rest[..count]) {
+                    place.write(*byte);
+                }
+                **received = count;
                 count
             }
         };
@@ -235,11 +328,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io:
                 let chunk = buffer.chunk_mut();
                 entry(chunk.as_mut_ptr(), chunk.len().min(*length))
             }
+            Target::Spare(spare) => entry(spare.memory.as_mut_ptr().cast(), spare.memory.len()),
         })
         .collect();
     // SAFETY: every entry is a live range: a slice of an allocation that is borrowed for the call, a
-    // `&mut [u8]`, or the writable part of a buffer that is borrowed exclusively. Shared memory that is not frozen is never referenced by safe code, only copied by atomics, so
-    // the kernel may write it at any time. The count is at most `MOST`, and the descriptor is open while borrowed.
+    // `&mut [u8]`, or the writable part of a buffer, or a piece of it, that is borrowed exclusively. Shared memory that is not frozen is
+    // never referenced by safe code, only copied by atomics, so the kernel may write it at any time. The count is at most `MOST`, and
+    // the descriptor is open while borrowed.
     let received = checked(|| unsafe {
         libc::readv(socket.as_raw_fd(), entries.as_ptr(), entries.len() as libc::c_int)
     })?;
@@ -247,9 +342,11 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, targets: &mut [Target<'_>]) -> io:
     for (target, entry) in targets.iter_mut().zip(&entries) {
         let count = left.min(entry.iov_len);
         left -= count;
-        if let Target::Append(buffer, _) = target {
+        match target {
             // SAFETY: the call has written so many bytes to the start of the writable part, which is at least as long.
-            unsafe { buffer.advance_mut(count) }
+            Target::Append(buffer, _) => unsafe { buffer.advance_mut(count) },
+            Target::Spare(spare) => *spare.received = count,
+            Target::Memory(_) | Target::Bytes(_) => {}
         }
     }
     Ok(received)
@@ -306,6 +403,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
+    use tokio::io::ReadBuf;
+
     use super::*;
 
     // The received bytes, and no others, are appended to a buffer that is not initialised.
@@ -347,6 +446,39 @@ mod tests {
         // The last acknowledgement may be delayed, and comes in any case.
         while unacknowledged(writer.as_fd()).expect("a TCP socket") > 0 {
             std::thread::yield_now();
+        }
+    }
+
+    // What the pieces of a room have received is appended in order, as far as there is no gap, and to this room alone.
+    #[test]
+    fn pieces_of_a_room_are_appended_as_far_as_they_were_received() {
+        let (mut here, there) = UnixStream::pair().expect("sockets");
+        for (sent, in_front) in [(0, 0), (2, 2), (3, 3), (5, 3), (9, 7), (20, 12)] {
+            let (mut room, mut other) = ([MaybeUninit::uninit(); 12], [MaybeUninit::uninit(); 12]);
+            let (mut room, mut other) = (ReadBuf::uninit(&mut room), ReadBuf::uninit(&mut other));
+            let mut gap = [0; 2];
+            here.write_all(&b"abcdefghijklmnopqrst"[..sent]).expect("sent");
+            let mut pieces: Vec<_> = Spare::cut(&mut room, [3, 4, 100, 1].into_iter()).collect();
+            assert_eq!(pieces.iter().map(|piece| piece.memory.len()).collect::<Vec<_>>(), [3, 4, 5, 0]);
+            if sent > 0 {
+                let [first, second, rest @ ..] = &mut pieces[..] else { panic!("four pieces") };
+                let mut targets = vec![first.target(), Target::Bytes(&mut gap), second.target()];
+                targets.extend(rest.iter_mut().map(Spare::target));
+                assert_eq!(receive(there.as_fd(), &mut targets).expect("received"), sent.min(14));
+            }
+            let all = &b"abcfghijklmn"[..in_front];
+            assert_eq!(pieces.iter().flat_map(|piece| piece.received().to_vec()).collect::<Vec<_>>(), all);
+            let mut received = Received::of(&pieces);
+            drop(pieces);
+            assert!(!received.append_to(&mut room, in_front + 1), "more than was received");
+            assert!(in_front == 0 || !received.append_to(&mut other, 1), "another room");
+            let (first, second) = (in_front / 2, in_front - in_front / 2);
+            assert!(received.append_to(&mut room, first) && received.append_to(&mut room, second));
+            assert_eq!((room.filled(), other.filled().len()), (all, 0));
+            if sent > 14 {
+                let mut rest = [0; 6];
+                receive(there.as_fd(), &mut [Target::Bytes(&mut rest)]).expect("received");
+            }
         }
     }
 }

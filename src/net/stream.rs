@@ -54,6 +54,9 @@ pub(crate) enum Stream {
     Sim(sim::Stream),
 }
 
+/// While so many bytes are copied, others come, most likely.
+const MUCH: usize = 256 * 1024;
+
 impl Stream {
     /// Captures the bytes of the stream from now on. A simulated network has its own capture.
     pub(crate) fn captured(self, capture: Option<&Capture>, peer: SocketAddr, role: Role) -> Self {
@@ -137,12 +140,12 @@ impl Stream {
 
     /// Reads into the targets, which have room for `asked` bytes; 0 is the end of the stream. A read that comes back
     /// short has emptied the socket: that is reported to tokio, which waits for the next event without another system
-    /// call.
+    /// call, unless it has brought [`MUCH`].
     #[inline]
     pub(crate) fn try_receive(&self, targets: &mut [Target<'_>], asked: usize) -> io::Result<usize> {
         match self {
             Self::Kernel(stream) => {
-                let is_short = |length| length > 0 && length < asked;
+                let is_short = |length| length > 0 && length < asked.min(MUCH);
                 try_whole(stream, Interest::READABLE, is_short, || memory::receive(stream.as_fd(), targets))
             }
             Self::Captured(captured) => captured.receive(targets, TcpStream::try_read),

@@ -8,12 +8,11 @@
 use std::io::IoSlice;
 
 use bytes::BufMut;
-use tokio::io::ReadBuf;
 
 use super::work::RemoteAddress;
 use crate::inflight::WORD;
 #[cfg(feature = "soft")]
-use crate::memory::Target;
+use crate::memory::{Received, Spare, Target};
 
 /// A message: bytes of the caller's for memory of the peer, and behind them a Send with their number; or, if they are few, a Send of
 /// both.
@@ -62,29 +61,9 @@ impl Progress {
     }
 }
 
-/// The buffer of a reader.
-pub(crate) trait ReadInto: BufMut {
-    /// Returns the part of it that is not filled, as far as it is initialised.
-    fn initialized(&mut self) -> &mut [u8];
-
-    /// Marks the first bytes of that part as filled.
-    fn advance(&mut self, length: usize);
-}
-
-impl ReadInto for ReadBuf<'_> {
-    fn initialized(&mut self) -> &mut [u8] {
-        let filled = self.filled().len();
-        &mut self.initialized_mut()[filled..]
-    }
-
-    fn advance(&mut self, length: usize) {
-        ReadBuf::advance(self, length);
-    }
-}
-
 /// The room of a reader, for payload that the peer writes to the place that is read next.
 pub(crate) struct StreamRoom<'a> {
-    into: &'a mut (dyn ReadInto + 'a),
+    into: &'a mut (dyn BufMut + 'a),
     /// The number of bytes that it still takes.
     left: usize,
     filled: usize,
@@ -94,7 +73,7 @@ pub(crate) struct StreamRoom<'a> {
 
 impl<'a> StreamRoom<'a> {
     /// Creates room for at most `most` of the bytes that are written to `place` and behind it.
-    pub(crate) fn new(into: &'a mut (dyn ReadInto + 'a), most: usize, place: RemoteAddress) -> Self {
+    pub(crate) fn new(into: &'a mut (dyn BufMut + 'a), most: usize, place: RemoteAddress) -> Self {
         let left = most.min(into.remaining_mut());
         Self { into, left, filled: 0, place }
     }
@@ -134,22 +113,25 @@ impl StreamRoom<'_> {
         self.left == 0
     }
 
-    /// Returns the room as memory, as far as it is initialised, if the next byte is for this place.
-    /// [`advance`](Self::advance) follows.
-    pub(crate) fn initialized(&mut self, place: RemoteAddress) -> &mut [u8] {
-        if place == self.place { self.rest() } else { &mut [] }
+    /// Returns the place that the next byte is for.
+    pub(crate) fn place(&self) -> RemoteAddress {
+        self.place
     }
 
-    /// Returns the room as memory, as far as it is initialised.
-    pub(crate) fn rest(&mut self) -> &mut [u8] {
-        let rest = self.into.initialized();
-        let length = self.left.min(rest.len());
-        &mut rest[..length]
+    /// Returns how many of the next bytes are in one piece of memory, if the next byte is for this place.
+    pub(crate) fn contiguous(&mut self, place: RemoteAddress) -> usize {
+        if place == self.place { self.left.min(self.into.chunk_mut().len()) } else { 0 }
     }
 
-    /// Marks the next bytes of the memory as filled.
-    pub(crate) fn advance(&mut self, length: usize) {
-        self.into.advance(length);
+    /// Cuts the room into pieces of these lengths, for one read. [`fill_with`](Self::fill_with) follows.
+    pub(crate) fn cut(&mut self, lengths: impl Iterator<Item = usize>) -> impl Iterator<Item = Spare<'_>> {
+        Spare::cut(&mut *self.into, lengths)
+    }
+
+    /// Fills the next `length` bytes, which the pieces have received.
+    pub(crate) fn fill_with(&mut self, received: &mut Received, length: usize) {
+        let appended = received.append_to(&mut *self.into, length);
+        debug_assert!(appended, "the pieces are of this room, and have received the bytes");
         self.fill(length);
     }
 }

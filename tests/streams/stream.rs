@@ -552,3 +552,36 @@ fn a_stream_may_outlive_its_runtime() {
         drop((left, right));
     });
 }
+
+// IO-01: bytes come to memory that is not initialised, also where one read brings several frames that were expected to be others.
+#[tokio::test]
+async fn memory_of_a_reader_need_not_be_initialised() {
+    const FULL: usize = 65_520;
+    const LENGTHS: [usize; 8] = [20, 3000, 40_000, FULL, FULL + 20_000, 3 * FULL, 5 * FULL - 1, 1 << 20];
+    let (mut active, mut passive) = streams(&adapter()).await;
+    let mut dice = Dice::of(Dice::seed(), 0);
+    let lengths: Vec<_> = (0..40).map(|_| LENGTHS[dice.below(LENGTHS.len())] + dice.below(3)).collect();
+    let writing = async {
+        let mut at = 0;
+        for length in lengths {
+            active.write_all(&pattern(at, length)).await.expect("written");
+            at += length;
+        }
+        active.shutdown().await.expect("shut down");
+        at
+    };
+    let reading = async {
+        let mut at = 0;
+        loop {
+            let mut room = Vec::with_capacity(1 + dice.below(2 << 20));
+            let length = passive.read_buf(&mut room).await.expect("read");
+            if length == 0 {
+                return at;
+            }
+            assert!(room == pattern(at, length), "{length} bytes from {at} on");
+            at += length;
+        }
+    };
+    let (written, read) = within(join(writing, reading)).await;
+    assert_eq!(read, written);
+}

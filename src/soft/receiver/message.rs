@@ -238,6 +238,8 @@ pub(super) struct Shape {
     pub(super) payload: usize,
     this: Frames,
     last: Frames,
+    /// The last two messages with large frames began with one of this length.
+    is_steady: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -251,20 +253,32 @@ struct Frames {
 impl Shape {
     /// Records the begin of a Write with this much payload.
     fn begin(&mut self, payload: usize) {
-        if payload < LARGE {
+        // The rest of a message that is no multiple of a frame may be large, too.
+        if payload < LARGE || self.this.large > 0 && payload < self.payload {
             self.this.tail = self.this.tail.saturating_add(mpa::fpdu_length(Tagged::LEN + payload));
             return;
         }
         if payload != self.payload {
             *self = Self { payload, ..Self::default() };
+        } else if self.this.large == 0 {
+            self.is_steady = true;
         }
         self.this = Frames { large: self.this.large + 1, tail: 0 };
     }
 
     /// Records the Send that ends a message.
     fn end(&mut self) {
-        self.last = std::mem::take(&mut self.this);
-        self.last.tail = self.last.tail.saturating_add(SEND);
+        let mut ended = std::mem::take(&mut self.this);
+        ended.tail = ended.tail.saturating_add(SEND);
+        // A short message between two long ones, such as the part of one before the end of the peer's grant, does not tell of the next.
+        if ended.large > 0 || self.last.large == 0 {
+            self.last = ended;
+        }
+    }
+
+    /// Returns the number of large frames that the next message is expected to begin with.
+    pub(super) fn next(&self) -> usize {
+        if self.is_steady && self.this.large == 0 && self.this.tail == 0 { self.rest() } else { 0 }
     }
 
     /// Returns the number of large frames that are expected behind the current one.
@@ -280,5 +294,38 @@ impl Shape {
         let is_last = self.this.large + large == self.last.large && self.this.tail == 0;
         let trailer = mpa::pad_length(Tagged::LEN + self.payload) + mpa::CRC_SIZE;
         (is_last && self.last.tail <= LONGEST_TAIL).then_some(trailer + self.last.tail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The rest of a message may be a large frame, and short messages come between long ones: the next long one is expected to be as long
+    // as the last.
+    #[test]
+    fn long_messages_are_expected_to_have_as_many_full_frames() {
+        const FULL: usize = Tagged::FULL;
+        let mut shape = Shape::default();
+        let mut message = |payloads: &[usize]| {
+            let next = shape.next();
+            let rests: Vec<_> = payloads
+                .iter()
+                .map(|payload| {
+                    shape.begin(*payload);
+                    shape.rest()
+                })
+                .collect();
+            shape.end();
+            (next, rests)
+        };
+        assert_eq!(message(&[FULL, FULL, FULL, FULL / 2]), (0, vec![0, 0, 0, 0]));
+        assert_eq!(message(&[20]), (0, vec![3]), "it takes two to begin with the same");
+        assert_eq!(message(&[FULL, FULL, FULL, 40]), (0, vec![2, 1, 0, 0]));
+        assert_eq!(message(&[FULL, LARGE]), (3, vec![2, 2]), "a shorter one");
+        assert_eq!(message(&[FULL, FULL]), (1, vec![0, 0]));
+        assert_eq!(message(&[LARGE, LARGE]), (2, vec![0, 0]), "other frames");
+        assert_eq!(message(&[LARGE, LARGE]), (0, vec![1, 0]));
+        assert_eq!(message(&[]), (2, vec![]));
     }
 }

@@ -11,6 +11,7 @@
 //! until a read returns, whatever is in it. Frames that are not announced are not expected elsewhere: only
 //! their headers contain what the peer may access, and where a message ends.
 
+use std::iter;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -20,7 +21,7 @@ use super::message::StreamSide;
 use super::turn::Stop;
 use super::{Receiver, State};
 use crate::inflight::{self, Payload, STREAM_KEY};
-use crate::memory::{Slice, Target};
+use crate::memory::{Received, Slice, Spare, Target};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
 use crate::soft::connection::{ConnectionShared, Socket};
@@ -176,8 +177,10 @@ const LONGEST_GAP: usize = mpa::CRC_SIZE + mpa::LENGTH_SIZE + Untagged::LEN;
 
 /// The targets of the rest of a payload, and of the frames that are expected behind it.
 type Targets<'a> = SmallVec<[Target<'a>; 2 * MOST + 2]>;
+/// The pieces of a reader's room: for the rest of the current payload, and for each that is expected.
+type Pieces<'a> = SmallVec<[Spare<'a>; MOST + 1]>;
 
-/// The frames that are expected behind the current payload: for consecutive memory, and without padding.
+/// The frames that are expected behind the current payload, or next: for consecutive memory, and without padding.
 struct Plan {
     /// The header of the first frame.
     first: Header,
@@ -192,6 +195,8 @@ struct Plan {
     sink: Option<Slice>,
     /// The number of bytes that are read behind the last payload.
     behind: usize,
+    /// The trailer of the frame before has been read already: the first gap is a header.
+    opens: bool,
 }
 
 impl Plan {
@@ -203,6 +208,11 @@ impl Plan {
     /// Returns the length of the bytes before each payload: a trailer and a header.
     fn gap(&self) -> usize {
         mpa::CRC_SIZE + self.first.lengths().0
+    }
+
+    /// Returns the number of bytes of the first gap that have been read already.
+    fn opened(&self) -> usize {
+        if self.opens { mpa::CRC_SIZE } else { 0 }
     }
 
     /// Returns the offset of each payload.
@@ -222,40 +232,38 @@ impl Plan {
     }
 
     /// Adds the targets of the bytes behind the current payload: the gaps, each before its payload, which
-    /// goes to one of the parts, or to the next bytes of the room.
+    /// goes to one of the parts, or of the pieces of a room.
     fn add_targets<'a>(
         &self,
         gaps: &'a mut [[u8; LONGEST_GAP]],
         parts: &'a [Slice],
-        mut room: &'a mut [u8],
+        pieces: &'a mut [Spare<'_>],
         targets: &mut Targets<'a>,
     ) {
-        let mut parts = parts.iter();
-        for gap in gaps {
-            targets.push(Target::Bytes(&mut gap[..self.gap()]));
-            targets.push(match parts.next() {
-                Some(part) => Target::Memory(part),
-                None => Target::Bytes(room.split_off_mut(..self.payload).unwrap_or_default()),
-            });
+        let places = parts.iter().map(Target::Memory).chain(pieces.iter_mut().map(Spare::target));
+        let mut from = self.opened();
+        for (gap, place) in gaps.iter_mut().zip(places) {
+            targets.push(Target::Bytes(&mut gap[std::mem::take(&mut from)..self.gap()]));
+            targets.push(place);
         }
     }
 
     /// Compares the `came` bytes behind the current payload, which a read has placed in the targets, with the
-    /// plan. Returns the number of frames that are as expected, complete but for the last one. All other
-    /// bytes go back into the stream.
+    /// plan; a trailer that was read before counts. Returns the number of frames that are as expected, complete
+    /// but for the last one. All other bytes go back into the stream.
     fn settle(
         &self,
         mut came: usize,
         gaps: &[[u8; LONGEST_GAP]],
         parts: &[Slice],
-        room: &mut Option<&mut StreamRoom<'_>>,
+        pieces: &[Spare<'_>],
         staging: &mut Staging,
     ) -> usize {
         let header = self.first.lengths().0;
         for (count, (from, gap)) in self.payloads().zip(gaps).enumerate() {
             let expected = Ok((self.header(from), self.payload, header));
             if came < self.gap() || Header::decode(&gap[mpa::CRC_SIZE..]) != expected {
-                self.put_back(count, came, gaps, parts, room, staging);
+                self.put_back(count, came, gaps, parts, pieces, staging);
                 return count;
             }
             came = came.saturating_sub(self.gap() + self.payload);
@@ -272,24 +280,25 @@ impl Plan {
         mut came: usize,
         gaps: &[[u8; LONGEST_GAP]],
         parts: &[Slice],
-        room: &mut Option<&mut StreamRoom<'_>>,
+        pieces: &[Spare<'_>],
         staging: &mut Staging,
     ) {
         let expected = (gaps.len() - first) * (self.gap() + self.payload);
         let behind = came.saturating_sub(expected);
         let behind = staging.room(behind.max(1))[..behind].to_vec();
         came -= behind.len();
-        for (number, (from, gap)) in self.payloads().zip(gaps).enumerate().skip(first) {
-            came -= staging.push_back(&gap[..came.min(self.gap())]);
+        for (number, gap) in gaps.iter().enumerate().skip(first) {
+            let from = if number == 0 { self.opened() } else { 0 };
+            came -= from + staging.push_back(&gap[from..came.min(self.gap())]);
             let length = came.min(self.payload);
-            match (parts.get(number), &mut *room) {
+            match (parts.get(number), pieces.get(number)) {
                 _ if length == 0 => break,
                 (Some(part), _) => {
                     let mut bytes = vec![0; length];
                     part.read(0, &mut bytes);
                     came -= staging.push_back(&bytes);
                 }
-                (None, Some(room)) => came -= staging.push_back(&room.rest()[from..][..length]),
+                (None, Some(piece)) => came -= staging.push_back(piece.received()),
                 (None, None) => {}
             }
         }
@@ -352,8 +361,11 @@ impl Receiver {
         }
     }
 
-    /// Returns the frames that are expected behind the current payload.
+    /// Returns the frames that are expected behind the current payload, or next.
     fn plan(&self, room: Option<&mut StreamRoom<'_>>) -> Option<Plan> {
+        if matches!(self.state, State::Header) {
+            return self.plan_next(room?);
+        }
         let State::Payload { destination, left: left @ 1.., trailer, on_complete } = &self.state else {
             return None;
         };
@@ -393,7 +405,7 @@ impl Receiver {
             // A sink in pieces is not worth the effort.
             Some(_) => return None,
         };
-        let mut plan = Plan { first, payload, count, message, sink, behind: BETWEEN };
+        let mut plan = Plan { first, payload, count, message, sink, behind: BETWEEN, opens: false };
         if count < announced {
             plan.behind = plan.gap();
         }
@@ -403,23 +415,43 @@ impl Receiver {
     /// Returns the Writes of a message of a byte stream that are expected behind the current one, of which
     /// `left` bytes are for `place`. The room has to suffice for them.
     fn plan_message(&self, place: RemoteAddress, left: usize, room: &mut StreamRoom<'_>) -> Option<Plan> {
-        let shape = &self.stream.as_ref()?.shape;
-        let rest = shape.rest().min(MOST);
-        if rest == 0 {
+        let rest = self.stream.as_ref()?.shape.rest();
+        self.plan_writes(rest, place, left, room)
+    }
+
+    /// Returns the Writes that the next message of a byte stream is expected to begin with. They are for the room of the reader.
+    fn plan_next(&self, room: &mut StreamRoom<'_>) -> Option<Plan> {
+        if !self.staging.is_empty() || self.empty_frame || self.connection.crc || self.announced.is_some() {
             return None;
         }
-        let room = room.initialized(place).len();
+        let next = self.stream.as_ref()?.shape.next();
+        let plan = self.plan_writes(next, room.place(), 0, room)?;
+        Some(Plan { opens: true, ..plan })
+    }
+
+    /// Returns as many of these Writes as have room behind the `left` bytes that are for `place`.
+    fn plan_writes(
+        &self,
+        writes: usize,
+        place: RemoteAddress,
+        left: usize,
+        room: &mut StreamRoom<'_>,
+    ) -> Option<Plan> {
+        let shape = &self.stream.as_ref()?.shape;
+        if writes == 0 {
+            return None;
+        }
         let payload = shape.payload;
-        let count = rest.min(room.saturating_sub(left) / payload);
+        let count = writes.min(MOST).min(room.contiguous(place).saturating_sub(left) / payload);
         if count == 0 {
             return None;
         }
-        // Payload of the next message would go to a chunk, because the room of this reader may not suffice
+        // Payload of the message behind would go to a chunk, because the room of this reader may not suffice
         // for it.
         let behind = shape.tail(count).unwrap_or(self.ahead.headers(true));
         let to = place.address.wrapping_add(left as u64);
         let first = Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag: place.key, to });
-        Some(Plan { first, payload, count, message: payload, sink: None, behind })
+        Some(Plan { first, payload, count, message: payload, sink: None, behind, opens: false })
     }
 
     /// Reads the rest of the current payload and the frames that are expected behind it, and accounts for the
@@ -433,55 +465,71 @@ impl Receiver {
             return Ok(None);
         }
         let Some(plan) = self.plan(room.as_deref_mut()) else { return Ok(None) };
-        let State::Payload { destination, left, .. } = &self.state else { return Ok(None) };
-        let left = *left;
+        let (destination, left) = match &self.state {
+            State::Payload { destination, left, .. } => (Some(destination), *left),
+            State::Header | State::Control { .. } | State::Gather => (None, 0),
+        };
         // Checked again at every read: the memory may have been deregistered within the frame.
         let access = match destination {
-            Destination::Remote { access, .. } => Some(access.clone()),
-            Destination::Local(_) | Destination::Stream(_) | Destination::StreamSend(_) => None,
+            Some(Destination::Remote { access, .. }) => Some(access.clone()),
+            Some(Destination::Local(_) | Destination::Stream(_) | Destination::StreamSend(_)) | None => None,
         };
         let named = || Terminate::INVALID_STAG_TAGGED.with_header(&self.header);
         let valid = access.as_ref().map(|access| access.guard().ok_or_else(named)).transpose()?;
-        let (current, memory, in_room) = match (destination, &valid, room.as_deref_mut()) {
-            (Destination::Remote { place, .. }, Some(valid), _) => {
+        let mut pieces = Pieces::new();
+        let (current, memory) = match (destination, &valid, room.as_deref_mut()) {
+            (Some(Destination::Remote { place, .. }), Some(valid), _) => {
                 let from = offset(*place);
                 let memory = valid.memory().map(|memory| memory.part(from + left, plan.length()));
-                (valid.part(from, left), memory, &mut [][..])
+                (valid.part(from, left), memory)
             }
-            (Destination::Stream(_), _, Some(room)) => (Payload::new(), None, room.rest()),
-            (Destination::Local(parts), ..) => (parts.clone(), plan.sink.clone(), &mut [][..]),
-            (Destination::Remote { .. } | Destination::Stream(_) | Destination::StreamSend(_), ..) => {
-                return Ok(None);
+            (Some(Destination::Stream(_)) | None, _, Some(room)) => {
+                pieces.extend(room.cut(iter::once(left).chain(iter::repeat_n(plan.payload, plan.count))));
+                (Payload::new(), None)
             }
+            (Some(Destination::Local(parts)), ..) => (parts.clone(), plan.sink.clone()),
+            _ => return Ok(None),
         };
-        let (direct, next) = in_room.split_at_mut(left.min(in_room.len()));
         let (parts, mut gaps) = (plan.parts(memory), [[0; LONGEST_GAP]; MOST]);
         let gaps = &mut gaps[..plan.count];
         let behind = self.staging.room(plan.behind);
-        let asked = left + plan.count * plan.gap() + plan.length() + behind.len();
+        let asked = left + plan.count * plan.gap() - plan.opened() + plan.length() + behind.len();
         let mut targets = Targets::new();
         targets.extend(current.iter().map(Target::Memory));
-        targets.extend((!direct.is_empty()).then_some(Target::Bytes(direct)));
+        let next = match &mut pieces[..] {
+            [direct, next @ ..] => {
+                targets.extend((left > 0).then(|| direct.target()));
+                next
+            }
+            [] => &mut [],
+        };
         plan.add_targets(gaps, &parts, next, &mut targets);
         targets.push(Target::Bytes(behind));
         let length = socket.read(&mut targets, asked)?;
         drop(targets);
         self.account_for_bytes(length);
-        let mut came = length - self.placed(length, room, StreamRoom::advance);
-        let count = plan.settle(came, gaps, &parts, room, &mut self.staging);
-        drop((current, parts, valid));
-        for gap in &gaps[..count] {
+        if length == 0 {
+            return Ok(Some(0));
+        }
+        let mut came = length.saturating_sub(left) + plan.opened();
+        let count = plan.settle(came, gaps, &parts, pieces.get(1..).unwrap_or_default(), &mut self.staging);
+        let mut received = Received::of(&pieces);
+        drop((current, parts, pieces, valid));
+        self.placed(length, room, |room, length| room.fill_with(&mut received, length));
+        for (number, gap) in gaps[..count].iter().enumerate() {
+            if number > 0 || !plan.opens {
+                self.frame_done();
+            }
             self.begin_planned(&gap[mpa::CRC_SIZE..plan.gap()])?;
             came -= plan.gap();
-            came -= self.placed(came, room, StreamRoom::advance);
+            came -= self.placed(came, room, |room, length| room.fill_with(&mut received, length));
         }
         Ok(Some(length))
     }
 
-    /// Ends the current frame, because the next one has arrived as planned, and begins that one.
+    /// Begins a frame that has arrived as planned.
     fn begin_planned(&mut self, bytes: &[u8]) -> Result<(), Stop> {
         let Ok((header, length, consumed)) = Header::decode(bytes) else { return Ok(()) };
-        self.frame_done();
         self.header[..consumed].copy_from_slice(bytes);
         // The receive of the message was taken for its first segment, so nothing has to wait.
         self.begin_segment(&header, length, consumed).map(|_| ())
@@ -526,7 +574,7 @@ mod tests {
         }
     }
 
-    /// Creates the stream behind the first segment's payload: trailers, headers, payload, and the start of
+    /// Creates the stream behind the first segment's payload, or its trailer: trailers, headers, payload, and the start of
     /// another message.
     fn stream(plan: &Plan) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -536,7 +584,7 @@ mod tests {
             bytes.extend((0..SEGMENT).map(|byte| byte as u8));
         }
         bytes.resize(bytes.len() + plan.behind, 9);
-        bytes
+        bytes.split_off(plan.opened())
     }
 
     /// Places bytes as a `readv` would, and settles. Checks that each byte is in its place or back in the
@@ -548,15 +596,17 @@ mod tests {
         let mut room = StreamRoom::new(&mut into, FRAMES * SEGMENT, place);
         staging.lend(64 * 1024);
         let (parts, mut gaps) = (plan.parts(plan.sink.clone()), [[0; LONGEST_GAP]; FRAMES]);
+        let mut pieces: Pieces<'_> = room.cut(iter::repeat_n(SEGMENT, FRAMES)).collect();
         let mut targets = Targets::new();
-        plan.add_targets(&mut gaps, &parts, room.rest(), &mut targets);
+        plan.add_targets(&mut gaps, &parts, &mut pieces, &mut targets);
         targets.push(Target::Bytes(staging.room(plan.behind)));
         // A read that brings less than that is taken for one that has emptied the socket.
         assert_eq!(memory::room(&targets), stream(plan).len());
         memory::scatter(sent, &mut targets).expect("the memory is writable");
         drop(targets);
-        let count = plan.settle(sent.len(), &gaps, &parts, &mut Some(&mut room), &mut staging);
-        let placed = (count * (plan.gap() + SEGMENT)).min(sent.len());
+        let came = sent.len() + plan.opened();
+        let count = plan.settle(came, &gaps, &parts, &pieces, &mut staging);
+        let placed = (count * (plan.gap() + SEGMENT)).min(came).saturating_sub(plan.opened());
         let case = format!("{} bytes, {wrong:?}", sent.len());
         assert_eq!(staging.unread(), &sent[placed..], "{case}");
         assert!(wrong.is_none_or(|wrong| placed <= wrong), "a header that differs is none: {case}");
@@ -574,11 +624,14 @@ mod tests {
         let (opcode, mo) = (Opcode::Send, SEGMENT as u32);
         let send = Header::Untagged(Untagged { last: false, opcode, invalidate: 0, qn: 0, msn: 1, mo });
         let sink = Owned::zeroed(SEGMENT * FRAMES).expect("memory").share().whole();
-        for (first, message, sink) in
-            [(write, 1, None), (write, FRAMES, Some(sink.clone())), (send, FRAMES + 1, Some(sink))]
-        {
+        for (first, message, sink, opens) in [
+            (write, 1, None, false),
+            (write, 1, None, true),
+            (write, FRAMES, Some(sink.clone()), false),
+            (send, FRAMES + 1, Some(sink), false),
+        ] {
             let (payload, message) = (SEGMENT, message * SEGMENT);
-            let plan = Plan { first, payload, count: FRAMES, message, sink, behind: 16 };
+            let plan = Plan { first, payload, count: FRAMES, message, sink, behind: 16, opens };
             let whole = stream(&plan);
             for length in 0..=whole.len() {
                 for wrong in [None, Some(5), Some(plan.gap() + SEGMENT + 10)] {
