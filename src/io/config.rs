@@ -25,8 +25,8 @@ const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
 /// The default buffers over TCP. There is none to send from: the first is the longest message. The other is granted by
 /// halves, so a half should take the longest message, and has to last until this end has woken up and granted the other half.
-/// Bytes that wait in a longer ring leave the caches.
-const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 21];
+/// If both ends share a core, it also says how often they take turns. Bytes that wait in a longer ring leave the caches.
+const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 22];
 
 /// The default number of messages in each direction (`rqsize_default`), and of those to receive over TCP, where none needs a receive.
 const DEPTH: usize = 384;
@@ -60,7 +60,7 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// Returns buffers of 128 KiB and 384 messages in each direction, or on the soft provider 2 MiB and 16,384 messages to receive, and
+    /// Returns buffers of 128 KiB and 384 messages in each direction, or on the soft provider 4 MiB and 16,384 messages to receive, and
     /// messages of up to 1 MiB; 64 bytes inline; 200 microseconds of polling on the soft provider; 10 seconds to connect or for a handshake, and 30 seconds to close.
     fn default() -> Self {
         Self {

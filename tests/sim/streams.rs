@@ -126,7 +126,7 @@ fn small() -> StreamConfig {
 
 /// Writes as much as there is room for.
 async fn fill(network: &Network, stream: &mut RdmaStream) -> usize {
-    let bytes = pattern(1 << 22);
+    let bytes = pattern(1 << 23);
     let mut written = 0;
     let mut begin = network.elapsed();
     // Bytes that are on their way make room when they are there.

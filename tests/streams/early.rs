@@ -184,7 +184,7 @@ async fn hello_may_grant_the_whole_ring() {
 // A peer that announces nothing is held to what it was granted all the same.
 #[tokio::test]
 async fn bytes_without_messages_end_the_stream() {
-    const RING: usize = 2 << 20;
+    const RING: usize = 4 << 20;
     let mut ends = Ends::new().await;
     let (mut place, mut bytes) = (LARGE, vec![0; LARGE]);
     let mut total = 0;
@@ -223,7 +223,7 @@ async fn a_wait_for_an_error_leaves_bytes_unread() {
 // What is not free is refused: behind the ring, across its end, over bytes that are unread, and with gaps without end.
 #[tokio::test]
 async fn writes_beyond_the_grant_end_the_connection() {
-    let ring = 2 << 20;
+    let ring = 4 << 20;
     for place in [ring - 1, ring, LARGE + 1] {
         let mut ends = Ends::new().await;
         ends.write(LARGE, &[2; 2]).await;

@@ -23,7 +23,7 @@ const SHUTDOWN: u32 = 7 << 29 | 2;
 /// The length of a frame that is large.
 const LARGE: usize = 20_000;
 /// The ring of a stream with the usual settings.
-const RING: usize = 2 << 20;
+const RING: usize = 4 << 20;
 
 /// The Send of a message of so many bytes, with these.
 fn message(msn: u32, length: usize, bytes: &[u8]) -> Vec<u8> {
