@@ -281,7 +281,9 @@ async fn a_failure_during_a_removal_is_no_loss() {
     // A second one is held if the call that connected had the queue pair last.
     eventually("the end of a connection is held", || fake("held") >= Some(1)).await;
     assert!(adapter.is_removed());
-    pairs[1].active.queue_pair.flush();
+    // It has a thread of its own, so that the test ends where the call is held.
+    let flushed = pairs[1].active.queue_pair.clone();
+    within(tokio::task::spawn_blocking(move || flushed.flush())).await.expect("no panic");
     let leaving = tokio::spawn(pairs[1].passive.connection.disconnect());
     fake("reset");
     assert_eq!(within(leaving).await.expect("no panic"), Err(DisconnectError::DeviceRemoved));
