@@ -147,7 +147,6 @@ const GRPC_TCP: Contender = Contender::new("tonic over TCP", Make::Own(&["grpc-t
 const MESSAGES: Contender = Contender::new("tonic in messages over soft", Make::Own(&["grpc-messages"]));
 const FRAMED: Contender = Contender::new("frames over a byte stream over soft", Make::Own(&["framed"]));
 const FRAMED_TCP: Contender = Contender::new("frames over TCP", Make::Own(&["framed-tcp"]));
-const FRAMES: &[Contender] = &[FRAMED_TCP, FRAMED];
 const PAIR_TCP: Contender = Contender::new("raw tokio TCP", Make::Both(&["raw"]));
 const PAIR: Contender = Contender::new("byte stream over soft", Make::Both(&["stream"]));
 const KEPT: Contender = Contender::new("byte stream, kept connector", Make::Both(&["stream"]));
@@ -304,7 +303,7 @@ pub(crate) const LINES: &[Line] = &[
         order: WRITE,
         unit: Unit::Gigabytes,
         cores: APART,
-        contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.9)), SOFT],
+        contenders: &[RAW, STREAM.goal(Goal::AtLeast(1.0)), SOFT],
     },
     Line {
         id: "stream-bulk-one-core",
@@ -312,7 +311,7 @@ pub(crate) const LINES: &[Line] = &[
         order: WRITE,
         unit: Unit::Gigabytes,
         cores: TOGETHER,
-        contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.85))],
+        contenders: &[RAW, STREAM.goal(Goal::AtLeast(0.95))],
     },
     Line {
         id: "stream-connect",
@@ -440,7 +439,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Ping { size: 64, count: 200 },
         unit: Unit::Micros,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtMost(1.04))],
     },
     Line {
         id: "frame-1k",
@@ -448,7 +447,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Ping { size: 1024, count: 200 },
         unit: Unit::Micros,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtMost(1.04))],
     },
     Line {
         id: "frame-64k",
@@ -456,7 +455,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Ping { size: 64 << 10, count: 100 },
         unit: Unit::Micros,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtMost(1.02))],
     },
     Line {
         id: "frame-1m",
@@ -464,7 +463,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Ping { size: MIB, count: 32 },
         unit: Unit::Micros,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtMost(0.95))],
     },
     Line {
         id: "frames-64",
@@ -472,7 +471,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Echo { size: 64, count: 8192 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtLeast(0.98))],
     },
     Line {
         id: "frames-1k",
@@ -480,7 +479,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Echo { size: 1024, count: 8192 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtLeast(0.98))],
     },
     Line {
         id: "frames-64k",
@@ -488,7 +487,7 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Echo { size: 64 << 10, count: 1024 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtLeast(0.98))],
     },
     Line {
         id: "frames-1m",
@@ -496,6 +495,6 @@ pub(crate) const LINES: &[Line] = &[
         order: Order::Echo { size: MIB, count: 128 },
         unit: Unit::Thousands,
         cores: APART,
-        contenders: FRAMES,
+        contenders: &[FRAMED_TCP, FRAMED.goal(Goal::AtLeast(1.1))],
     },
 ];
