@@ -193,6 +193,8 @@ struct Plan {
     /// The memory of this side for the payloads. If it is `None`, they go behind the current payload: to
     /// memory of the peer's choice, or to the room of a stream's reader.
     sink: Option<Slice>,
+    /// The number of bytes of the payloads that are read: all of them, or as many as a room has places for.
+    room: usize,
     /// The number of bytes that are read behind the last payload.
     behind: usize,
     /// The trailer of the frame before has been read already: the first gap is a header.
@@ -218,6 +220,12 @@ impl Plan {
     /// Returns the offset of each payload.
     fn payloads(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.length()).step_by(self.payload)
+    }
+
+    /// Returns how many bytes of each payload are read.
+    fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
+        let (room, payload) = (self.room, self.payload);
+        self.payloads().map(move |from| payload.min(room.saturating_sub(from)))
     }
 
     /// Returns the header of the frame whose payload has this offset.
@@ -405,7 +413,8 @@ impl Receiver {
             // A sink in pieces is not worth the effort.
             Some(_) => return None,
         };
-        let mut plan = Plan { first, payload, count, message, sink, behind: BETWEEN, opens: false };
+        let mut plan =
+            Plan { first, payload, count, message, sink, room: length, behind: BETWEEN, opens: false };
         if count < announced {
             plan.behind = plan.gap();
         }
@@ -429,7 +438,8 @@ impl Receiver {
         Some(Plan { opens: true, ..plan })
     }
 
-    /// Returns as many of these Writes as have room behind the `left` bytes that are for `place`.
+    /// Returns as many of these Writes as have room behind the `left` bytes that are for `place`: for the last one there may be too little,
+    /// and the reader comes back for the rest of it.
     fn plan_writes(
         &self,
         writes: usize,
@@ -442,16 +452,20 @@ impl Receiver {
             return None;
         }
         let payload = shape.payload;
-        let count = writes.min(MOST).min(room.contiguous(place).saturating_sub(left) / payload);
+        let room = room.contiguous(place).saturating_sub(left).min(writes.min(MOST) * payload);
+        let count = room.div_ceil(payload);
         if count == 0 {
             return None;
         }
-        // Payload of the message behind would go to a chunk, because the room of this reader may not suffice
-        // for it.
-        let behind = shape.tail(count).unwrap_or(self.ahead.headers(true));
+        let behind = match room == count * payload {
+            // Payload of the message behind would go to a chunk, because the room of this reader may not suffice
+            // for it.
+            true => shape.tail(count).unwrap_or(self.ahead.headers(true)),
+            false => 0,
+        };
         let to = place.address.wrapping_add(left as u64);
         let first = Header::Tagged(Tagged { last: true, opcode: Opcode::Write, stag: place.key, to });
-        Some(Plan { first, payload, count, message: payload, sink: None, behind, opens: false })
+        Some(Plan { first, payload, count, message: payload, sink: None, room, behind, opens: false })
     }
 
     /// Reads the rest of the current payload and the frames that are expected behind it, and accounts for the
@@ -484,7 +498,7 @@ impl Receiver {
                 (valid.part(from, left), memory)
             }
             (Some(Destination::Stream(_)) | None, _, Some(room)) => {
-                pieces.extend(room.cut(iter::once(left).chain(iter::repeat_n(plan.payload, plan.count))));
+                pieces.extend(room.cut(iter::once(left).chain(plan.lengths())));
                 (Payload::new(), None)
             }
             (Some(Destination::Local(parts)), ..) => (parts.clone(), plan.sink.clone()),
@@ -493,7 +507,7 @@ impl Receiver {
         let (parts, mut gaps) = (plan.parts(memory), [[0; LONGEST_GAP]; MOST]);
         let gaps = &mut gaps[..plan.count];
         let behind = self.staging.room(plan.behind);
-        let asked = left + plan.count * plan.gap() - plan.opened() + plan.length() + behind.len();
+        let asked = left + plan.count * plan.gap() - plan.opened() + plan.room + behind.len();
         let mut targets = Targets::new();
         targets.extend(current.iter().map(Target::Memory));
         let next = match &mut pieces[..] {
@@ -578,10 +592,10 @@ mod tests {
     /// another message.
     fn stream(plan: &Plan) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for from in plan.payloads() {
+        for (from, length) in plan.payloads().zip(plan.lengths()) {
             bytes.extend([0; 4]);
             bytes.extend(encoded(plan.header(from)));
-            bytes.extend((0..SEGMENT).map(|byte| byte as u8));
+            bytes.extend((0..length).map(|byte| byte as u8));
         }
         bytes.resize(bytes.len() + plan.behind, 9);
         bytes.split_off(plan.opened())
@@ -596,7 +610,7 @@ mod tests {
         let mut room = StreamRoom::new(&mut into, FRAMES * SEGMENT, place);
         staging.lend(64 * 1024);
         let (parts, mut gaps) = (plan.parts(plan.sink.clone()), [[0; LONGEST_GAP]; FRAMES]);
-        let mut pieces: Pieces<'_> = room.cut(iter::repeat_n(SEGMENT, FRAMES)).collect();
+        let mut pieces: Pieces<'_> = room.cut(plan.lengths()).collect();
         let mut targets = Targets::new();
         plan.add_targets(&mut gaps, &parts, &mut pieces, &mut targets);
         targets.push(Target::Bytes(staging.room(plan.behind)));
@@ -624,14 +638,18 @@ mod tests {
         let (opcode, mo) = (Opcode::Send, SEGMENT as u32);
         let send = Header::Untagged(Untagged { last: false, opcode, invalidate: 0, qn: 0, msn: 1, mo });
         let sink = Owned::zeroed(SEGMENT * FRAMES).expect("memory").share().whole();
-        for (first, message, sink, opens) in [
-            (write, 1, None, false),
-            (write, 1, None, true),
-            (write, FRAMES, Some(sink.clone()), false),
-            (send, FRAMES + 1, Some(sink), false),
+        let all = FRAMES * SEGMENT;
+        for (first, message, sink, room, opens) in [
+            (write, 1, None, all, false),
+            (write, 1, None, all, true),
+            (write, 1, None, all - 30, false),
+            (write, 1, None, all - SEGMENT + 1, true),
+            (write, FRAMES, Some(sink.clone()), all, false),
+            (send, FRAMES + 1, Some(sink), all, false),
         ] {
             let (payload, message) = (SEGMENT, message * SEGMENT);
-            let plan = Plan { first, payload, count: FRAMES, message, sink, behind: 16, opens };
+            let behind = if room == all { 16 } else { 0 };
+            let plan = Plan { first, payload, count: FRAMES, message, sink, room, behind, opens };
             let whole = stream(&plan);
             for length in 0..=whole.len() {
                 for wrong in [None, Some(5), Some(plan.gap() + SEGMENT + 10)] {
