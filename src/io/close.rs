@@ -15,37 +15,28 @@
 //! The answer is that to an empty read. It is behind everything in the order of the connection, so the peer's driver has
 //! placed all data when it arrives, and a reset of the connection or the end of this process destroys none.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
 
-use super::end::{End, WeakEnd};
+use super::end::End;
 use super::engine::Side;
-use crate::sync::{Mutex, deadline};
-
-/// The most that a `shutdown` waits for, however slow the progress: a byte at a time would keep it for ever. A disconnect has
-/// the same limit.
-const MOST: Duration = Duration::from_secs(600);
-
-/// The time for which the end of a limit is that of a call that waits: the end wakes it.
-const UNCLAIMED: Duration = Duration::from_secs(1);
+use super::limits::Limit;
+use crate::sync::Mutex;
 
 /// Closes the stream when it is dropped.
 pub(super) struct Shared {
     pub(super) end: End,
     /// The task that sends the end of the write direction after its half was dropped.
     ending: Mutex<Option<JoinHandle<()>>>,
-    /// The task that ends when `shutdown` has waited for long enough. A timer in its place would panic if it were polled after
-    /// the end of its runtime.
-    limit: Mutex<Option<JoinHandle<Instant>>>,
+    /// The limit of a `shutdown` that waits.
+    pub(super) limit: Mutex<Limit>,
     /// The drop aborts the connection.
     aborts: AtomicBool,
 }
@@ -56,7 +47,7 @@ impl RefUnwindSafe for Shared {}
 
 impl Shared {
     pub(super) fn new(end: End) -> Arc<Self> {
-        let (ending, limit, aborts) = (Mutex::new(None), Mutex::new(None), AtomicBool::new(false));
+        let (ending, limit, aborts) = (Mutex::new(None), Mutex::default(), AtomicBool::new(false));
         Arc::new(Self { end, ending, limit, aborts })
     }
 
@@ -87,47 +78,27 @@ impl Shared {
 
     /// Closes the write direction. Resolves when the peer's device has received everything, or when it has made no progress for the
     /// close timeout: a peer may answer nothing, and be alive otherwise.
-    pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_shutdown(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end.shutdown();
-        // No waker runs or is dropped under the lock.
-        let mut limit = self.limit.lock().take();
         let settled = self.end.poll_settled(cx);
         if settled.is_ready() {
-            limit.inspect(JoinHandle::abort);
+            self.end_limit();
             return settled;
         }
-        while let Some(mut task) = limit.take().or_else(|| self.spawn_limit()) {
-            match Pin::new(&mut task).poll(cx) {
-                Poll::Pending => {
-                    *self.limit.lock() = Some(task);
-                    break;
-                }
-                Poll::Ready(Ok(ended)) if ended.elapsed() < UNCLAIMED => {
-                    self.end.log_unconfirmed();
-                    self.end.end_waits(&[Side::Writer]);
-                    let what = "the peer has not confirmed the end of the stream within the close timeout";
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
-                }
-                // The call for which it waited was dropped. This one has its own time.
-                Poll::Ready(Ok(_)) => {}
-                // The runtime is gone, and with it, soon, the connection.
-                Poll::Ready(Err(_)) => break,
-            }
+        // Behind the registration of the waker, which the end of the limit wakes.
+        if self.is_limit_over() {
+            self.end.log_unconfirmed();
+            self.end.end_waits(&[Side::Writer]);
+            let what = "the peer has not confirmed the end of the stream within the close timeout";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
         }
         Poll::Pending
-    }
-
-    /// Spawns the task that limits a `shutdown`. `None` without a runtime.
-    fn spawn_limit(&self) -> Option<JoinHandle<Instant>> {
-        let engine = self.end.engine();
-        let waits = no_progress(self.end.downgrade(), engine.close_timeout);
-        engine.runtime.as_ref().map(|runtime| runtime.spawn(waits))
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.limit.get_mut().take().inspect(JoinHandle::abort);
+        self.end_limit();
         let ending = self.ending.get_mut().take();
         if self.aborts() {
             ending.inspect(JoinHandle::abort);
@@ -145,22 +116,6 @@ impl Drop for Shared {
         if let Some(runtime) = &engine.runtime {
             runtime.spawn(close(self.end.clone(), ending, engine.close_timeout));
         }
-    }
-}
-
-/// Resolves with the time when the connection has made no progress for `limit`, or after [`MOST`].
-async fn no_progress(end: WeakEnd, limit: Duration) -> Instant {
-    let last = deadline(limit.max(MOST));
-    let progress = || end.upgrade().and_then(|end| end.progress());
-    let mut before = progress();
-    loop {
-        sleep_until(deadline(limit).min(last)).await;
-        let now = progress();
-        let goes_on = before.zip(now).is_some_and(|(before, now)| now.is_beyond(&before));
-        if !goes_on || Instant::now() >= last {
-            return Instant::now();
-        }
-        before = now;
     }
 }
 

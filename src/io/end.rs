@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{Interest, ReadBuf, Ready};
@@ -19,21 +19,6 @@ pub(super) enum End {
     /// The stream ends with its connection.
     Plain(Arc<StreamEngine>),
     Session(Arc<Session>),
-}
-
-/// An end that is not kept.
-pub(super) enum WeakEnd {
-    Plain(Weak<StreamEngine>),
-    Session(Weak<Session>),
-}
-
-impl WeakEnd {
-    pub(super) fn upgrade(&self) -> Option<End> {
-        match self {
-            Self::Plain(engine) => engine.upgrade().map(End::Plain),
-            Self::Session(session) => session.upgrade().map(End::Session),
-        }
-    }
 }
 
 /// The engine of an end at this moment.
@@ -60,13 +45,6 @@ impl End {
         match self {
             Self::Plain(engine) => Present::Plain(engine),
             Self::Session(session) => Present::Session(session.engine()),
-        }
-    }
-
-    pub(super) fn downgrade(&self) -> WeakEnd {
-        match self {
-            Self::Plain(engine) => WeakEnd::Plain(Arc::downgrade(engine)),
-            Self::Session(session) => WeakEnd::Session(Arc::downgrade(session)),
         }
     }
 

@@ -309,6 +309,11 @@ impl StreamEngine {
         StateGuard { end: self, guard: Some(guard) }
     }
 
+    /// Wakes the tasks that wait in this direction.
+    pub(super) fn wake(&self, side: Side) {
+        self.inner.wakers.wake_sides(side.bit());
+    }
+
     /// Resolves when this end may send, or when the connection has ended.
     pub(super) fn poll_may_send(&self, cx: &mut Context<'_>) -> Poll<()> {
         // Of a connection that has just been made.

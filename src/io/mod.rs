@@ -18,6 +18,7 @@ mod config;
 mod connector;
 mod end;
 mod engine;
+mod limits;
 mod listener;
 mod race;
 mod resources;
