@@ -79,8 +79,7 @@ impl Shared {
     /// Closes the write direction. Resolves when the peer's device has received everything, or when it has made no progress for the
     /// close timeout: a peer may answer nothing, and be alive otherwise.
     pub(super) fn poll_shutdown(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.end.shutdown();
-        let settled = self.end.poll_settled(cx);
+        let settled = self.end.poll_shutdown(cx);
         if settled.is_ready() {
             self.end_limit();
             return settled;

@@ -129,6 +129,17 @@ impl End {
         self.poll_with(|engine| engine.poll_settled(cx))
     }
 
+    /// Ends this direction, and resolves like [`poll_settled`](Self::poll_settled).
+    pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(engine) => engine.poll_shutdown(cx),
+            Self::Session(_) => {
+                self.shutdown();
+                self.poll_settled(cx)
+            }
+        }
+    }
+
     /// Ends this direction. Returns `true` if its end has been sent to the peer or need not be sent.
     pub(super) fn shutdown(&self) -> bool {
         self.session().inspect(|session| session.close(Close::Shutdown));

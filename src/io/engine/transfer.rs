@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{Interest, ReadBuf, Ready};
+use tokio::task::coop;
 use tokio::time::timeout;
 
 use super::{Confirmation, Moved, Side, State, StreamEngine, TURNS};
@@ -377,7 +378,20 @@ impl StreamEngine {
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
     /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
     pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_for(cx, Side::Writer, |state, collected| {
+        self.poll_settled_behind(cx, |_| {})
+    }
+
+    /// Ends this direction of a stream without a session, and resolves like [`poll_settled`](Self::poll_settled).
+    pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_settled_behind(cx, |state| state.machine.shutdown())
+    }
+
+    /// Resolves like [`poll_settled`](Self::poll_settled). `begin` is called before each attempt.
+    fn poll_settled_behind(&self, cx: &mut Context<'_>, begin: impl Fn(&mut State)) -> Poll<io::Result<()>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        self.inner.wakers.register(Side::Writer, cx.waker());
+        let attempt = |state: &mut State, collected: bool| {
+            begin(state);
             self.advance(state);
             if !collected {
                 return None;
@@ -391,7 +405,12 @@ impl StreamEngine {
                 Some(ended) if is_good_order(state, ended) => Some(Ok(())),
                 ended => ended.cloned().map(|broken| Err(broken.into())),
             }
-        })
+        };
+        let attempt = |state: &mut State, collected| state.if_here(|state| attempt(state, collected));
+        let wait = |state: &mut State| state.waits[Side::Writer as usize].polled();
+        let outcome = ready!(self.poll_registered(cx, Side::Writer, wait, attempt));
+        budget.made_progress();
+        Poll::Ready(outcome)
     }
 
     /// Returns whether the peer's device has confirmed that it has received everything, and the end behind it.
