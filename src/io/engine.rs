@@ -4,6 +4,7 @@
 mod inspect;
 mod one_sided;
 mod post;
+mod posted;
 mod session;
 mod transfer;
 mod wakers;
@@ -13,6 +14,7 @@ pub(super) use session::{Loss, Moved};
 pub(super) use wakers::Side;
 
 use std::future::poll_fn;
+use std::mem::take;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 #[cfg(feature = "inspect")]
@@ -38,6 +40,7 @@ use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{AdaptiveSpin, Mutex, MutexGuard, current_runtime};
 use crate::types::{DisconnectReason, OpKind};
+use posted::PostedRequests;
 use session::Standing;
 use wakers::{Cause, Wakers};
 
@@ -130,8 +133,9 @@ impl Drop for StreamEngine {
         // A provider that delivers a message just now may drop the rest, and has its own locks.
         let mut state = self.inner.state.lock();
         let notifications = (state.receives.take(), state.completions.take());
+        let posted = take(&mut state.posted);
         drop(state);
-        drop(notifications);
+        drop((notifications, posted));
         self.inner.wakers.tasks.iter().for_each(|tasks| drop(tasks.poller.take()));
     }
 }
@@ -141,6 +145,8 @@ struct State {
     standing: Standing,
     /// A scratch list for completions, empty between calls.
     results: Vec<WorkCompletion>,
+    /// The requests that complete through their futures.
+    posted: PostedRequests,
     /// The next slots for outgoing messages and entries.
     messages: usize,
     entries: usize,
@@ -243,6 +249,7 @@ impl StreamEngine {
             machine: Machine::new(settings, peer, may_send),
             standing: Standing::Plain,
             results: Vec::new(),
+            posted: PostedRequests::default(),
             messages: 0,
             entries: 0,
             ended: None,
@@ -468,8 +475,15 @@ impl StreamEngine {
         is_due
     }
 
+    /// Requests a notification of the completions of this end's requests. Returns `true` if it is due already.
     fn arm_initiator(&self, state: &mut State) -> bool {
-        self.arm_queue(state, &self.queues.initiator, |state| &mut state.completions, &self.completed)
+        if let Some(queue) = &self.queues.initiator {
+            return self.arm_queue(state, queue, |state| &mut state.completions, &self.completed);
+        }
+        let cx = &mut Context::from_waker(&self.completed);
+        let Some((context, has_succeeded)) = state.posted.poll(cx) else { return false };
+        self.handle_own(state, context, has_succeeded);
+        true
     }
 
     /// Requests a notification of one queue. Returns `true` if it is due already.
@@ -499,7 +513,7 @@ impl StreamEngine {
     fn collect(&self, state: &mut State, side: Side) -> bool {
         let mut any = self.collect_incoming(state);
         if side == Side::Writer || state.machine.is_control_blocked() {
-            any |= self.collect_from(state, &self.queues.initiator);
+            any |= self.collect_own(state);
         }
         if any {
             self.advance(state);
@@ -521,6 +535,24 @@ impl StreamEngine {
                 StreamNews::Send(send) => self.handle_send(state, send),
                 StreamNews::Ended => self.handle_failure(state),
             }
+        }
+        any
+    }
+
+    /// Takes the completions of this end's requests. Returns whether there were any.
+    fn collect_own(&self, state: &mut State) -> bool {
+        match &self.queues.initiator {
+            Some(queue) => self.collect_from(state, queue),
+            None => self.collect_posted(state),
+        }
+    }
+
+    /// Takes the completions of requests that complete through their futures. Returns whether there were any.
+    fn collect_posted(&self, state: &mut State) -> bool {
+        let mut any = false;
+        while let Some((context, has_succeeded)) = state.posted.take() {
+            self.handle_own(state, context, has_succeeded);
+            any = true;
         }
         any
     }
@@ -556,17 +588,23 @@ impl StreamEngine {
                 }
                 self.handle_message(state, message);
             }
-            (Status::SUCCESS, _) => {
-                let transfers = usize::try_from(result.context >> KIND_BITS);
-                state.machine.complete_transfers(transfers.unwrap_or_default());
-                match result.context & KIND {
-                    CONTROL => state.machine.complete_control(),
-                    CONFIRMATION => state.confirmation = Confirmation::Received,
-                    READ => state.reads -= 1,
-                    _ => {}
-                }
-            }
-            _ => self.handle_failure(state),
+            (status, OpKind::Receive) if status != Status::SUCCESS => self.handle_failure(state),
+            (status, _) => self.handle_own(state, result.context, status == Status::SUCCESS),
+        }
+    }
+
+    /// Handles the completion of a request of this end with this context.
+    fn handle_own(&self, state: &mut State, context: u64, has_succeeded: bool) {
+        if !has_succeeded {
+            return self.handle_failure(state);
+        }
+        let transfers = usize::try_from(context >> KIND_BITS);
+        state.machine.complete_transfers(transfers.unwrap_or_default());
+        match context & KIND {
+            CONTROL => state.machine.complete_control(),
+            CONFIRMATION => state.confirmation = Confirmation::Received,
+            READ => state.reads -= 1,
+            _ => {}
         }
     }
 
@@ -642,6 +680,8 @@ impl StreamEngine {
                 if let Err(kind) = self.post_control(state, control) {
                     self.handle_refused_post(state, kind);
                 }
+                // Most have completed by now.
+                self.collect_posted(state);
             }
             if state.ended.is_none()
                 && state.machine.needs_signaled()
@@ -653,7 +693,7 @@ impl StreamEngine {
             self.inner.wakers.set_eager(blocked);
             // A control message that is on its way may have completed, and no task would look for that. If none has,
             // the completion of the next wakes the tasks of both directions.
-            if !blocked || !(self.collect_from(state, &self.queues.initiator) || self.arm_initiator(state)) {
+            if !blocked || !(self.collect_own(state) || self.arm_initiator(state)) {
                 return;
             }
         }

@@ -8,7 +8,7 @@ use crate::error::{PostErrorKind, StreamError};
 use crate::inflight::{self, LIST, STREAM_KEY, StreamInbox};
 use crate::mr::{Region, RemoteRegion};
 use crate::proto::rsocket::{Carrier, Hello, Message, Settings, Span, TARGETS};
-use crate::qp::{CompletionQueue, CompletionQueueConfig, QueuePair, QueuePairConfig};
+use crate::qp::{CompletionQueue, QueuePair, QueuePairConfig};
 use crate::types::Access;
 
 /// The offset of the ring in the exposed memory, the start of a cache line. The list of targets is before it.
@@ -40,7 +40,9 @@ pub(super) struct StreamResources {
 /// while there is room for more: with one queue every write would wake the reader.
 pub(super) struct Queues {
     pub(super) incoming: Incoming,
-    pub(super) initiator: CompletionQueue,
+    /// The completions of this end's requests. `None` if the provider frames messages itself: the few requests that are posted complete
+    /// through their futures.
+    pub(super) initiator: Option<CompletionQueue>,
 }
 
 /// The source of the messages of the peer.
@@ -86,14 +88,13 @@ impl StreamResources {
         let half = u64::from(u32::try_from(receive_buffer / 2).unwrap_or(u32::MAX));
         let (queue_pair, incoming, initiator) = if frames {
             let inbox = StreamInbox::new(receives, 2 * half);
-            let sent = adapter.completion_queue(CompletionQueueConfig::default().depth(sends))?;
-            (queue_pair.inbox(&inbox), Incoming::Inbox(inbox), sent)
+            (queue_pair.inbox(&inbox), Incoming::Inbox(inbox), None)
         } else {
             // A completion queue of the program would have a channel and a task of its own on a device.
             let [received, sent] = adapter.shared_completion_queues([receives, requests])?;
-            (queue_pair.receive_completions(&received), Incoming::Receives(received), sent)
+            let queue_pair = queue_pair.receive_completions(&received).send_completions(&sent);
+            (queue_pair, Incoming::Receives(received), Some(sent))
         };
-        let queue_pair = queue_pair.send_completions(&initiator);
         let queue_pair = adapter.queue_pair(queue_pair)?;
         let queues = Queues { incoming, initiator };
 

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
+use super::posted::Posted;
 use super::{CONFIRMATION, CONTROL, Confirmation, DATA, KIND_BITS, State, StreamEngine};
 use crate::error::{PostErrorKind, ProtocolError};
 use crate::inflight::StreamInbox;
@@ -184,6 +185,13 @@ impl StreamEngine {
         }
     }
 
+    /// Keeps the future of a request unless it completes in a queue.
+    fn track(&self, state: &mut State, context: u64, future: Posted) {
+        if self.queues.initiator.is_none() {
+            state.posted.push(context, future);
+        }
+    }
+
     /// Sends a message as librdmacm does on iWARP.
     fn send(
         &self,
@@ -193,7 +201,9 @@ impl StreamEngine {
         options: WorkOptions,
     ) -> Result<(), PostErrorKind> {
         if self.inline >= Message::LEN {
-            return queue_pair.send_inline(&[&message.to_bytes()], options).map(drop);
+            let op = queue_pair.send_inline(&[&message.to_bytes()], options)?;
+            self.track(state, options.context, Posted::Send(op));
+            return Ok(());
         }
         let memory = self.memory()?;
         let start = memory.outgoing + state.messages * Message::LEN;
@@ -213,7 +223,9 @@ impl StreamEngine {
     ) -> Result<(), PostErrorKind> {
         let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
         let options = signaled_options(state, CONFIRMATION);
-        queue_pair.read_with((), &nothing, options).map(drop).map_err(|error| error.kind)
+        let op = queue_pair.read_with((), &nothing, options).map_err(|error| error.kind)?;
+        self.track(state, options.context, Posted::Read(op));
+        Ok(())
     }
 }
 
