@@ -11,10 +11,14 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// The most sockets of ended connections whose last bytes are under way.
 const MOST_LINGERING: usize = 256;
+
+/// The limit of the process is asked for once in this many uses of a budget: a system call for each connection is not worth what a few
+/// connections of the last limit take.
+const USES: u32 = 16;
 
 /// The budgets are given in parts of this size.
 const PARTS: usize = 32;
@@ -43,7 +47,10 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// Creates the budgets of a host with so many descriptors.
     pub(crate) fn new(limit: fn() -> usize) -> Self {
-        let budget = |parts, most| Arc::new(Budget { limit, parts, most, state: Mutex::default() });
+        let budget = |parts, most| {
+            let (known, uses) = (AtomicUsize::new(usize::MAX), AtomicU32::new(0));
+            Arc::new(Budget { limit, known, uses, parts, most, state: Mutex::default() })
+        };
         // Before the program has accepted: less than half. Together with the last: less than five eighths.
         Self {
             half_open: budget(4, usize::MAX),
@@ -69,6 +76,9 @@ impl Descriptors {
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: fn() -> usize,
+    /// The limit when it was last asked for, and the number of uses since.
+    known: AtomicUsize,
+    uses: AtomicU32,
     parts: usize,
     most: usize,
     state: Mutex<State>,
@@ -91,9 +101,12 @@ impl Budget {
         Arc::new(Holder { budget: self.clone(), number })
     }
 
-    /// Returns the number of descriptors of the budget now. It makes a system call, so no lock is held meanwhile.
+    /// Returns the number of descriptors of the budget now. It may make a system call, so no lock is held meanwhile.
     fn most(&self) -> usize {
-        ((self.limit)() / PARTS).saturating_mul(self.parts).min(self.most)
+        if self.uses.fetch_add(1, Ordering::Relaxed) % USES == 0 {
+            self.known.store((self.limit)(), Ordering::Relaxed);
+        }
+        (self.known.load(Ordering::Relaxed) / PARTS).saturating_mul(self.parts).min(self.most)
     }
 }
 
