@@ -105,11 +105,11 @@ impl Drop for Shared {
             return;
         }
         self.end.end_waits(&[Side::Reader]);
-        self.end.disconnect();
         if ending.is_none() && self.end.is_over() {
             // The drop of the connection disconnects.
             return;
         }
+        self.end.disconnect();
         // Without a runtime it ends here and now, with the queue pair.
         let engine = self.end.engine();
         if let Some(runtime) = &engine.runtime {

@@ -261,7 +261,7 @@ impl RdmaConnector {
         addresses: &[SocketAddr],
         worst: Rank,
         failed: Option<Rank>,
-    ) -> Result<(StreamEngine, Rank), StreamError> {
+    ) -> Result<(Arc<StreamEngine>, Rank), StreamError> {
         let (source, limit) = (&self.source, self.config.connect_timeout);
         let from = self.config.options.source;
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));

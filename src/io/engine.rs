@@ -17,10 +17,8 @@ use std::future::poll_fn;
 use std::mem::take;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
-#[cfg(feature = "inspect")]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -85,10 +83,11 @@ pub(super) struct StreamEngine {
     flow: Flow,
     /// The runtime for the remaining work when the stream is dropped.
     pub(super) runtime: Option<Handle>,
-    /// The wakers of the receive queue, of the send queue, and of a provider that reads for the reader.
-    received: Waker,
+    /// The wakers of the receive queue, of the send queue, and of a provider that reads for the reader. The first and the last are made when
+    /// they are needed: over soft nothing is received in a queue, and a provider seldom reads for the reader.
+    received: OnceLock<Waker>,
     completed: Waker,
-    reading: Waker,
+    reading: OnceLock<Waker>,
     /// The stream has left for another engine.
     has_moved: AtomicBool,
     inner: Arc<Inner>,
@@ -242,7 +241,7 @@ impl StreamEngine {
         connection: Connection,
         peer: Hello,
         may_send: bool,
-    ) -> Self {
+    ) -> Arc<Self> {
         let StreamResources { settings, config, memory, queues, queue_pair, inline, frames, reads } =
             prepared;
         let state = State {
@@ -272,7 +271,8 @@ impl StreamEngine {
             let sink: Weak<Inner> = Arc::downgrade(&inner);
             inbox.connect(sink);
         }
-        let end = Self {
+        // Here and not later: it is too large to be moved through the futures of those that wait for it.
+        let end = Arc::new(Self {
             connection,
             adapter: adapter.clone(),
             queue_pair,
@@ -289,25 +289,24 @@ impl StreamEngine {
             flow: Flow::default(),
             // One without timers could not limit the close.
             runtime: current_runtime().ok(),
-            received: wakers.waker(Cause::Receive),
-            completed: wakers.waker(Cause::Completion),
-            reading: wakers.waker(Cause::Reading),
+            received: OnceLock::new(),
+            completed: wakers.clone().into(),
+            reading: OnceLock::new(),
             has_moved: AtomicBool::new(false),
             inner,
             #[cfg(feature = "inspect")]
             inspected: (Mark::now(), OnceLock::new()),
-        };
+        });
         // Unless it knows, the peer may fill the second half of the ring, too; and over iWARP the active end has to speak first.
         end.advance(&mut end.lock());
         end
     }
 
     /// Returns the end for those that share it, and lets snapshots see it.
-    pub(super) fn shared(self) -> Arc<Self> {
-        let engine = Arc::new(self);
+    pub(super) fn shared(self: Arc<Self>) -> Arc<Self> {
         #[cfg(feature = "inspect")]
-        inspect::register(&engine);
-        engine
+        inspect::register(&self);
+        self
     }
 
     fn lock(&self) -> StateGuard<'_> {
@@ -390,7 +389,7 @@ impl StreamEngine {
             let was_spinning = side == Side::Reader && state.spin.is_spinning();
             if self.frames && was_spinning {
                 // While this task spins, the runtime may not see for a while that bytes have come.
-                self.queue_pair.provider().read_stream(None, &self.reading, true, &mut state.wakes);
+                self.queue_pair.provider().read_stream(None, self.reading(), true, &mut state.wakes);
             }
             let Some(done) = self.attempt_or_arm(&mut state, side, &mut attempt) else {
                 // The peer sends without a pause: other tasks have their turn first.
@@ -460,12 +459,22 @@ impl StreamEngine {
         .await
     }
 
+    /// Returns the waker of the receive queue.
+    fn received(&self) -> &Waker {
+        self.received.get_or_init(|| self.inner.wakers.waker(Cause::Receive))
+    }
+
+    /// Returns the waker of a provider that reads for the reader.
+    fn reading(&self) -> &Waker {
+        self.reading.get_or_init(|| self.inner.wakers.waker(Cause::Reading))
+    }
+
     /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
     /// more already.
     fn arm(&self, state: &mut State, side: Side) -> bool {
         let mut is_due = match &self.queues.incoming {
             Incoming::Receives(queue) => {
-                self.arm_queue(state, queue, |state| &mut state.receives, &self.received)
+                self.arm_queue(state, queue, |state| &mut state.receives, self.received())
             }
             Incoming::Inbox(inbox) => inbox.listen(side == Side::Reader),
         };
@@ -480,10 +489,7 @@ impl StreamEngine {
         if let Some(queue) = &self.queues.initiator {
             return self.arm_queue(state, queue, |state| &mut state.completions, &self.completed);
         }
-        let cx = &mut Context::from_waker(&self.completed);
-        let Some((context, has_succeeded)) = state.posted.poll(cx) else { return false };
-        self.handle_own(state, context, has_succeeded);
-        true
+        !state.posted.is_empty() && self.collect_posted(state)
     }
 
     /// Requests a notification of one queue. Returns `true` if it is due already.
@@ -543,14 +549,16 @@ impl StreamEngine {
     fn collect_own(&self, state: &mut State) -> bool {
         match &self.queues.initiator {
             Some(queue) => self.collect_from(state, queue),
-            None => self.collect_posted(state),
+            None => !state.posted.is_empty() && self.collect_posted(state),
         }
     }
 
-    /// Takes the completions of requests that complete through their futures. Returns whether there were any.
+    /// Takes the completions of requests that complete through their futures. Returns whether there were any. The completion of the
+    /// next one wakes.
+    #[cold]
     fn collect_posted(&self, state: &mut State) -> bool {
         let mut any = false;
-        while let Some((context, has_succeeded)) = state.posted.take() {
+        while let Some((context, has_succeeded)) = state.posted.poll(&self.completed) {
             self.handle_own(state, context, has_succeeded);
             any = true;
         }

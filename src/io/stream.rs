@@ -176,7 +176,7 @@ impl RdmaStream {
     }
 
     /// Creates the stream of an engine, which ends with its connection.
-    pub(super) fn plain(engine: StreamEngine) -> Self {
+    pub(super) fn plain(engine: Arc<StreamEngine>) -> Self {
         Self { shared: Shared::new(End::Plain(engine.shared())) }
     }
 
@@ -500,7 +500,7 @@ pub(super) async fn connect_engine(
     adapter: &Adapter,
     peer: SocketAddr,
     config: &StreamConfig,
-) -> Result<StreamEngine, StreamError> {
+) -> Result<Arc<StreamEngine>, StreamError> {
     let end = StreamResources::new(adapter, config).await?;
     let mut params = ConnectParams::default().private_data(end.private_data());
     if !adapter.properties().iwarp {
@@ -525,7 +525,7 @@ pub(super) async fn accept_engine(
     adapter: &Adapter,
     request: Request,
     config: &StreamConfig,
-) -> Result<StreamEngine, StreamError> {
+) -> Result<Arc<StreamEngine>, StreamError> {
     let hello = match Hello::decode(request.private_data()) {
         Ok(hello) => hello,
         Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 use tokio::task::coop::unconstrained;
@@ -10,9 +10,9 @@ use tokio::task::coop::unconstrained;
 use crate::mr::Inline;
 use crate::qp::Op;
 
-/// The requests that have not completed, oldest first. They complete in this order.
+/// The requests that have not completed, oldest first. They complete in this order. The end of a stream is two.
 #[derive(Default)]
-pub(super) struct PostedRequests(SmallVec<[PostedRequest; 1]>);
+pub(super) struct PostedRequests(SmallVec<[PostedRequest; 2]>);
 
 /// A request with its context.
 struct PostedRequest {
@@ -27,33 +27,21 @@ pub(super) enum Posted {
 }
 
 impl PostedRequests {
+    /// Returns whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a request with this context.
     pub(super) fn push(&mut self, context: u64, future: Posted) {
         self.0.push(PostedRequest { context, future });
     }
 
-    /// Takes the oldest request if it has completed. Returns its context, and whether it has succeeded.
-    pub(super) fn take(&mut self) -> Option<(u64, bool)> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let PostedRequest { context, future } = self.0.remove(0);
-        let future = match future {
-            Posted::Send(op) => op.take().map(|(result, _)| result.is_ok()).map_err(Posted::Send),
-            Posted::Read(op) => op.take().map(|(result, ())| result.is_ok()).map_err(Posted::Read),
-        };
-        match future {
-            Ok(has_succeeded) => Some((context, has_succeeded)),
-            Err(future) => {
-                self.0.insert(0, PostedRequest { context, future });
-                None
-            }
-        }
-    }
-
-    /// Takes the oldest request like [`take`](Self::take). If it has not completed, its completion wakes the task.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<(u64, bool)> {
+    /// Takes the oldest request if it has completed. Returns its context, and whether it has succeeded. If it has not completed, its
+    /// completion wakes `waker`.
+    pub(super) fn poll(&mut self, waker: &Waker) -> Option<(u64, bool)> {
         let PostedRequest { context, future } = self.0.first_mut()?;
+        let cx = &mut Context::from_waker(waker);
         let polled = match future {
             Posted::Send(op) => pin!(unconstrained(op)).poll(cx).map(|(result, _)| result.is_ok()),
             Posted::Read(op) => pin!(unconstrained(op)).poll(cx).map(|(result, ())| result.is_ok()),

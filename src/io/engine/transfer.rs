@@ -128,7 +128,7 @@ impl StreamEngine {
         let most = usize::try_from(length).unwrap_or(usize::MAX);
         let mut room = StreamRoom::new(into, most, RemoteAddress { key, address });
         let spins = state.spin.is_spinning();
-        self.queue_pair.provider().read_stream(Some(&mut room), &self.reading, spins, &mut state.wakes);
+        self.queue_pair.provider().read_stream(Some(&mut room), self.reading(), spins, &mut state.wakes);
         let filled = room.filled();
         self.count_read(state, filled);
         filled > 0
@@ -378,21 +378,31 @@ impl StreamEngine {
     /// Resolves when all sends have completed and, after a shutdown, the end of this direction has been sent to the
     /// peer. If a send completes before the peer's device has received it, the device has confirmed that it has.
     pub(crate) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_settled_behind(cx, |_| {})
+        self.poll_settled_behind(cx, |_| true)
     }
 
     /// Ends this direction of a stream without a session, and resolves like [`poll_settled`](Self::poll_settled).
     pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_settled_behind(cx, |state| state.machine.shutdown())
+        self.poll_settled_behind(cx, |state| {
+            let is_first = !state.machine.is_shutdown();
+            state.machine.shutdown();
+            is_first
+        })
     }
 
-    /// Resolves like [`poll_settled`](Self::poll_settled). `begin` is called before each attempt.
-    fn poll_settled_behind(&self, cx: &mut Context<'_>, begin: impl Fn(&mut State)) -> Poll<io::Result<()>> {
+    /// Resolves like [`poll_settled`](Self::poll_settled). `begin` is called before each attempt, and returns whether messages may be due
+    /// because of it.
+    fn poll_settled_behind(
+        &self,
+        cx: &mut Context<'_>,
+        begin: impl Fn(&mut State) -> bool,
+    ) -> Poll<io::Result<()>> {
         let budget = ready!(coop::poll_proceed(cx));
         self.inner.wakers.register(Side::Writer, cx.waker());
         let attempt = |state: &mut State, collected: bool| {
-            begin(state);
-            self.advance(state);
+            if begin(state) {
+                self.advance(state);
+            }
             if !collected {
                 return None;
             }

@@ -156,9 +156,21 @@ impl Wakers {
         }
     }
 
-    /// Returns the waker of a completion queue or of the provider.
+    /// Returns the waker of the receive queue or of the provider. That of the send queue is made from this itself.
     pub(super) fn waker(self: &Arc<Self>, of: Cause) -> Waker {
         Arc::new(QueueWaker { wakers: self.clone(), of }).into()
+    }
+}
+
+/// The waker of the send queue: a completion of a request mostly concerns the writer.
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let is_eager = self.eager.load(Ordering::Relaxed);
+        self.wake_sides(if is_eager { Side::Reader.bit() | Side::Writer.bit() } else { Side::Writer.bit() });
     }
 }
 
@@ -167,13 +179,11 @@ impl Wakers {
 pub(super) enum Cause {
     /// A message of the peer, which may concern both directions.
     Receive,
-    /// A completion of a request, which mostly concerns the writer.
-    Completion,
     /// Data that the provider reads by itself for the reader.
     Reading,
 }
 
-/// The waker of a completion queue, or of the provider.
+/// The waker of the receive queue, or of the provider.
 struct QueueWaker {
     wakers: Arc<Wakers>,
     of: Cause,
@@ -185,11 +195,9 @@ impl Wake for QueueWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let is_eager = self.wakers.eager.load(Ordering::Relaxed);
         self.wakers.wake_sides(match self.of {
             Cause::Reading => Side::Reader.bit(),
-            Cause::Completion if !is_eager => Side::Writer.bit(),
-            Cause::Completion | Cause::Receive => Side::Reader.bit() | Side::Writer.bit(),
+            Cause::Receive => Side::Reader.bit() | Side::Writer.bit(),
         });
     }
 }

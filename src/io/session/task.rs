@@ -252,7 +252,7 @@ pub(super) enum Failure {
 
 /// An end that a session begins with.
 struct Begin {
-    engine: StreamEngine,
+    engine: Arc<StreamEngine>,
     id: Id,
     secret: Secret,
     /// How many bytes this end keeps, and the peer.
@@ -288,7 +288,7 @@ impl Session {
     /// # Cancel safety
     /// Dropping the future ends the connection.
     pub(in crate::io) async fn open(
-        (engine, rank): (StreamEngine, Rank),
+        (engine, rank): (Arc<StreamEngine>, Rank),
         config: &StreamConfig,
         route: Route,
     ) -> io::Result<Arc<Self>> {
@@ -319,7 +319,7 @@ impl Session {
     /// # Cancel safety
     /// Dropping the future ends the connection.
     pub(in crate::io) async fn accept(
-        engine: StreamEngine,
+        engine: Arc<StreamEngine>,
         config: &StreamConfig,
         lost: &Arc<LostSessions>,
     ) -> io::Result<Option<Arc<Self>>> {
@@ -333,7 +333,7 @@ impl Session {
     }
 
     fn grant(
-        engine: StreamEngine,
+        engine: Arc<StreamEngine>,
         config: &StreamConfig,
         ask: Greeting,
         lost: &Arc<LostSessions>,
@@ -397,7 +397,7 @@ impl Session {
 ///
 /// # Errors
 /// The session cannot go on, or has ended.
-async fn resume(engine: StreamEngine, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
+async fn resume(engine: Arc<StreamEngine>, ask: &Greeting, bytes: &GreetingBytes) -> io::Result<()> {
     let found = session::find((engine.adapter.network(), ask.id))
         .filter(|found| Greeting::is_proven(bytes, found.secret()));
     let engine = engine.shared();
