@@ -209,12 +209,10 @@ impl Machine {
     /// Creates an end of a stream. `may_send` is whether it may send before the peer has.
     pub(crate) fn new(settings: Settings, peer: Hello, may_send: bool) -> Self {
         let half = settings.half();
-        let mut sending = Sending {
-            targets: VecDeque::from([peer.data]),
-            next_target: 1,
-            limit: peer.credits,
-            ..Sending::default()
-        };
+        let grants_ring = settings.grants_ring && peer.grants_ring;
+        let mut targets = VecDeque::with_capacity(1 + usize::from(grants_ring));
+        targets.push_back(peer.data);
+        let mut sending = Sending { targets, next_target: 1, limit: peer.credits, ..Sending::default() };
         let mut receiving = Receiving {
             granted: [half, 0],
             free: half,
@@ -223,9 +221,8 @@ impl Machine {
             limit: settings.credits(),
             ..Receiving::default()
         };
-        if settings.grants_ring && peer.grants_ring {
+        if grants_ring {
             // As if each had taken a credit message of the other. There is room for both halves of the ring.
-            sending.targets.reserve_exact(2);
             let Span { address, length, .. } = peer.data;
             sending.targets.push_back(Span { address: address.wrapping_add(length.into()), ..peer.data });
             sending.next_target = 0;
