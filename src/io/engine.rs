@@ -471,6 +471,7 @@ impl StreamEngine {
 
     /// Requests notifications of the queues, after all completions have been collected. Returns `true` if there are
     /// more already.
+    #[inline(always)]
     fn arm(&self, state: &mut State, side: Side) -> bool {
         let mut is_due = match &self.queues.incoming {
             Incoming::Receives(queue) => {
