@@ -103,7 +103,7 @@ impl Budget {
 
     /// Returns the number of descriptors of the budget now. It may make a system call, so no lock is held meanwhile.
     fn most(&self) -> usize {
-        if self.uses.fetch_add(1, Ordering::Relaxed) % USES == 0 {
+        if self.uses.fetch_add(1, Ordering::Relaxed).is_multiple_of(USES) {
             self.known.store((self.limit)(), Ordering::Relaxed);
         }
         (self.known.load(Ordering::Relaxed) / PARTS).saturating_mul(self.parts).min(self.most)
@@ -245,6 +245,17 @@ mod tests {
         assert_eq!((many.len(), fill(&second).len()), (21 + 65, 21));
         drop((many, alone));
         assert_eq!(fill(&second).len(), 32 + 64);
+    }
+
+    #[test]
+    fn changed_limit_is_noticed() {
+        static LIMIT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1024);
+        let holder = Descriptors::new(|| LIMIT.load(Ordering::Relaxed)).half_open.holder();
+        let held = fill(&holder);
+        for (limit, has_room) in [(2048, true), (1024, false)] {
+            LIMIT.store(limit, Ordering::Relaxed);
+            assert!((0..USES).any(|_| holder.has_room() == has_room), "{} are held", held.len());
+        }
     }
 
     #[test]
