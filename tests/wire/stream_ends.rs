@@ -70,6 +70,35 @@ async fn shutdown_ends_without_a_confirmation() {
     outcome.expect("it is confirmed now");
 }
 
+// IO-03: one task has the limits of all streams, and one that begins later may end first.
+#[tokio::test]
+async fn shutdowns_end_at_their_own_limits() {
+    let [long, short] = [30, 5].map(Duration::from_secs);
+    let ends = |limit| {
+        accepted(SoftConfig::default().path_timeout(None), StreamConfig::default().close_timeout(limit))
+    };
+    let ((mut first, mut its_peer), (mut second, mut other_peer)) = (ends(long).await, ends(short).await);
+    tokio::time::pause();
+    let begin = Instant::now();
+    let shut_down = async |stream: &mut RdmaStream, pause| {
+        tokio::time::sleep(pause).await;
+        (stream.shutdown().await.expect_err("nothing is confirmed").kind(), begin.elapsed())
+    };
+    let shutdowns =
+        async { tokio::join!(shut_down(&mut first, Duration::ZERO), shut_down(&mut second, SECOND)) };
+    let outcomes = tokio::select! {
+        biased;
+        outcomes = timeout(HOUR, shutdowns) => outcomes.expect("one hangs"),
+        () = live(&mut its_peer) => panic!("the connection lasts"),
+        () = live(&mut other_peer) => panic!("the connection lasts"),
+    };
+    for ((kind, passed), limit) in [(outcomes.0, long), (outcomes.1, SECOND + short)] {
+        assert_eq!(kind, ErrorKind::TimedOut);
+        // The acknowledgement of the end itself may be progress.
+        assert!((limit..2 * limit + SECOND).contains(&passed), "{passed:?}");
+    }
+}
+
 // SEC-04: bytes of the peer are no answer to a read that its kernel has.
 #[tokio::test]
 async fn a_peer_that_answers_no_read_is_lost() {
