@@ -12,6 +12,8 @@
 //! allocations.
 #![allow(unsafe_code)] // One of the three places that may; every block says why it is sound.
 
+#[cfg(feature = "soft")]
+mod checksum;
 mod owned;
 #[cfg(feature = "verbs")]
 mod slots;
@@ -29,6 +31,8 @@ use std::sync::{Arc, Weak};
 
 use bytes::BufMut;
 
+#[cfg(feature = "soft")]
+pub(crate) use checksum::folds_copies;
 use owned::Block;
 pub(crate) use owned::Returned;
 pub use owned::{Mapping, OwnedMemory, Pages, RawMemory};
@@ -437,8 +441,14 @@ impl Slice {
     /// Returns the words of a short range that consists of whole ones, as that of nearly every short message does.
     #[inline]
     fn whole_words(&self, at: usize, length: usize) -> Option<&[AtomicU64]> {
+        if length > SHORT { None } else { self.aligned_words(at, length) }
+    }
+
+    /// Returns the words of a range within the slice, if it consists of whole ones.
+    #[inline]
+    fn aligned_words(&self, at: usize, length: usize) -> Option<&[AtomicU64]> {
         let fits = at <= self.length && length <= self.length - at;
-        if length > SHORT || !length.is_multiple_of(WORD) || !fits || !self.is_host_mapped() {
+        if !length.is_multiple_of(WORD) || !fits || !self.is_host_mapped() {
             return None;
         }
         let start = self.address(at).cast::<AtomicU64>();

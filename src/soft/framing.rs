@@ -11,13 +11,13 @@ use tokio::io::ReadBuf;
 use super::memory::{Grant, RemoteAccess, deregistered};
 use super::send_queue::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work};
 use crate::inflight::{self, Payload};
-use crate::memory::{Piece, Slice};
+use crate::memory::{self, Piece, Slice};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::SendOptions;
 use crate::provider::work::{Flags, Operation, RemoteAddress};
 use crate::wire::ddp::{self, Header, Tagged, Untagged};
 use crate::wire::extensions::{Atomic, AtomicRequest, AtomicResponse, Immediate};
-use crate::wire::mpa::{self, crc32c};
+use crate::wire::mpa::{self, Crc, crc32c};
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate};
 
 /// Up to this many bytes, copying payload beside its header is cheaper than another piece.
@@ -191,10 +191,14 @@ impl Batch {
         } else {
             // One allocation at most, and no bytes that are cleared first.
             self.arena.reserve(length + TRAILER);
-            for part in parts {
-                part.append_to(part.len(), &mut self.arena);
+            if length > COPY_BELOW && memory::folds_copies() {
+                self.checked(start, frame, parts);
+            } else {
+                for part in parts {
+                    part.append_to(part.len(), &mut self.arena);
+                }
+                self.trailer(start, frame);
             }
-            self.trailer(start, frame);
             self.copied(start);
         }
     }
@@ -247,6 +251,22 @@ impl Batch {
         self.arena.extend_from_slice(payload);
         self.trailer(start, self.arena.len() - start);
         self.copied(start);
+    }
+
+    /// Appends payload, padding and checksum to the header of an FPDU of `length` bytes that starts at `start`. The
+    /// checksum is computed while the payload is copied.
+    #[inline(never)]
+    fn checked(&mut self, start: usize, length: usize, parts: &Payload) {
+        let mut crc = Crc::new();
+        crc.update(&self.arena[start..]);
+        for part in parts {
+            part.append_checked(&mut self.arena, &mut crc);
+        }
+        let pad = &[0; 4][..mpa::pad_length(length - mpa::LENGTH_SIZE)];
+        crc.update(pad);
+        self.arena.extend_from_slice(pad);
+        self.arena.extend_from_slice(&mpa::crc_to_wire(crc.finish()));
+        self.frames += 1;
     }
 
     /// Appends padding and checksum of the FPDU of `length` bytes (length field included) that starts at

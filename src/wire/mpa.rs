@@ -269,6 +269,17 @@ impl Crc {
         self.0.update(bytes);
     }
 
+    /// Creates the state behind bytes that are added elsewhere, as [`state`](Self::state) returns it.
+    pub(crate) fn of_state(state: u32) -> Self {
+        Self(Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state.into()))
+    }
+
+    /// Returns the remainder of the added bytes: the CRC before its bits are inverted at the end.
+    pub(crate) fn state(&self) -> u32 {
+        // The algorithm is 32 bits wide.
+        self.0.get_state() as u32
+    }
+
     /// Returns the CRC of the added bytes.
     pub(crate) fn finish(self) -> u32 {
         // The algorithm is 32 bits wide: the upper half of the result is zero.
