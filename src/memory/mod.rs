@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 use bytes::BufMut;
 
 #[cfg(feature = "soft")]
-pub(crate) use checksum::folds_copies;
+pub(crate) use checksum::{Unchecked, folds_copies};
 use owned::Block;
 pub(crate) use owned::Returned;
 pub use owned::{Mapping, OwnedMemory, Pages, RawMemory};

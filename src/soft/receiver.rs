@@ -7,6 +7,7 @@
 //! parts are gathered.
 
 mod buffer;
+mod checked;
 mod control;
 mod message;
 mod placement;
@@ -24,14 +25,14 @@ use super::connection::{ConnectionShared, Socket};
 use super::memory::{Binding, Intent};
 use super::receive_queue::{Interrupted, Receive};
 use crate::inflight::{self, Completed, Note, Payload, STREAM_KEY, Ticket, WakeList};
-use crate::memory::Target;
+use crate::memory::{Target, Unchecked};
 use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Inbound, MAX_CONTROL, Segment};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
 use crate::wire::ddp::{Header, HeaderError};
-use crate::wire::mpa::{self, crc32c};
-use crate::wire::rdmap::{Opcode, Terminate};
+use crate::wire::mpa;
+use crate::wire::rdmap::Terminate;
 use buffer::{Frame, MANY, ReadAhead, Staging};
 use control::LastWords;
 use message::StreamSide;
@@ -446,14 +447,17 @@ impl Receiver {
     /// Processes staged bytes until there are too few, or the work of a turn is done. Returns the next step.
     fn process(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Stop> {
         let heard = self.heard;
+        let mut known = None;
         let next = loop {
             if self.heard != heard || self.cost > turn.limit {
                 // The connection is established before anything behind the first frame completes.
                 break if self.staging.is_empty() { Next::Read } else { Next::Resume };
             }
+            // Of the frame that is next now, or of none.
+            let checksum = known.take();
             let step = match self.state {
                 State::Header if self.empty_frame => self.skip_empty_frame(),
-                State::Header if self.connection.crc => self.begin_frame(turn)?,
+                State::Header if self.connection.crc => self.begin_frame(checksum, &mut known, turn)?,
                 State::Header => match self.staged_frames(turn)? {
                     0 => self.parse_header()?,
                     _ => Step::Continue,
@@ -490,28 +494,6 @@ impl Receiver {
         Step::Continue
     }
 
-    /// Begins a frame that is to be checked: in the staging buffer if all of it has arrived, or gathered.
-    fn begin_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
-        let Some(&[high, low]) = self.staging.unread().first_chunk() else { return Ok(Step::NeedMore) };
-        let length = mpa::fpdu_length(usize::from(u16::from_be_bytes([high, low])));
-        self.ahead.begin(length, false);
-        if self.staging.unread().len() < length {
-            self.frame.begin(length);
-            self.state = State::Gather;
-            return Ok(Step::Continue);
-        }
-        let staging = std::mem::take(&mut self.staging);
-        let outcome = self.checked(&staging.unread()[..length], turn);
-        self.staging = staging;
-        if let Ok(false) = outcome {
-            return Ok(Step::AwaitReceive);
-        }
-        self.staging.take(length);
-        outcome?;
-        self.frame_done();
-        Ok(Step::Continue)
-    }
-
     fn parse_header(&mut self) -> Result<Step, Stop> {
         let bytes = self.staging.unread();
         let (header, length, consumed) = match Header::decode(bytes) {
@@ -546,10 +528,11 @@ impl Receiver {
         payload: &[u8],
         consumed: usize,
         room: &mut Option<&mut StreamRoom<'_>>,
+        ahead: &mut Option<Unchecked<'_>>,
     ) -> Result<(), Terminate> {
         match place {
             Place::Receive(offset) => self.place_in_receive(offset, payload),
-            Place::Memory(destination) => place_in(&destination, payload, room, &mut self.stream)
+            Place::Memory(destination) => place_in(&destination, payload, room, &mut self.stream, ahead)
                 .map_err(|terminate| terminate.with_header(&self.header[..consumed]))?,
         }
         Ok(())
@@ -575,7 +558,7 @@ impl Receiver {
         let taken = self.staging.unread().len().min(*left);
         if taken > 0 {
             let unread = &self.staging.unread()[..taken];
-            let placed = place_in(destination, unread, &mut turn.room, &mut self.stream);
+            let placed = place_in(destination, unread, &mut turn.room, &mut self.stream, &mut None);
             placed.map_err(|terminate| terminate.with_header(&self.header))?;
             destination.shrink(taken);
             *left -= taken;
@@ -607,63 +590,27 @@ impl Receiver {
         Ok(Step::Continue)
     }
 
-    fn gather_frame(&mut self, turn: &mut Turn<'_, '_>) -> Result<Step, Stop> {
-        let taken = self.frame.push(self.staging.unread());
-        self.staging.take(taken);
-        if !self.frame.is_complete() {
-            return Ok(Step::NeedMore);
-        }
-        self.state = State::Header;
-        let frame = std::mem::take(&mut self.frame);
-        let outcome = self.checked(frame.gathered(), turn);
-        self.frame = frame;
-        if let Ok(false) = outcome {
-            self.state = State::Gather;
-            return Ok(Step::AwaitReceive);
-        }
-        self.frame.release();
-        outcome?;
-        self.frame_done();
-        Ok(Step::Continue)
-    }
-
     /// Counts a whole frame that was received.
     fn frame_done(&mut self) {
         self.heard = true;
         self.cost += 1;
     }
 
-    /// Checks a whole frame, with CRC on, and processes it. Returns false if it has to wait for a receive.
-    fn checked(&mut self, frame: &[u8], turn: &mut Turn<'_, '_>) -> Result<bool, Stop> {
-        let (body, field) = frame.split_at(frame.len() - mpa::CRC_SIZE);
-        let good = field.first_chunk().is_some_and(|field| mpa::crc_from_wire(*field) == crc32c(body));
-        let (header, length, consumed) = match Header::decode(body) {
-            Ok(decoded) => decoded,
-            Err(_) if !good => return Err(Terminate::CRC.into()),
-            Err(error) => return Err(reject(error, body)),
-        };
-        // siw sends its Terminate without a checksum when the start-up itself went wrong.
-        let last_words = !self.heard && header.opcode() == Opcode::Terminate;
-        if !good && !last_words {
-            return Err(Terminate::CRC.into());
-        }
-        self.header[..consumed].copy_from_slice(&body[..consumed]);
-        self.take_frame(&header, &body[consumed..consumed + length], consumed, turn)
-    }
-
-    /// Processes a frame whose payload has arrived. Returns false if it has to wait for a receive.
+    /// Processes a frame whose payload has arrived. Returns false if it has to wait for a receive. The checksum of
+    /// `ahead` may be computed beside the copy of the payload.
     #[inline]
     fn take_frame(
         &mut self,
         header: &Header,
         payload: &[u8],
         consumed: usize,
+        ahead: &mut Option<Unchecked<'_>>,
         turn: &mut Turn<'_, '_>,
     ) -> Result<bool, Stop> {
         match self.begin(header, payload.len(), consumed)? {
             None => return Ok(false),
             Some(Content::Payload(place, on_complete)) => {
-                self.place(place, payload, consumed, &mut turn.room)?;
+                self.place(place, payload, consumed, &mut turn.room, ahead)?;
                 self.complete(on_complete, turn.wakes)?;
             }
             Some(Content::Control(control)) => self.control(control, payload, turn.wakes)?,

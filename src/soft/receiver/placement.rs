@@ -21,7 +21,7 @@ use super::message::StreamSide;
 use super::turn::Stop;
 use super::{Receiver, State};
 use crate::inflight::{self, Payload, STREAM_KEY};
-use crate::memory::{Received, Slice, Spare, Target};
+use crate::memory::{Received, Slice, Spare, Target, Unchecked};
 use crate::provider::stream::StreamRoom;
 use crate::provider::work::RemoteAddress;
 use crate::soft::connection::{ConnectionShared, Socket};
@@ -107,7 +107,7 @@ pub(super) enum Content {
     Control(Control),
 }
 
-/// Copies staged payload to its place.
+/// Copies staged payload to its place. The checksum of `ahead` may be computed beside the copy.
 ///
 /// # Errors
 /// The Terminate for a peer whose key was invalidated.
@@ -116,13 +116,18 @@ pub(super) fn place_in(
     bytes: &[u8],
     room: &mut Option<&mut StreamRoom<'_>>,
     stream: &mut Option<StreamSide>,
+    ahead: &mut Option<Unchecked<'_>>,
 ) -> Result<(), Terminate> {
+    let mut write = |memory: &Slice, at, bytes| match ahead {
+        Some(ahead) => memory.write_beside(at, bytes, ahead),
+        None => memory.write(at, bytes),
+    };
     let parts = match destination {
         Destination::Local(parts) => parts,
         Destination::Remote { access, place } => {
             let valid = access.guard().ok_or(Terminate::INVALID_STAG_TAGGED)?;
             if let Some(memory) = valid.memory() {
-                memory.write(offset(*place), bytes);
+                write(memory, offset(*place), bytes);
             }
             return Ok(());
         }
@@ -142,7 +147,7 @@ pub(super) fn place_in(
     let mut rest = bytes;
     for part in parts {
         let taken = rest.len().min(part.len());
-        part.write(0, &rest[..taken]);
+        write(part, 0, &rest[..taken]);
         rest = &rest[taken..];
     }
     Ok(())

@@ -108,7 +108,7 @@ impl Receiver {
                 (Header::Untagged(_), Some(_)) => self.take_message(&header, payload, turn)?,
                 (Header::Untagged(_), None) => self.take_send(&header, payload, turn.wakes)?,
             };
-            if !is_taken && !self.take_frame(&header, payload, consumed, turn)? {
+            if !is_taken && !self.take_frame(&header, payload, consumed, &mut None, turn)? {
                 break;
             }
             self.ahead.begin(frame, false);
