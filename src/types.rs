@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use bitflags::bitflags;
 use bytes::Bytes;
@@ -69,7 +70,14 @@ const SHOWN: usize = 128;
 /// InfiniBand pads private data with zeros to a fixed length. [`is_exact`](Self::is_exact) returns whether the length
 /// is the length that the peer sent.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct PrivateData {
+pub struct PrivateData(
+    /// `None` for exactly no bytes, as most connections have: an idle one keeps a word then.
+    Option<Arc<Content>>,
+);
+
+/// The bytes of [`PrivateData`], and whether their number is that of the peer.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Content {
     bytes: Bytes,
     exact: bool,
 }
@@ -77,35 +85,40 @@ pub struct PrivateData {
 impl PrivateData {
     /// Creates private data of exactly the length that the peer sent.
     pub fn exact(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), exact: true }
+        Self::new(bytes.into(), true)
     }
 
     /// Creates private data that the transport may have padded with zeros at the end.
     pub fn padded(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), exact: false }
+        Self::new(bytes.into(), false)
     }
 
     /// Creates empty private data.
     pub fn empty() -> Self {
-        Self::exact(Bytes::new())
+        Self(None)
+    }
+
+    fn new(bytes: Bytes, exact: bool) -> Self {
+        let is_none = exact && bytes.is_empty();
+        Self((!is_none).then(|| Arc::new(Content { bytes, exact })))
     }
 
     /// Returns whether the length is exactly the length that the peer sent.
     pub fn is_exact(&self) -> bool {
-        self.exact
+        self.0.as_ref().is_none_or(|content| content.exact)
     }
 
     /// Returns the bytes, without a copy.
     pub fn into_bytes(self) -> Bytes {
-        self.bytes
+        self.0.map(|content| content.bytes.clone()).unwrap_or_default()
     }
 
     /// Returns the bytes in quotation marks, escaped and shortened, if they are printable text.
     ///
     /// Text is UTF-8 without control characters other than white space. Padding does not count.
     pub fn text(&self) -> Option<String> {
-        let end = if self.exact { self.len() } else { self.iter().rposition(|byte| *byte != 0)? + 1 };
-        let text = std::str::from_utf8(&self.bytes[..end]).ok().filter(|text| !text.is_empty())?;
+        let end = if self.is_exact() { self.len() } else { self.iter().rposition(|byte| *byte != 0)? + 1 };
+        let text = std::str::from_utf8(&self[..end]).ok().filter(|text| !text.is_empty())?;
         if text.chars().any(|character| character.is_control() && !character.is_whitespace()) {
             return None;
         }
@@ -120,30 +133,30 @@ impl PrivateData {
     /// [`TooShort`] (`BUFFER_OVERFLOW`) if `out` is too short. `out` is filled, as by `GetPrivateData`, and `needed` is
     /// the length of the private data.
     pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, TooShort> {
-        let length = self.bytes.len().min(out.len());
-        out[..length].copy_from_slice(&self.bytes[..length]);
-        let short = TooShort { needed: self.bytes.len(), available: out.len() };
-        if length < self.bytes.len() { Err(short) } else { Ok(length) }
+        let length = self.len().min(out.len());
+        out[..length].copy_from_slice(&self[..length]);
+        let short = TooShort { needed: self.len(), available: out.len() };
+        if length < self.len() { Err(short) } else { Ok(length) }
     }
 }
 
 impl Deref for PrivateData {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        self.0.as_ref().map_or(&[], |content| &content.bytes)
     }
 }
 
 impl AsRef<[u8]> for PrivateData {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self
     }
 }
 
 impl fmt::Debug for PrivateData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let padding = if self.exact { "" } else { ", may be padded" };
-        write!(f, "PrivateData({} bytes{padding})", self.bytes.len())
+        let padding = if self.is_exact() { "" } else { ", may be padded" };
+        write!(f, "PrivateData({} bytes{padding})", self.len())
     }
 }
 

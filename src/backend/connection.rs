@@ -44,8 +44,11 @@ impl Connector {
         /// Returns the private data of the peer's last message.
         pub(crate) fn private_data(&self) -> Result<PrivateData, StateError>;
 
-        /// Returns the terms of the peer, the local address and that of the peer.
-        pub(crate) fn terms(&self) -> Result<(Terms, (SocketAddr, SocketAddr)), StateError>;
+        /// Returns the terms of the peer.
+        pub(crate) fn terms(&self) -> Result<Terms, StateError>;
+
+        /// Returns the local address and that of the peer, in any state.
+        pub(crate) fn ends(&self) -> (SocketAddr, SocketAddr);
 
         pub(crate) fn is_connected(&self) -> bool;
 

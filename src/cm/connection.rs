@@ -18,13 +18,11 @@ use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
 /// A connector that has a peer: a request, a reply or a connection. Dropping it is ND's Release.
 ///
-/// A connector returns its read limits, private data and addresses only in some states, so they are stored here.
+/// A connector returns its read limits and private data only in some states, so they are stored here.
 pub(super) struct Attempt {
     provider: backend::Connector,
     read_limits: ReadLimits,
     private_data: PrivateData,
-    local: SocketAddr,
-    peer: SocketAddr,
     /// The queue pair of the connection.
     queue_pair: Option<WeakQueuePair>,
 }
@@ -35,10 +33,8 @@ impl Attempt {
     /// # Errors
     /// The connector, if the attempt was ended in this very moment, and its answers with it.
     pub(super) fn new(provider: backend::Connector) -> Result<Self, backend::Connector> {
-        let Ok((Terms { limits, private_data }, (local, peer))) = provider.terms() else {
-            return Err(provider);
-        };
-        Ok(Self { provider, read_limits: limits, private_data, local, peer, queue_pair: None })
+        let Ok(Terms { limits, private_data }) = provider.terms() else { return Err(provider) };
+        Ok(Self { provider, read_limits: limits, private_data, queue_pair: None })
     }
 
     pub(super) fn provider(&self) -> &backend::Connector {
@@ -60,11 +56,11 @@ impl Attempt {
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.provider.ends().0
     }
 
     pub(super) fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.provider.ends().1
     }
 }
 
@@ -175,12 +171,12 @@ impl Connection {
 
     /// Returns the local address, with the port that was assigned.
     pub fn local_addr(&self) -> SocketAddr {
-        self.attempt.local
+        self.attempt.local_addr()
     }
 
     /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.attempt.peer
+        self.attempt.peer_addr()
     }
 
     /// Returns the negotiated read limits, as seen from this side.

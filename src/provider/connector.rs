@@ -55,20 +55,16 @@ fn status_of(answer: &Answer) -> Status {
 /// The answers to calls, and the tasks that wait for them.
 #[derive(Default)]
 struct Answers {
-    connect: Waiter<Answer>,
-    complete: Waiter<Answer>,
-    accept: Waiter<Answer>,
-    disconnect: Waiter<Answer>,
+    /// The answer to Connect, CompleteConnect, Accept or Disconnect. One place suffices: the machine accepts none of them before the
+    /// one ahead of it is answered, and the answer is collected before the handle for the next call exists.
+    call: Waiter<Answer>,
     notify: WaitSet<Status>,
 }
 
 impl Answers {
     fn of(&mut self, op: Op) -> Option<&mut Waiter<Answer>> {
         match op {
-            Op::Connect => Some(&mut self.connect),
-            Op::CompleteConnect => Some(&mut self.complete),
-            Op::Accept => Some(&mut self.accept),
-            Op::Disconnect => Some(&mut self.disconnect),
+            Op::Connect | Op::CompleteConnect | Op::Accept | Op::Disconnect => Some(&mut self.call),
             // Every waiter has an answer of its own.
             Op::NotifyDisconnect => None,
         }
@@ -80,12 +76,13 @@ pub(crate) struct ConnectorState {
     pub(crate) machine: Connector,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
-    /// The local address that Bind gave it.
-    pub(crate) bound: Option<SocketAddr>,
+    /// The local address that Bind gave it. In a box, because most programs bind implicitly.
+    bound: Option<Box<SocketAddr>>,
     /// A call of Connect has not returned: see [`ConnectCall`].
     connect_called: bool,
-    /// The calls of Connect that wait for their queue pair, of which the machine knows nothing yet: see [`ConnectWait`].
-    waits: WaitSet<()>,
+    /// The calls of Connect that wait for their queue pair, of which the machine knows nothing yet: see [`ConnectWait`]. In a box,
+    /// because hardly any call does.
+    waits: Option<Box<WaitSet<()>>>,
     /// The phase that the metrics count.
     counted: PhaseGuard,
     /// When it has changed, for snapshots.
@@ -102,7 +99,7 @@ impl ConnectorState {
             peer,
             bound: None,
             connect_called: false,
-            waits: WaitSet::default(),
+            waits: None,
             counted,
             steps: Steps::new(),
             answers: Answers::default(),
@@ -111,6 +108,21 @@ impl ConnectorState {
 
     pub(crate) fn phase(&self) -> Phase {
         self.machine.phase()
+    }
+
+    /// Returns the local address that Bind gave it.
+    pub(crate) fn bound(&self) -> Option<SocketAddr> {
+        self.bound.as_deref().copied()
+    }
+
+    /// Forgets the address of Bind.
+    pub(crate) fn unbind(&mut self) {
+        self.bound = None;
+    }
+
+    /// Returns whether a call of Connect waits for its queue pair.
+    fn has_waits(&self) -> bool {
+        self.waits.as_ref().is_some_and(|waits| waits.interests().next().is_some())
     }
 
     /// Returns the report, as far as both providers have the same, of the connector with this number, of the adapter with this one.
@@ -128,7 +140,7 @@ impl ConnectorState {
             _ => None,
         };
         report.last_event = Some(EventReport { name: name.into(), age: at.age() });
-        report.is_in_line = self.waits.interests().next().is_some() && !self.connect_called;
+        report.is_in_line = self.has_waits() && !self.connect_called;
         report.ended = self.machine.ending().map(ToString::to_string);
         report
     }
@@ -146,15 +158,22 @@ impl ConnectorState {
 #[derive(Default)]
 pub(crate) struct AfterStep {
     metrics: PendingMetrics,
-    /// The events for `tracing`, in order, if a subscriber takes any.
-    events: Vec<Box<dyn FnOnce() + Send>>,
     /// The calls on the connector that have an answer.
     calls: WakeList,
     /// The requests that finished on the way.
     pub(crate) requests: WakeList,
+    /// In a box, because most steps have none: so a step costs little to begin and to drop.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few steps have.
+#[derive(Default)]
+struct Rare {
+    /// The events for `tracing`, in order, if a subscriber takes any.
+    events: Vec<Box<dyn FnOnce() + Send>>,
     /// The calls of the driver that are part of the step, and may take long.
     #[cfg(feature = "verbs")]
-    pub(crate) jobs: Vec<Job>,
+    jobs: Vec<Job>,
 }
 
 /// Calls of a driver that may take long.
@@ -165,8 +184,14 @@ impl AfterStep {
     /// Emits an event once the lock is released, after those that are there.
     pub(crate) fn log(&mut self, event: impl FnOnce() + Send + 'static) {
         if is_logged() {
-            self.events.push(Box::new(event));
+            self.rare.get_or_insert_default().events.push(Box::new(event));
         }
+    }
+
+    /// Adds calls of the driver that may take long.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn add_job(&mut self, job: Job) {
+        self.rare.get_or_insert_default().jobs.push(job);
     }
 
     /// Runs all of it, without the lock.
@@ -183,8 +208,10 @@ impl AfterStep {
     #[inline]
     pub(crate) fn run_jobs_by(&mut self, mut run: impl FnMut(Job)) {
         let mut outcome = self.observe_and_wake();
-        for job in self.jobs.drain(..) {
-            outcome = outcome.and(catch_unwind(AssertUnwindSafe(|| run(job))));
+        if let Some(rare) = self.rare.take() {
+            for job in rare.jobs {
+                outcome = outcome.and(catch_unwind(AssertUnwindSafe(|| run(job))));
+            }
         }
         resume(outcome);
     }
@@ -197,8 +224,7 @@ impl AfterStep {
     #[inline]
     fn observe_and_wake(&mut self) -> thread::Result<()> {
         // These come first: a task that is woken finds the step counted, and logs its own steps behind this one.
-        let observed =
-            if self.events.is_empty() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
+        let observed = if self.rare.is_none() && self.metrics.is_empty() { Ok(()) } else { self.observe() };
         observed.and(self.calls.try_wake_all()).and(self.requests.try_wake_all())
     }
 
@@ -208,7 +234,8 @@ impl AfterStep {
     /// The panic of a recorder or a subscriber.
     #[cold]
     fn observe(&mut self) -> thread::Result<()> {
-        let (metrics, events) = (std::mem::take(&mut self.metrics), std::mem::take(&mut self.events));
+        let metrics = std::mem::take(&mut self.metrics);
+        let events = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.events)).unwrap_or_default();
         catch_unwind(AssertUnwindSafe(|| {
             metrics.record();
             events.into_iter().for_each(|emit| emit());
@@ -320,7 +347,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
             let input = match &outcome {
                 Ok(local) => {
                     let progress = state.as_mut();
-                    (progress.local, progress.bound) = (Some(*local), Some(*local));
+                    (progress.local, progress.bound) = (Some(*local), Some(Box::new(*local)));
                     Input::Bound
                 }
                 Err(error) => Input::lost(Loss::Unbound(error.status()), None),
@@ -337,7 +364,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     fn bound_addr(&self) -> Result<SocketAddr, StateError> {
         let mut state = self.lock();
         let progress = state.as_mut();
-        let bound = progress.bound.filter(|_| progress.phase() == Phase::Bound);
+        let bound = progress.bound().filter(|_| progress.phase() == Phase::Bound);
         bound.ok_or(StateError::ConnectionInvalid)
     }
 
@@ -371,7 +398,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
                 progress.peer = Some(net::canonical(peer));
                 progress.connect_called = true;
                 // Not its waker, whose drop is foreign code.
-                progress.answers.connect.take();
+                progress.answers.call.take();
             }
             let busy = fits && !called && !taken;
             let overdue = is_overdue(deadline);
@@ -421,8 +448,15 @@ pub(crate) trait ConnectorDriver: Send + Sync {
 
     /// Returns the address of the peer, for the text of an error; unspecified before the connector has one.
     fn peer(&self) -> SocketAddr {
+        self.ends().1
+    }
+
+    /// Returns the local address and that of the peer, in any state; unspecified before the connector has one.
+    fn ends(&self) -> (SocketAddr, SocketAddr) {
         const NONE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-        self.lock().as_mut().peer.unwrap_or(NONE)
+        let mut state = self.lock();
+        let progress = state.as_mut();
+        (progress.local.unwrap_or(NONE), progress.peer.unwrap_or(NONE))
     }
 
     fn poll_answer(&self, op: Op, cx: &mut Context<'_>) -> Poll<Answer> {
@@ -527,8 +561,10 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     fn cancel(&self) {
         self.step(AfterStep::run, |state, after| {
             let progress = state.as_mut();
-            let waits = progress.waits.interests().next().is_some();
-            progress.waits.notify_all((), &mut after.calls);
+            let waits = progress.has_waits();
+            if let Some(waits) = &mut progress.waits {
+                waits.notify_all((), &mut after.calls);
+            }
             // A Connect that waits for its queue pair is unknown to the machine, for which nothing is outstanding then.
             let ends = waits && matches!(progress.phase(), Phase::Idle | Phase::Bound);
             let _ = self.advance(state, if ends { Input::Release } else { Input::Cancel }, after);
@@ -541,7 +577,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
     where
         Self: Sized,
     {
-        ConnectWait::new(self, |progress| &mut progress.waits)
+        ConnectWait::new(self, |progress| progress.waits.get_or_insert_default())
     }
 
     /// Returns whether there was a cancel since the watch began.
@@ -570,7 +606,7 @@ pub(crate) trait ConnectorDriver: Send + Sync {
             if ready.as_mut().now_or_never().is_some() {
                 return Ok(None);
             }
-            let wait = ConnectWait::new(self, |progress| &mut progress.waits);
+            let wait = ConnectWait::new(self, |progress| progress.waits.get_or_insert_default());
             tokio::select! {
                 biased;
                 () = std::future::poll_fn(|cx| wait.poll(cx)) => Err(ConnectError::Canceled),
@@ -605,16 +641,16 @@ pub(crate) trait ConnectorDriver: Send + Sync {
         self.lock().as_mut().machine.private_data().cloned()
     }
 
-    /// Returns the terms of the peer, the local address and that of the peer.
+    /// Returns the terms of the peer.
     ///
     /// # Errors
     /// `ConnectionInvalid` outside of the handshake.
-    fn terms(&self) -> Result<(Terms, (SocketAddr, SocketAddr)), StateError> {
+    fn terms(&self) -> Result<Terms, StateError> {
         let mut state = self.lock();
         let ConnectorState { machine, local, peer, .. } = state.as_mut();
         let (limits, private_data) = (machine.read_limits()?, machine.private_data()?.clone());
-        let ends = local.zip(*peer).ok_or(StateError::ConnectionInvalid)?;
-        Ok((Terms { limits, private_data }, ends))
+        local.and(*peer).ok_or(StateError::ConnectionInvalid)?;
+        Ok(Terms { limits, private_data })
     }
 
     /// Returns the local address (GetLocalAddress).

@@ -127,7 +127,7 @@ impl Connector {
                 state.progress.local = Some(local);
                 state.lease = Some(lease);
             }
-            state.progress.bound
+            state.progress.bound()
         };
         let Some(explicit) = explicit else { return self.start_up(stream, peer, params, deadline).await };
         // If the start-up fails the port has to be free at once, for the next attempt.
@@ -151,7 +151,8 @@ impl Connector {
     /// because the address stays that of the connector.
     fn bind_again(&self, socket: Option<BoundSocket>) {
         let mut state = self.lock();
-        let Some(local) = state.progress.bound.filter(|_| state.progress.phase() == Phase::Connecting) else {
+        let Some(local) = state.progress.bound().filter(|_| state.progress.phase() == Phase::Connecting)
+        else {
             return;
         };
         state.lease = None;
@@ -256,7 +257,7 @@ impl Connector {
         };
         let (bound, socket) = {
             let mut state = self.lock();
-            (state.progress.bound, state.socket.take())
+            (state.progress.bound(), state.socket.take())
         };
         if let Some(local) = bound {
             let socket = self.with_options(local, socket.map(|socket| *socket), params)?;

@@ -67,7 +67,7 @@ impl Connector {
 
     /// Binds again after an attempt that came to nothing has used the bound id up (`CM-19`).
     pub(crate) fn bind_again(&self, state: &mut State) {
-        let Some(local) = state.progress.bound else { return };
+        let Some(local) = state.progress.bound() else { return };
         if let Ok((id, _)) = bound_id(&self.adapter, self.me.clone(), local, true) {
             state.id = Some(id);
         }
@@ -241,15 +241,15 @@ impl Connector {
     fn resolve(&self, state: &mut State) -> Result<(), ConnectError> {
         let peer = state.progress.peer.ok_or(ConnectError::Invalid)?;
         net::validate_destination(peer)?;
-        if state.progress.bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+        if state.progress.bound().is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
             return Err(ConnectError::InvalidAddress(peer));
         }
-        if state.progress.bound == Some(peer) {
+        if state.progress.bound() == Some(peer) {
             // A listener cannot be there, and the TCP of some drivers would connect to itself.
             let reason = Reason::Errno(libc::ECONNREFUSED);
             return Err(ConnectError::Refused { peer, reason });
         }
-        let id = match (state.id.clone(), state.progress.bound) {
+        let id = match (state.id.clone(), state.progress.bound()) {
             (Some(id), Some(_)) => id,
             (_, bound) => {
                 let (id, local) = match bound {
@@ -263,7 +263,7 @@ impl Connector {
                 id
             }
         };
-        if state.progress.bound.is_some() {
+        if state.progress.bound().is_some() {
             // So that the next attempt's id can have the address before this one has gone; to others it stays taken.
             let _ = id.set_reuseaddr();
         }
@@ -304,7 +304,7 @@ impl Connector {
     fn resolve_route(&self, state: &mut State, after: &mut AfterStep) {
         let (Some(id), Some(connector)) = (state.id.clone(), self.me.upgrade()) else { return };
         state.pending_call = PendingCall::Calling;
-        after.jobs.push(Box::new(move || {
+        after.add_job(Box::new(move || {
             // An attempt that ended before its turn came needs no route.
             let outcome = if connector.has_id(&id) { id.resolve_route(RESOLVE) } else { Ok(()) };
             connector.returned(id, None, |state| {
@@ -414,7 +414,7 @@ impl Connector {
     /// choice. Returns whether it did: the attempt dials again, from another port.
     pub(crate) fn takes_another_port(state: &mut State, errno: i32) -> bool {
         let taken = matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL);
-        if !taken || state.progress.bound.is_some() || state.offer.tries == 0 {
+        if !taken || state.progress.bound().is_some() || state.offer.tries == 0 {
             return false;
         }
         state.pending_call = PendingCall::None;
@@ -535,7 +535,7 @@ impl Connector {
         let Some(device) = queue_pair.lend() else { return Some(aborted(None)) };
         let (limits, options) = (state.limits, state.offer.options);
         state.pending_call = PendingCall::Calling;
-        after.jobs.push(Box::new(move || {
+        after.add_job(Box::new(move || {
             let ready = queue_pair.ready(&device, &id, limits, options);
             let outcome = ready.and_then(|path| {
                 connector.set_path(path);

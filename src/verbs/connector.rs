@@ -408,7 +408,7 @@ impl Connector {
 
     /// Returns whether the attempt has to wait until the bound port is free again; then it begins by itself.
     pub(crate) fn is_put_off(state: &mut State) -> bool {
-        state.retry_pending = state.retiring > 0 && state.progress.bound.is_some();
+        state.retry_pending = state.retiring > 0 && state.progress.bound().is_some();
         state.retry_pending
     }
 
@@ -438,7 +438,7 @@ impl Connector {
         // A card resets the connection whose queue pair goes to the error state, and its peer would report a loss.
         // After rdma_disconnect the driver closes TCP in order.
         let parting = state.id.clone().filter(|_| resets && local);
-        after.jobs.push(Box::new(move || {
+        after.add_job(Box::new(move || {
             let _ = parting.map_or(Ok(()), |id| id.disconnect());
             end();
             connector.flushed();
@@ -640,7 +640,7 @@ impl ConnectorDriver for Connector {
         match state.progress.phase() {
             Phase::Bound if state.id.is_none() => self.bind_again(state),
             Phase::Dead | Phase::Disconnected => {
-                state.progress.bound = None;
+                state.progress.unbind();
                 if !state.flushing {
                     self.release_id(state);
                 }
@@ -648,8 +648,11 @@ impl ConnectorDriver for Connector {
             _ => {}
         }
         let free = matches!(state.progress.phase(), Phase::Idle | Phase::Bound | Phase::Dead);
-        if free && let Some(queue_pair) = state.queue_pair.take() {
-            after.jobs.extend(queue_pair.dissociate());
+        if free
+            && let Some(queue_pair) = state.queue_pair.take()
+            && let Some(job) = queue_pair.dissociate()
+        {
+            after.add_job(job);
         }
         None
     }

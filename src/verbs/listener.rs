@@ -370,10 +370,10 @@ impl Connector {
             let log = |error: io::Error| after.log(move || Self::log_ack_timeout(connection, &error));
             let outcome = self.send_reply(&id, &queue_pair, &device, &offer, limits, log);
             // Not under the lock: its last holder finishes requests.
-            after.jobs.push(Box::new(move || drop(device)));
+            after.add_job(Box::new(move || drop(device)));
             return self.has_replied(state, outcome).map(drop);
         }
-        after.jobs.push(Box::new(move || {
+        after.add_job(Box::new(move || {
             let log = |error: io::Error| Self::log_ack_timeout(connector.id, &error);
             let outcome = connector.send_reply(&id, &queue_pair, &device, &offer, limits, log);
             connector.returned(id, Some(device), |state| connector.has_replied(state, outcome));

@@ -482,7 +482,7 @@ impl Connector {
         let failure = if status == Status::SUCCESS {
             status.into()
         } else {
-            Failure::new(status, reason.or(self.loss.map(|(_, reason)| reason)), None)
+            Failure::new(status, reason.or(self.loss().map(|(_, reason)| reason)), None)
         };
         Actions::from([Action::Abandon]).finish(Op::Disconnect, failure)
     }

@@ -465,8 +465,8 @@ pub(crate) struct Connector {
     fate: Option<Failure>,
     /// The first cause of the end of the connection.
     ending: Option<DisconnectReason>,
-    /// The status and the cause of its loss, also after this end had begun to disconnect.
-    loss: Option<(Status, Reason)>,
+    /// The status and the cause of its loss, also after this end had begun to disconnect. In a box, because most are not lost.
+    loss: Option<Box<(Status, Reason)>>,
 }
 
 impl Connector {
@@ -502,13 +502,13 @@ impl Connector {
 
     /// Returns the status and the cause of the loss of the connection, if it was lost before both ends had agreed to its end.
     pub(crate) fn loss(&self) -> Option<(Status, Reason)> {
-        self.loss
+        self.loss.as_deref().copied()
     }
 
     /// Records the loss of the connection. The first cause stays the reason of its end. A provider calls this by itself if
     /// the loss ends no call yet.
     pub(crate) fn note_loss(&mut self, status: Status, reason: Reason) {
-        self.loss.get_or_insert((status, reason));
+        self.loss.get_or_insert_with(|| Box::new((status, reason)));
         self.ending.get_or_insert(DisconnectReason::Lost { status, reason });
     }
 
