@@ -178,7 +178,7 @@ async fn ask<E: Endpoint>(
     peer: SocketAddr,
     params: ConnectParams,
 ) -> Result<Reply, ConnectError> {
-    let began = Instant::now();
+    let limit = params.timeout.map(|limit| (Instant::now(), limit));
     match provider.connect(queue_pair.provider().0, peer, &params).await {
         Ok(()) => match Attempt::new(provider) {
             Ok(mut attempt) => {
@@ -189,8 +189,8 @@ async fn ask<E: Endpoint>(
         },
         // The system has limits of its own, which may be shorter.
         Err(ConnectError::TimedOut { peer, .. }) => {
-            let limit = params.timeout.filter(|limit| began.elapsed() >= *limit);
-            Err(ConnectError::TimedOut { peer, limit })
+            let limit = limit.filter(|(began, limit)| began.elapsed() >= *limit);
+            Err(ConnectError::TimedOut { peer, limit: limit.map(|(_, limit)| limit) })
         }
         Err(error) => Err(error),
     }

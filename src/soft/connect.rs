@@ -347,7 +347,7 @@ impl Connector {
         {
             let started = self.start_connection(stream, &queue_pair, Role::Active, &negotiated, &leftover);
             if let Some(driver) = started {
-                driver.connection().transmit_after(|_queue| ());
+                driver.send_rtr();
                 self.establish(Input::CompleteDone);
                 self.adapter.runtime.spawn(driver);
             }

@@ -15,7 +15,7 @@ use super::memory::{AccessGuard, KeyTable, WindowOp, deregistered};
 use super::receive_queue::ReceiveQueue;
 use super::receiver::reader::Reader;
 use super::receiver::turn::{Panicked, TURN_BYTES, cost_of};
-use super::send_queue::{MAX_BATCHES, Next, SendQueue};
+use super::send_queue::{MAX_BATCHES, Next, ReadOwner, SendQueue};
 use crate::error::PostErrorKind;
 use crate::inflight::{CompletionSink, WakeList};
 #[cfg(feature = "inspect")]
@@ -23,7 +23,7 @@ use crate::inspect::{ConnectionReport, SendState};
 use crate::memory;
 use crate::net::Stream;
 use crate::net::descriptors::Held;
-use crate::proto::mpa::{Negotiated, Rtr};
+use crate::proto::mpa::{Negotiated, Rtr, rtr_frame};
 use crate::provider::work::{Flags, Refused, WindowRequest, WorkRequest};
 use crate::status::Status;
 use crate::sync::{Mutex, MutexGuard};
@@ -228,7 +228,9 @@ impl ConnectionShared {
             let queue = &mut connection.sending().queue;
             queue.announces = announces;
             match role {
-                Role::Active => queue.preface(rtr),
+                // Its response is one more outstanding read, whatever the limit.
+                Role::Active if rtr == Rtr::Read => _ = queue.outbound.read(ReadOwner::Probe, 0, 0),
+                Role::Active => {}
                 Role::Passive if rtr == Rtr::Waived => {}
                 Role::Passive => queue.hold(),
             }
@@ -283,6 +285,23 @@ impl ConnectionShared {
         let result = change(&mut sending.queue);
         self.transmit_now(sending);
         result
+    }
+
+    /// Sends the ready-to-receive frame of the handshake, before anything can be posted: without a batch, which an idle connection
+    /// would keep the room of.
+    pub(super) fn send_rtr(&self, socket: &Socket) {
+        let frame = rtr_frame(self.rtr, self.crc);
+        if frame.is_empty() {
+            return;
+        }
+        let outcome = self.report_sent(socket.stream.try_write(&frame));
+        let mut sending = self.sending();
+        if sending.queue.prefaced(&frame, outcome) {
+            drop(sending);
+            let _ = socket.stream.shut_down(std::net::Shutdown::Both);
+        } else if !sending.queue.is_drained() {
+            self.transmit_now(sending);
+        }
     }
 
     /// Writes what was queued by a call of the program, and wakes what completes.

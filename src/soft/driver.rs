@@ -85,8 +85,8 @@ pub(crate) struct Driver<O: Observer> {
     starved: Option<Pin<Box<Sleep>>>,
     /// The message has been waiting since the last poll.
     is_starved: bool,
-    /// The time for which the socket is polled without sleep after data has arrived.
-    spin: Spin,
+    /// The time for which the socket is polled without sleep after data has arrived. `None` if it never is.
+    spin: Option<Box<Spin>>,
     /// The work of this poll, as the reader counts it.
     spent: u32,
     /// After the last turn, the next one belonged to this task: large frames are expected, for example.
@@ -113,8 +113,6 @@ impl<O: Observer> Driver<O> {
         let nudges = connection.is_peer_ready() && connection.rtr != Rtr::Waived;
         let task_spins = !config.spin.is_zero();
         let reader = Reader::new(connection.clone(), socket.clone(), leftover, task_spins);
-        // Set once, before any other task has the connection.
-        let _ = connection.reader.set(Arc::downgrade(&reader));
         let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
         Self {
             connection,
@@ -125,7 +123,7 @@ impl<O: Observer> Driver<O> {
             path_timeout: PathTimeout::new(config.path_timeout, nudges),
             starved: None,
             is_starved: false,
-            spin: Spin::new(config.spin),
+            spin: task_spins.then(|| Box::new(Spin::new(config.spin))),
             spent: 0,
             reads_itself: true,
             awaits_socket: false,
@@ -136,9 +134,9 @@ impl<O: Observer> Driver<O> {
         }
     }
 
-    /// Returns the part of the connection that posting calls share.
-    pub(crate) fn connection(&self) -> &ConnectionShared {
-        &self.connection
+    /// Sends the first frame of the active side.
+    pub(crate) fn send_rtr(&self) {
+        self.connection.send_rtr(&self.socket);
     }
 
     /// Polls the command of the connector and the timers of an open connection, and writes on: once per
@@ -185,7 +183,7 @@ impl<O: Observer> Driver<O> {
             }
             self.spent += cost;
         }
-        let spins = self.spin.is_started() && outcome.is_ok() && !wakes.is_empty();
+        let spins = self.spin.is_some() && outcome.is_ok() && !wakes.is_empty();
         wakes.wake_all();
         if let Err(stop) = outcome {
             self.on_read_end(stop);
@@ -217,7 +215,7 @@ impl<O: Observer> Driver<O> {
         cx: &mut Context<'_>,
         wakes: &mut WakeList,
     ) -> Poll<Result<TurnOutcome, Stop>> {
-        let spinning = self.spin.is_spinning();
+        let spinning = self.spin.as_ref().is_some_and(|spin| spin.is_spinning());
         self.socket.set_eager(spinning);
         let readable = if spinning { Poll::Ready(Ok(())) } else { self.poll_read_ready(cx) };
         if readable.is_pending() && self.awaits_socket {
@@ -270,7 +268,11 @@ impl<O: Observer> Driver<O> {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Some(TurnOutcome { read: true, .. }) => self.spin.start(),
+            Some(TurnOutcome { read: true, .. }) => {
+                if let Some(spin) = &mut self.spin {
+                    spin.start();
+                }
+            }
             Some(TurnOutcome { read: false, .. }) | None => {}
         }
         self.has_read(outcome, stop)

@@ -241,6 +241,10 @@ impl Batch {
 
     /// Appends a ready-to-receive frame.
     pub(super) fn rtr(&mut self, rtr: Rtr) {
+        if self.parts.capacity() == 0 {
+            // A connection may stay idle behind it, and keeps this room.
+            self.parts.reserve_exact(1);
+        }
         self.framed(&rtr_frame(rtr, self.crc));
     }
 

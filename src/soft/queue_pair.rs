@@ -55,7 +55,7 @@ pub(crate) struct QueuePair {
     connected: AtomicBool,
     connection: OnceLock<Arc<ConnectionShared>>,
     /// The completion queues whose polls also poll the socket.
-    polled: SmallVec<[Arc<CompletionQueue>; 1]>,
+    polled: Box<[Arc<CompletionQueue>]>,
     _registered: Registered,
 }
 
@@ -70,14 +70,14 @@ struct State {
     /// Notified when that driver has freed the queue pair, if [`QueuePair::settled`] waits for it.
     returned: Option<Arc<Notify>>,
     /// Held as long as the queue pair is connected: an ended connection takes no turns from others.
-    memberships: SmallVec<[Membership; 1]>,
+    memberships: Box<[Membership]>,
 }
 
 impl QueuePair {
     pub(crate) fn new(adapter: Arc<Adapter>, parts: QueuePairParts, queues: Queues) -> Arc<Self> {
         // Entries and inline bytes are counted by the caller.
         let _ = (parts.receive_entries, parts.send_entries, parts.inline);
-        let mut polled = SmallVec::new();
+        let mut polled = SmallVec::<[Arc<CompletionQueue>; 2]>::new();
         if parts.inbox.is_none() {
             for queue in [queues.sends, queues.receives] {
                 polled.extend(queue.filter(|queue| !polled.iter().any(|other| Arc::ptr_eq(other, queue))));
@@ -102,11 +102,11 @@ impl QueuePair {
                 released,
                 is_returning: false,
                 returned: None,
-                memberships: SmallVec::new(),
+                memberships: Box::default(),
             }),
             connected: AtomicBool::new(false),
             connection: OnceLock::new(),
-            polled,
+            polled: polled.into_iter().collect(),
             adapter,
             _registered: registered,
         })
@@ -216,7 +216,7 @@ impl QueuePair {
         // Last, so that whoever polls a message can answer it.
         let mut state = self.lock();
         if state.phase == QueuePairState::Connected && state.memberships.is_empty() {
-            state.memberships.extend(self.polled.iter().map(|queue| queue.add(connection)));
+            state.memberships = self.polled.iter().map(|queue| queue.add(connection)).collect();
         }
     }
 
@@ -238,7 +238,7 @@ impl QueuePair {
             wakes.run(move || returned.notify_waiters());
         }
         let connected = phase == QueuePairState::Connected;
-        let left = if connected { SmallVec::new() } else { std::mem::take(&mut state.memberships) };
+        let left = if connected { Box::default() } else { std::mem::take(&mut state.memberships) };
         drop(state);
         drop(left);
         if let Some((inbox, _)) = self.sends.lane() {

@@ -65,9 +65,8 @@ enum Next {
     Resume,
     /// Process staged bytes, once the next message has found a receive.
     AwaitReceive,
-    /// Nothing: the reader has met this end, which the task has not taken yet, or the connection ends. The
-    /// end is boxed because each turn moves the next step.
-    Ended(Option<Box<Stop>>),
+    /// Nothing: the reader has met this end, which the task has not taken yet, or the connection ends.
+    Ended(Option<Stop>),
 }
 
 /// The next step in the processing of staged bytes.
@@ -91,8 +90,8 @@ pub(crate) struct Receiver {
     announced: Option<Announced>,
     /// The receive for the current Send, with the number of bytes that it has got.
     pub(super) receive: Option<(Receive, usize)>,
-    /// `None` for a queue pair.
-    stream: Option<StreamSide>,
+    /// `None` for a queue pair. In a box, because there are more of those.
+    stream: Option<Box<StreamSide>>,
     /// The number of shared receives that have been taken for messages.
     messages: u64,
     /// The first message of a peer, which completes when the connection is established. In a box, because that is soon.
@@ -125,7 +124,7 @@ impl Receiver {
     /// Creates the receiving half. `leftover` are the bytes behind the start-up frames.
     pub(crate) fn new(connection: Arc<ConnectionShared>, leftover: &[u8]) -> Self {
         let ahead = ReadAhead::new(connection.receives.is_shared());
-        let stream = connection.receives.inbox().cloned().map(StreamSide::new);
+        let stream = connection.receives.inbox().cloned().map(|inbox| Box::new(StreamSide::new(inbox)));
         let is_established = connection.is_peer_ready();
         // RFC 6581 section 4.3
         let empty_frame = connection.rtr == Rtr::Send;
@@ -220,7 +219,7 @@ impl Receiver {
 
     /// Takes the end that the reader has met, for the task.
     pub(crate) fn take_stop(&mut self) -> Option<Stop> {
-        if let Next::Ended(stop) = &mut self.next { stop.take().map(|stop| *stop) } else { None }
+        if let Next::Ended(stop) = &mut self.next { stop.take() } else { None }
     }
 
     /// Takes the next step: reads once and processes the bytes, or processes staged bytes without a read. A
@@ -255,7 +254,7 @@ impl Receiver {
                 cost: self.cost,
             }),
             Err(stop) => {
-                self.next = Next::Ended(Some(Box::new(stop)));
+                self.next = Next::Ended(Some(stop));
                 None
             }
         }

@@ -202,15 +202,23 @@ impl SendQueue {
         }
     }
 
-    /// Queues the ready-to-receive frame of the handshake, before all others. If it is a Read Request, its
-    /// response is one more outstanding read, whatever the limit.
-    pub(crate) fn preface(&mut self, rtr: Rtr) {
-        if !matches!(rtr, Rtr::None | Rtr::Waived) {
-            self.batch.rtr(rtr);
+    /// Records an attempt to write this frame before all others: the rest of it is queued. Returns whether the socket has failed.
+    #[must_use]
+    pub(super) fn prefaced(&mut self, frame: &[u8], outcome: io::Result<usize>) -> bool {
+        let sent = match outcome {
+            Ok(sent) => sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => {
+                // The driver reports the error.
+                self.broken = Some(error);
+                return true;
+            }
+        };
+        self.written += sent as u64;
+        if sent < frame.len() {
+            self.batch.framed(&frame[sent..]);
         }
-        if rtr == Rtr::Read {
-            let _counted = self.outbound.read(ReadOwner::Probe, 0, 0);
-        }
+        false
     }
 
     /// Holds back all frames of a new connection until [`release`](Self::release).

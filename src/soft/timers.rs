@@ -149,8 +149,8 @@ pub(super) struct PathTimeout {
     heard: Instant,
     /// The last sign of life.
     alive: Instant,
-    open: Option<Open>,
-    /// In a box, because most connections have none.
+    /// Both are in boxes, because most connections have none.
+    open: Option<Box<Open>>,
     debt: Option<Box<Debt>>,
 }
 
@@ -207,6 +207,17 @@ impl PathTimeout {
         self.next = tick;
         self.sleep.as_mut().reset(next);
         self.armed = false;
+    }
+
+    /// Uses the timer for the close of the connection from now on: [`poll_close`](Self::poll_close) resolves at this time.
+    pub(super) fn close_at(&mut self, time: Instant) {
+        self.sleep.as_mut().reset(time);
+    }
+
+    /// Resolves at the time of the last [`close_at`](Self::close_at), also if the task has no budget left.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let due = self.sleep.as_mut().poll(cx).is_ready();
+        if due || Instant::now() >= self.sleep.deadline() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Returns the path timeout for the keepalive of the socket, once.
@@ -333,7 +344,7 @@ impl PathTimeout {
             open.acknowledged = open.acknowledged.max(acknowledged);
             open.queued = queued;
         }
-        match &self.open {
+        match self.open.as_deref() {
             Some(_) if now >= self.alive + timeout => Verdict::Lost,
             // The socket may have room for the question now.
             Some(Open { end: None, .. }) => Verdict::Ask,
@@ -357,7 +368,7 @@ impl PathTimeout {
         }
         // Only bytes that are still unacknowledged at the next check were queued before others.
         let queued = self.open.as_ref().is_some_and(|open| open.queued);
-        self.open = Some(Open { end, acknowledged, queued });
+        self.open = Some(Box::new(Open { end, acknowledged, queued }));
     }
 }
 

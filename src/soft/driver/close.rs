@@ -4,13 +4,13 @@
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::task::yield_now;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::{Driver, Ending, Event, Observer};
 use crate::error::Reason;
@@ -30,7 +30,8 @@ const FIRST_LOOK: u32 = 8;
 /// The state of the task of a connection.
 pub(super) enum State {
     Open,
-    Closing(Closing),
+    /// In a box, as is what is seldom known, because most of its time a connection is open.
+    Closing(Box<Closing>),
     /// Nothing more is written. The requests are flushed as soon as no writer is left: the oldest of the send
     /// queue with `first`, all others with `rest`.
     Flushing {
@@ -38,7 +39,7 @@ pub(super) enum State {
         rest: Status,
         end: End,
         /// The connection was lost while this end disconnected.
-        lost: Option<(Reason, Status)>,
+        lost: Option<Box<(Reason, Status)>>,
     },
     Over,
 }
@@ -50,8 +51,6 @@ pub(super) struct Closing {
     /// The end of the wait however much the peer acknowledges: one byte at a time would keep the socket for
     /// ever.
     limit: Instant,
-    /// Sleeps until the deadline, or until the acknowledgements are first read.
-    timer: Pin<Box<Sleep>>,
     /// The number of bytes that the peer's kernel had acknowledged when they were last read. Most connections
     /// end before that, and save the system call.
     acknowledged: Option<u64>,
@@ -126,10 +125,11 @@ impl<O: Observer> Driver<O> {
         let now = Instant::now();
         let first =
             if orderly { now + deadline.saturating_duration_since(now) / FIRST_LOOK } else { deadline };
-        let timer = Box::pin(sleep_until(first));
+        // Until the deadline, or until the acknowledgements are first read.
+        self.path_timeout.close_at(first);
         let limit = now + LONGEST_CLOSE;
-        let closing = Closing { deadline, limit, timer, acknowledged: None, shut: false, unflushed, orderly };
-        self.state = State::Closing(closing);
+        let closing = Closing { deadline, limit, acknowledged: None, shut: false, unflushed, orderly };
+        self.state = State::Closing(Box::new(closing));
     }
 
     /// Flushes as soon as no writer is left, and then closes the socket.
@@ -226,9 +226,10 @@ impl<O: Observer> Driver<O> {
     /// Flushes once no writer is left, and closes. Resolves when the state has changed.
     pub(super) fn poll_flushing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.connection.poll_halt(cx));
-        if let State::Flushing { first, rest, end, lost } = self.state {
+        if let State::Flushing { first, rest, end, lost } = &mut self.state {
+            let (first, rest, end, lost) = (*first, *rest, *end, lost.take());
             self.flush(first, rest);
-            if let Some((reason, status)) = lost {
+            if let Some((reason, status)) = lost.map(|lost| *lost) {
                 self.report_end(Ending::Lost(reason, status));
             }
             self.finish(end);
@@ -299,14 +300,10 @@ impl<O: Observer> Driver<O> {
             }
         }
         let Poll::Ready(failed) = self.poll_discard(cx) else {
-            let State::Closing(closing) = &mut self.state else { return Poll::Ready(()) };
             // A peer that floods leaves no budget for the timer.
-            let due = closing.timer.as_mut().poll(cx).is_ready();
-            if due || Instant::now() >= closing.timer.deadline() {
-                self.on_timer();
-                return Poll::Ready(());
-            }
-            return Poll::Pending;
+            ready!(self.path_timeout.poll_close(cx));
+            self.on_timer();
+            return Poll::Ready(());
         };
         let orderly = matches!(&self.state, State::Closing(closing) if closing.orderly);
         match if orderly { self.loss(failed) } else { None } {
@@ -314,7 +311,7 @@ impl<O: Observer> Driver<O> {
             Some(loss) => {
                 self.close_now(End::Unanswered);
                 if let State::Flushing { lost, .. } = &mut self.state {
-                    *lost = Some(loss);
+                    *lost = Some(Box::new(loss));
                 }
             }
         }
@@ -352,12 +349,12 @@ impl<O: Observer> Driver<O> {
         let before = closing.acknowledged.replace(acknowledged);
         let now = Instant::now();
         if now < closing.deadline {
-            closing.timer.as_mut().reset(closing.deadline);
+            self.path_timeout.close_at(closing.deadline);
         } else if closing.orderly && now < closing.limit && before.is_none_or(|before| acknowledged > before)
         {
             // Without a first reading this task is late: the program was stopped.
             closing.deadline = deadline(self.disconnect_timeout).min(closing.limit);
-            closing.timer.as_mut().reset(closing.deadline);
+            self.path_timeout.close_at(closing.deadline);
         } else if closing.orderly && is_owed {
             // A reset would discard the unacknowledged bytes.
             let _ = self.socket.stream().shut_down(Shutdown::Write);

@@ -328,9 +328,9 @@ fn every_end_of_the_reader_has_its_ending() {
     failed(kind(io::ErrorKind::UnexpectedEof), Ending::GaveUp(within), None);
     lost(Stop::Broken(deregistered()), memory, Status::REMOTE_ERROR, None);
     lost(kind(io::ErrorKind::Other), Reason::Local("the runtime was shut down"), Status::REMOTE_ERROR, None);
-    lost(Stop::Terminated(ACCESS), ACCESS.reason(false), Status::ACCESS_VIOLATION, None);
-    lost(Stop::Terminated(CRC), CRC.reason(false), Status::REMOTE_ERROR, None);
-    failed(Stop::Terminated(CRC), Ending::Refused(CRC.reason(false)), None);
+    lost(Stop::Terminated(Box::new(ACCESS)), ACCESS.reason(false), Status::ACCESS_VIOLATION, None);
+    lost(Stop::Terminated(Box::new(CRC)), CRC.reason(false), Status::REMOTE_ERROR, None);
+    failed(Stop::Terminated(Box::new(CRC)), Ending::Refused(CRC.reason(false)), None);
     lost(violation(CRC, Status::CANCELED), CRC.reason(true), Status::CANCELED, Some(CRC));
     lost(violation(ACCESS, Status::REMOTE_ERROR), ACCESS.reason(true), Status::REMOTE_ERROR, Some(ACCESS));
     failed(violation(CRC, Status::CANCELED), Ending::GaveUp(CRC.reason(true)), Some(CRC));
@@ -488,7 +488,7 @@ fn the_first_cause_of_an_end_is_kept() {
     let pipe = || Some(io::Error::from_raw_os_error(libc::EPIPE));
     assert_eq!(cause(Stop::Closed, pipe()), Ending::PeerDisconnected);
     // The Terminate of the peer comes before the error of the socket.
-    let said = cause(Stop::Terminated(Terminate::CRC), reset());
+    let said = cause(Stop::Terminated(Box::new(Terminate::CRC)), reset());
     assert_eq!(said, lost(Terminate::CRC.reason(false)));
 }
 

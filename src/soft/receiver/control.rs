@@ -128,7 +128,8 @@ impl Receiver {
             }
             Control::Terminate => {
                 let phase = if self.heard { Phase::Streaming } else { Phase::StartUp };
-                Err(Stop::Terminated(Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED)))
+                let terminate = Terminate::decode(payload, phase).unwrap_or(Terminate::UNSPECIFIED);
+                Err(Stop::Terminated(Box::new(terminate)))
             }
         }
     }

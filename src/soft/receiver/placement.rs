@@ -115,7 +115,7 @@ pub(super) fn place_in(
     destination: &Destination,
     bytes: &[u8],
     room: &mut Option<&mut StreamRoom<'_>>,
-    stream: &mut Option<StreamSide>,
+    stream: &mut Option<Box<StreamSide>>,
     ahead: &mut Option<Unchecked<'_>>,
 ) -> Result<(), Terminate> {
     let mut write = |memory: &Slice, at, bytes| match ahead {

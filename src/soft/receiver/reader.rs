@@ -53,23 +53,21 @@ pub(crate) struct Reader {
     wanted: AtomicU32,
     socket: Arc<Socket>,
     connection: Arc<ConnectionShared>,
-    /// A [`ReadingWaker`].
+    /// The connection, which reads when it is woken.
     waker: Waker,
     /// The task spins after each read, so it reads itself.
     task_spins: bool,
 }
 
-/// The waker that the socket has: it does not wake the task, but reads. The socket keeps it, and the reader
-/// keeps the socket.
-struct ReadingWaker(Weak<Reader>);
-
-impl Wake for ReadingWaker {
+/// As the waker that the socket has, it does not wake the task, but reads. The socket keeps it, and the connection gives the
+/// socket up when it ends.
+impl Wake for ConnectionShared {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(reader) = self.0.upgrade() {
+        if let Some(reader) = self.reader.get().and_then(Weak::upgrade) {
             Reader::readable(reader);
         }
     }
@@ -146,14 +144,18 @@ impl Reader {
         leftover: &[u8],
         task_spins: bool,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|reader| Self {
+        // Made in its place: `Arc::new` would copy it.
+        let reader = Arc::new_cyclic(|_| Self {
             receiver: Mutex::new(Receiver::new(connection.clone(), leftover)),
+            waker: Waker::from(connection.clone()),
             connection,
             wanted: AtomicU32::new(0),
             socket,
-            waker: Waker::from(Arc::new(ReadingWaker(reader.clone()))),
             task_spins,
-        })
+        });
+        // Set once, before any other task has the connection.
+        let _ = reader.connection.reader.set(Arc::downgrade(&reader));
+        reader
     }
 
     /// Returns the waker for the socket, which takes a turn as soon as the socket is readable.
@@ -231,7 +233,7 @@ impl Reader {
     pub(crate) fn stop(&self, stop: Stop) {
         let mut receiver = self.receiver();
         if !matches!(receiver.next, Next::Ended(_)) {
-            receiver.next = Next::Ended(Some(Box::new(stop)));
+            receiver.next = Next::Ended(Some(stop));
         }
     }
 

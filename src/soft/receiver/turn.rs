@@ -32,7 +32,7 @@ pub(crate) enum Stop {
     /// The stream ended or failed within a frame, or the socket did.
     Broken(io::Error),
     /// The peer sent a Terminate.
-    Terminated(Terminate),
+    Terminated(Box<Terminate>),
     /// The peer broke a rule: the Terminate is to be sent.
     Violation(Box<Violation>),
     /// A waker of the program, the destructor of a buffer or a subscriber has panicked where the socket was
