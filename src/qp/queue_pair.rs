@@ -256,7 +256,7 @@ pub(super) struct Inner {
     /// The most bytes of an inline request.
     pub(super) inline: usize,
     /// Its registrations with its completion queues.
-    joined: OnceLock<Vec<Joined>>,
+    joined: OnceLock<Box<[Joined]>>,
     /// The last handle of its connection was dropped while that was established.
     is_dropped: AtomicBool,
 }

@@ -381,7 +381,6 @@ impl Connector {
         let socket = Socket::new(stream, self.take_descriptor());
         let connection = ConnectionShared::new(ConnectionParts {
             id: self.id,
-            socket: socket.clone(),
             role,
             negotiated: *negotiated,
             send_depth: queue_pair.send_depth,

@@ -13,7 +13,7 @@ use tracing::trace;
 use super::framing::Batch;
 use super::memory::{AccessGuard, KeyTable, WindowOp, deregistered};
 use super::receive_queue::ReceiveQueue;
-use super::receiver::reader::Reader;
+use super::receiver::reader::{Reader, SharedSocket};
 use super::receiver::turn::{Panicked, TURN_BYTES, cost_of};
 use super::send_queue::{MAX_BATCHES, Next, ReadOwner, SendQueue};
 use crate::error::PostErrorKind;
@@ -49,7 +49,7 @@ pub(super) struct DriverWork {
     pub(super) known: bool,
 }
 
-/// The socket, shared by posting calls and the driver.
+/// The socket. It is a part of the reader, and shared by posting calls and the driver as [`SharedSocket`].
 pub(crate) struct Socket {
     pub(super) stream: Stream,
     /// Reads do not wait until the runtime reports the socket readable.
@@ -59,8 +59,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: Stream, descriptor: Option<Held>) -> Arc<Self> {
-        Arc::new(Self { stream, eager: AtomicBool::new(false), descriptor })
+    pub(crate) fn new(stream: Stream, descriptor: Option<Held>) -> Self {
+        Self { stream, eager: AtomicBool::new(false), descriptor }
     }
 
     /// Returns whether handshakes need the descriptor.
@@ -145,10 +145,9 @@ pub(crate) struct ConnectionShared {
 /// The parts of a new [`ConnectionShared`].
 pub(crate) struct ConnectionParts {
     pub(crate) id: ConnectionId,
-    pub(crate) socket: Arc<Socket>,
     pub(crate) role: Role,
     pub(crate) negotiated: Negotiated,
-    pub(crate) send_depth: usize,
+    pub(crate) send_depth: u32,
     pub(crate) sends: CompletionSink,
     pub(crate) receives: Arc<ReceiveQueue>,
     pub(crate) keys: Arc<KeyTable>,
@@ -157,8 +156,8 @@ pub(crate) struct ConnectionParts {
 /// The sending half.
 pub(crate) struct Sending {
     pub(super) queue: SendQueue,
-    /// `None` once the connection has ended.
-    pub(super) socket: Option<Arc<Socket>>,
+    /// `None` until the connection has a driver, and once it has ended.
+    pub(super) socket: Option<SharedSocket>,
     /// The statuses of a flush that the current writer carries out, because the driver has ended: of the
     /// oldest request and of the others.
     flush: Option<(Status, Status)>,
@@ -201,7 +200,7 @@ pub(super) enum Transmitted {
 impl ConnectionShared {
     pub(crate) fn new(parts: ConnectionParts) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let ConnectionParts { id, socket, role, negotiated, send_depth, sends, receives, keys } = parts;
+        let ConnectionParts { id, role, negotiated, send_depth, sends, receives, keys } = parts;
         let Negotiated { limits, crc, announces, rtr, .. } = negotiated;
         // Made in its place: `Arc::new` would copy it three times.
         let connection = Arc::new_cyclic(|_| Self {
@@ -216,7 +215,7 @@ impl ConnectionShared {
             keys,
             sending: Mutex::new(Sending {
                 queue: SendQueue::new(send_depth, limits.outbound, crc, sends),
-                socket: Some(socket),
+                socket: None,
                 flush: None,
                 driver: None,
                 command: None,

@@ -269,6 +269,10 @@ impl Observer for Connector {
             Event::Closed { answered } => self.closed(answered),
         }
     }
+
+    fn disconnect_timeout(&self) -> Duration {
+        self.adapter.config.disconnect_timeout
+    }
 }
 
 impl QueuePairUser for Connector {
@@ -364,7 +368,7 @@ impl ConnectorDriver for Connector {
     }
 
     fn disconnect_timeout(&self) -> Duration {
-        self.adapter.config.disconnect_timeout
+        Observer::disconnect_timeout(self)
     }
 }
 

@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    fn queue(depth: usize) -> (SendQueue, Arc<Table>) {
+    fn queue(depth: u32) -> (SendQueue, Arc<Table>) {
         let table = Arc::<Table>::default();
         (SendQueue::new(depth, 1, false, CompletionSink::to_futures(table.clone())), table)
     }

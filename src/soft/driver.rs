@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{ConnectionShared, DriverWork, Extent, Socket, Transmitted};
-use super::receiver::reader::{Reader, tasks_run};
+use super::receiver::reader::{Reader, SharedSocket, tasks_run};
 use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome, cost_of};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
@@ -70,12 +70,15 @@ pub(crate) enum Ending {
 pub(crate) trait Observer: Send + Sync + 'static {
     /// Handles one report. The task wakes what follows from it afterwards.
     fn event(&self, event: Event);
+
+    /// Returns the time that a disconnect waits for the peer.
+    fn disconnect_timeout(&self) -> Duration;
 }
 
 /// The task of a connection: reads, writes on when the socket was full, polls the timers, and closes.
 pub(crate) struct Driver<O: Observer> {
     connection: Arc<ConnectionShared>,
-    socket: Arc<Socket>,
+    socket: SharedSocket,
     reader: Arc<Reader>,
     observer: Arc<O>,
     path_timeout: PathTimeout,
@@ -94,7 +97,6 @@ pub(crate) struct Driver<O: Observer> {
     /// The reader has processed in this poll all bytes that had arrived: only the socket can bring more.
     awaits_socket: bool,
     state: State,
-    disconnect_timeout: Duration,
     /// The attempt was withdrawn: the receives are no longer this connection's.
     receives_detached: bool,
     /// The end has been reported.
@@ -105,18 +107,18 @@ impl<O: Observer> Driver<O> {
     /// Creates the task of this connection, to be spawned. `leftover` are the bytes behind the start-up frames.
     pub(crate) fn new(
         connection: Arc<ConnectionShared>,
-        socket: Arc<Socket>,
+        socket: Socket,
         leftover: &[u8],
         observer: Arc<O>,
         config: &SoftConfig,
     ) -> Self {
         let nudges = connection.is_peer_ready() && connection.rtr != Rtr::Waived;
         let task_spins = !config.spin.is_zero();
-        let reader = Reader::new(connection.clone(), socket.clone(), leftover, task_spins);
+        let reader = Reader::new(connection.clone(), socket, leftover, task_spins);
         let message_timeout = config.message_timeout.filter(|_| connection.receives.is_shared());
         Self {
             connection,
-            socket,
+            socket: reader.socket(),
             reader,
             observer,
             message_timeout: message_timeout.map(|limit| Box::new(MessageTimeout::new(limit))),
@@ -128,7 +130,6 @@ impl<O: Observer> Driver<O> {
             reads_itself: true,
             awaits_socket: false,
             state: State::Open,
-            disconnect_timeout: config.disconnect_timeout,
             receives_detached: false,
             ended: false,
         }

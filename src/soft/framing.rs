@@ -95,7 +95,7 @@ pub(crate) struct Batch {
     /// has none.
     pub(super) arena: Vec<u8>,
     parts: VecDeque<Part>,
-    frames: usize,
+    frames: u32,
     /// The number of bytes of the first part that have been sent.
     sent: usize,
     /// The peer's access to the in-place parts of Read Responses, as long as one of them has not been sent in
@@ -121,7 +121,7 @@ impl Batch {
 
     /// Returns whether another FPDU of any size fits.
     pub(crate) fn has_room(&self) -> bool {
-        self.frames < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
+        (self.frames as usize) < MAX_FRAMES && self.parts.len() < MAX_PIECES && self.arena.len() < MAX_COPIED
     }
 
     /// Returns whether payload that is reached by this access may join.
@@ -281,7 +281,7 @@ impl Batch {
         // RFC 5044 section 4.4: the field is always there; zero when the checksum is off.
         let crc = if self.crc { crc32c(&self.arena[start..]) } else { 0 };
         self.arena.extend_from_slice(&mpa::crc_to_wire(crc));
-        self.frames += usize::from(length > COPY_BELOW);
+        self.frames += u32::from(length > COPY_BELOW);
     }
 
     /// Makes the end of the arena, from `start` on, the next part, joined to the one before if it can be.

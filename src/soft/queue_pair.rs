@@ -49,7 +49,7 @@ pub(crate) struct QueuePair {
     /// The sink where the requests of the send queue complete.
     pub(crate) sends: CompletionSink,
     pub(crate) receives: Arc<ReceiveQueue>,
-    pub(crate) send_depth: usize,
+    pub(crate) send_depth: u32,
     state: Mutex<State>,
     /// The phase is `Connected`. Written with the lock.
     connected: AtomicBool,
@@ -95,7 +95,7 @@ impl QueuePair {
         registry.create(|_, registered| Self {
             sends: parts.initiator,
             receives,
-            send_depth: parts.send_depth,
+            send_depth: u32::try_from(parts.send_depth).unwrap_or(u32::MAX),
             state: Mutex::new(State {
                 phase: QueuePairState::Unconnected,
                 user: None,
@@ -455,7 +455,7 @@ impl QueuePair {
     /// Adds its report to that of its connector.
     pub(super) fn add_to(&self, connector: &mut ConnectionReport) {
         let report = connector.queue_pair.insert(QueuePairReport::default());
-        report.sends.depth = self.send_depth;
+        report.sends.depth = self.send_depth as usize;
         self.sends.inspect(false, &mut report.sends);
         self.receives.inspect(report);
         if let Some(connection) = self.connection() {

@@ -92,8 +92,8 @@ pub(crate) struct Receiver {
     pub(super) receive: Option<(Receive, usize)>,
     /// `None` for a queue pair. In a box, because there are more of those.
     stream: Option<Box<StreamSide>>,
-    /// The number of shared receives that have been taken for messages.
-    messages: u64,
+    /// The number of shared receives that have been taken for messages. It wraps around.
+    messages: u32,
     /// The first message of a peer, which completes when the connection is established. In a box, because that is soon.
     pub(super) first: Option<Box<(Ticket, Completed)>>,
     /// The message did not fit.
@@ -193,7 +193,7 @@ impl Receiver {
     }
 
     /// Returns the number of the message that is arriving, and how many bytes of it have arrived.
-    pub(crate) fn progress(&self) -> Option<(u64, usize)> {
+    pub(crate) fn progress(&self) -> Option<(u32, usize)> {
         let (_, placed) = self.receive.as_ref()?;
         let missing = match &self.state {
             State::Payload { left, on_complete: OnComplete::Send { .. }, .. } => *left,
@@ -632,7 +632,7 @@ impl Receiver {
                 return Ok(None);
             };
             self.receive = Some((receive, 0));
-            self.messages += 1;
+            self.messages = self.messages.wrapping_add(1);
         }
         trace!(connection = %self.connection.id, opcode = ?header.opcode(), length, "frame received");
         let (place, on_complete) = match segment {

@@ -139,8 +139,8 @@ pub(crate) struct SendQueue {
     /// The number of `entries` that have been framed in full.
     pub(super) framed: usize,
     /// The number of `entries` that the socket has taken in full.
-    sent: usize,
-    depth: usize,
+    sent: u32,
+    depth: u32,
     pub(super) outbound: Outbound<ReadOwner>,
     pub(super) responses: VecDeque<Response>,
     pub(super) turn: FramingTurn,
@@ -177,7 +177,7 @@ pub(crate) enum Next {
 }
 
 impl SendQueue {
-    pub(crate) fn new(depth: usize, read_limit: u32, crc: bool, sink: CompletionSink) -> Self {
+    pub(crate) fn new(depth: u32, read_limit: u32, crc: bool, sink: CompletionSink) -> Self {
         Self {
             entries: VecDeque::new(),
             head: 0,
@@ -257,8 +257,8 @@ impl SendQueue {
     pub(crate) fn admits(&self, kind: OpKind) -> Result<(), PostErrorKind> {
         if self.is_closed() {
             Err(PostErrorKind::ConnectionInvalid)
-        } else if self.entries.len() + usize::from(self.writer == Writer::Direct) >= self.depth {
-            Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: self.depth })
+        } else if self.entries.len() + usize::from(self.writer == Writer::Direct) >= self.depth as usize {
+            Err(PostErrorKind::QueueFull { queue: QueueKind::Send, depth: self.depth as usize })
         } else if awaits_answer(kind) && !self.outbound.reads_at_all() {
             Err(PostErrorKind::NoReads)
         } else {
@@ -522,7 +522,7 @@ impl SendQueue {
         if std::mem::take(&mut self.streamed) {
             self.completed = self.written;
         }
-        for entry in self.entries.range_mut(self.sent..self.framed) {
+        for entry in self.entries.range_mut(self.sent as usize..self.framed) {
             match entry.state {
                 RequestState::Framed if entry.work.awaits_answer() => entry.state = RequestState::Waiting,
                 RequestState::Framed => {
@@ -533,7 +533,8 @@ impl SendQueue {
                 RequestState::Queued | RequestState::Waiting | RequestState::Done => {}
             }
         }
-        self.sent = self.framed;
+        // No more are framed than were posted.
+        self.sent = self.framed as u32;
         self.retire(wakes);
     }
 

@@ -379,7 +379,7 @@ const MESSAGE_PROGRESS: usize = 64 * 1024;
 pub(super) struct MessageTimeout {
     limit: Duration,
     /// The last wait for more of a message: the number of the message, its bytes at that time, and the time.
-    since: Option<(u64, usize, Instant)>,
+    since: Option<(u32, usize, Instant)>,
     /// Armed for the time at which a message is checked again; kept from message to message.
     sleep: Option<Pin<Box<Sleep>>>,
 }
@@ -391,7 +391,7 @@ impl MessageTimeout {
 
     /// Returns when the time of the unfinished message is up unless more of it comes. `progress` is its
     /// number and how many of its bytes have come.
-    fn deadline(&mut self, progress: Option<(u64, usize)>) -> Option<Instant> {
+    fn deadline(&mut self, progress: Option<(u32, usize)>) -> Option<Instant> {
         let Some((message, bytes)) = progress else {
             self.since = None;
             return None;
@@ -410,13 +410,13 @@ impl MessageTimeout {
     /// Returns whether the message has made no progress for too long. To be called at the end of a turn of
     /// the task: a peer that sends other frames without a pause leaves no time for [`poll`](Self::poll).
     /// After a turn, bytes of the message that came while this process was stopped have been read.
-    pub(super) fn is_over(&mut self, progress: Option<(u64, usize)>) -> bool {
+    pub(super) fn is_over(&mut self, progress: Option<(u32, usize)>) -> bool {
         self.deadline(progress).is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// Resolves when the message has made no progress for too long. To be called when the task has nothing to
     /// read, or no budget.
-    pub(super) fn poll(&mut self, progress: Option<(u64, usize)>, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, progress: Option<(u32, usize)>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(deadline) = self.deadline(progress) else { return Poll::Pending };
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         loop {
@@ -719,7 +719,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     /// Returns whether the time of the message is up within so many seconds.
-    async fn given_up(clock: &mut MessageTimeout, progress: Option<(u64, usize)>, seconds: u64) -> bool {
+    async fn given_up(clock: &mut MessageTimeout, progress: Option<(u32, usize)>, seconds: u64) -> bool {
         let wait = poll_fn(|cx| clock.poll(progress, cx));
         tokio::time::timeout(Duration::from_secs(seconds), wait).await.is_ok()
     }

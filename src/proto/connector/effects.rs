@@ -52,7 +52,7 @@ impl Connector {
                 self.enter(Completing);
                 Ok([Action::StartComplete].into())
             }
-            Dead => Err(self.fate.clone().unwrap_or(Status::CONNECTION_INVALID.into())),
+            Dead => Err(self.fate.as_deref().cloned().unwrap_or(Status::CONNECTION_INVALID.into())),
             Idle | Bound | Connecting | Completing | Connected | PeerGone | Disconnecting | Disconnected
             | RequestPending | Accepting => Err(Status::CONNECTION_INVALID.into()),
         }
@@ -161,7 +161,7 @@ impl Connector {
             None => Ok(()),
             Some(failure) => {
                 self.enter(Dead);
-                Err(failure)
+                Err(*failure)
             }
         }
     }
@@ -263,7 +263,7 @@ impl Connector {
             | RequestPending | Accepting | Dead => return Ok(Actions::new()),
         };
         if status == Status::DEVICE_REMOVED {
-            self.fate = Some(status.into());
+            self.fate = Some(Box::new(status.into()));
         }
         answer
     }
@@ -302,10 +302,10 @@ impl Connector {
         match self.phase {
             Connecting | Completing | Accepting => self.fail(Action::RefusePeer, Status::CANCELED),
             ConnectDone => {
-                let reason = self.fate.as_ref().and_then(Failure::reason);
+                let reason = self.fate.as_deref().and_then(Failure::reason);
                 let actions = self.refuse();
                 // A later CompleteConnect fails with this status, because its queue pair is gone.
-                self.fate = Some(Failure::new(Status::CANCELED, reason, None));
+                self.fate = Some(Box::new(Failure::new(Status::CANCELED, reason, None)));
                 actions
             }
             Connected => {
@@ -346,7 +346,7 @@ impl Connector {
         };
         self.enter(Dead);
         self.refusal = None;
-        self.fate = Some(GONE.into());
+        self.fate = Some(Box::new(GONE.into()));
         actions
     }
 
@@ -366,7 +366,7 @@ impl Connector {
             Connecting => self.connect_lost(loss, reason, error),
             ConnectDone if matches!(loss, Loss::TimedOut) => {
                 let actions = self.refuse();
-                self.fate = Some(failure(Status::IO_TIMEOUT));
+                self.fate = Some(Box::new(failure(Status::IO_TIMEOUT)));
                 actions
             }
             // The loss is reported by the next call: until then the caller may still read the peer's terms.
@@ -392,7 +392,7 @@ impl Connector {
                 };
                 let actions = self.fail(loss.parting(), failure(status));
                 if let Loss::Refused(data) = loss {
-                    self.refusal = data;
+                    self.refusal = data.map(Box::new);
                 }
                 actions
             }
@@ -441,7 +441,7 @@ impl Connector {
         let actions = self.fail(loss.letting_go(), Failure::new(status, reason, error));
         self.enter(next);
         if let Loss::Refused(data) = loss {
-            self.refusal = data;
+            self.refusal = data.map(Box::new);
         }
         actions
     }
@@ -451,7 +451,7 @@ impl Connector {
         if self.fate.is_some() {
             return Actions::new();
         }
-        self.fate = Some(failure);
+        self.fate = Some(Box::new(failure));
         [letting_go].into()
     }
 

@@ -454,15 +454,15 @@ pub(crate) struct Connector {
     bound: bool,
     /// The peer's terms; kept only while they may be read.
     terms: Option<Terms>,
-    /// The private data of the peer's reject.
-    refusal: Option<PrivateData>,
+    /// The private data of the peer's reject. In a box, as is what else most connectors never have.
+    refusal: Option<Box<PrivateData>>,
     /// The caller's deadline, in `Connecting` and `Disconnecting`.
     deadline: Option<Instant>,
     /// At least one NotifyDisconnect is outstanding.
     watched: bool,
     /// The failure of the next call. In `ConnectDone` and `RequestPending`: the peer is gone and so is the
     /// transport. In `Dead`: the failure of CompleteConnect, or that the device was removed.
-    fate: Option<Failure>,
+    fate: Option<Box<Failure>>,
     /// The first cause of the end of the connection.
     ending: Option<DisconnectReason>,
     /// The status and the cause of its loss, also after this end had begun to disconnect. In a box, because most are not lost.
@@ -522,7 +522,7 @@ impl Connector {
             && let Some(failure) = &self.fate
             && failure.status == Status::DEVICE_REMOVED
         {
-            return Err(failure.clone());
+            return Err(Failure::clone(failure));
         }
         Ok(match input {
             Input::Bind => self.bind()?,
@@ -574,7 +574,7 @@ impl Connector {
     /// `CONNECTION_INVALID` at any other moment.
     pub(crate) fn private_data(&self) -> Result<&PrivateData, StateError> {
         let terms = self.terms.as_ref().map(|terms| &terms.private_data);
-        terms.or(self.refusal.as_ref()).ok_or(StateError::ConnectionInvalid)
+        terms.or(self.refusal.as_deref()).ok_or(StateError::ConnectionInvalid)
     }
 
     /// Checks that `GetLocalAddress` is valid in this state: connecting or connected.

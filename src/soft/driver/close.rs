@@ -5,7 +5,6 @@ use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::proto::mpa::terminate_fpdu;
 use crate::soft::connection::{Command, Extent, Socket};
 use crate::soft::memory::is_deregistered;
 use crate::soft::receive_queue::Interrupted;
+use crate::soft::receiver::reader::SharedSocket;
 use crate::soft::receiver::turn::{Stop, TURN, blame};
 use crate::status::Status;
 use crate::sync::deadline;
@@ -95,7 +95,7 @@ impl<O: Observer> Driver<O> {
             }
             Command::Refuse => {
                 self.connection.sending().queue.close(Some(Terminate::LOCAL_CATASTROPHIC));
-                let mut limit = self.disconnect_timeout;
+                let mut limit = self.observer.disconnect_timeout();
                 let unflushed = if self.is_established() {
                     let current = self.reader.receiver().take_receive();
                     self.flush_receives(current, Status::CANCELED);
@@ -200,7 +200,11 @@ impl<O: Observer> Driver<O> {
         self.connection.sending().queue.close(Some(terminate));
         let current = self.reader.receiver().take_receive();
         self.flush_receives(current, Status::CANCELED);
-        self.close_until(deadline(self.disconnect_timeout), Some((first, Status::CANCELED)), false);
+        self.close_until(
+            deadline(self.observer.disconnect_timeout()),
+            Some((first, Status::CANCELED)),
+            false,
+        );
     }
 
     /// Ends a connection whose peer has sent nothing for the path timeout.
@@ -353,7 +357,7 @@ impl<O: Observer> Driver<O> {
         } else if closing.orderly && now < closing.limit && before.is_none_or(|before| acknowledged > before)
         {
             // Without a first reading this task is late: the program was stopped.
-            closing.deadline = deadline(self.disconnect_timeout).min(closing.limit);
+            closing.deadline = deadline(self.observer.disconnect_timeout()).min(closing.limit);
             self.path_timeout.close_at(closing.deadline);
         } else if closing.orderly && is_owed {
             // A reset would discard the unacknowledged bytes.
@@ -486,7 +490,7 @@ const LONGEST_CLOSE: Duration = Duration::from_secs(600);
 ///
 /// Closed earlier, it would answer all data of the peer with a reset, which discards what the peer has not
 /// read.
-async fn linger(socket: Arc<Socket>) {
+async fn linger(socket: SharedSocket) {
     let Some(_place) = socket.stream().linger() else { return };
     let _ = timeout(LONGEST_CLOSE, drain(&socket)).await;
 }

@@ -59,6 +59,10 @@ impl Log {
 }
 
 impl Observer for Log {
+    fn disconnect_timeout(&self) -> Duration {
+        SoftConfig::default().disconnect_timeout
+    }
+
     fn event(&self, event: Event) {
         let at_established = self.at_established.lock().take_if(|_| matches!(event, Event::Established));
         if let Some(look) = at_established {
@@ -124,7 +128,6 @@ impl End {
         let sink = CompletionSink::to_futures(table.clone());
         let connection = ConnectionShared::new(ConnectionParts {
             id: ConnectionId(0),
-            socket: socket.clone(),
             role: Role::Passive,
             negotiated: Negotiated {
                 limits: ReadLimits::new(16, 1),

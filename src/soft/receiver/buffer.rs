@@ -39,8 +39,8 @@ pub(super) const MOST: usize = 4 * mpa::fpdu_length(mpa::MAX_ULPDU);
 
 /// The frames that are expected, from the lengths of the last ones.
 pub(super) struct ReadAhead {
-    /// The most bytes of large frames that are read ahead.
-    limit: usize,
+    /// A message may have to wait for a receive, with all that has been read behind it: less of large frames is read ahead.
+    waits: bool,
     /// The length of the last large frame.
     large: usize,
     /// The number of frames since the last large one.
@@ -53,7 +53,12 @@ impl ReadAhead {
     /// Creates the state of a connection without frames. `waits` if a message may have to wait for a receive,
     /// with all that has been read behind it.
     pub(super) fn new(waits: bool) -> Self {
-        Self { limit: if waits { MANY } else { MOST }, large: LARGE, since_large: u8::MAX, announced: false }
+        Self { waits, large: LARGE, since_large: u8::MAX, announced: false }
+    }
+
+    /// Returns the most bytes of large frames that are read ahead.
+    fn limit(&self) -> usize {
+        if self.waits { MANY } else { MOST }
     }
 
     /// Records the begin of a frame of this length, length field and trailer included. If it was announced, or
@@ -84,7 +89,7 @@ impl ReadAhead {
 
     /// Returns the room that a turn needs.
     pub(super) fn room(&self) -> usize {
-        if self.expects_large() { self.limit } else { MANY }
+        if self.expects_large() { self.limit() } else { MANY }
     }
 
     /// Returns the most bytes that the next read brings behind the current frame: whole large frames if they
@@ -92,7 +97,7 @@ impl ReadAhead {
     pub(super) fn whole_frames(&self) -> usize {
         match self.expects_large() {
             true if self.announced => BETWEEN,
-            true => (self.limit / self.large * self.large).max(MANY),
+            true => (self.limit() / self.large * self.large).max(MANY),
             false => MANY,
         }
     }

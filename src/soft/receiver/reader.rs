@@ -8,6 +8,7 @@
 //! reader whose future was dropped: it has the next turn.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -51,12 +52,25 @@ pub(crate) struct Reader {
     /// The number of threads that wait for the lock. [`poll`](Self::poll), which may be called again and
     /// again, leaves the lock to them.
     wanted: AtomicU32,
-    socket: Arc<Socket>,
+    socket: Socket,
     connection: Arc<ConnectionShared>,
     /// The connection, which reads when it is woken.
     waker: Waker,
     /// The task spins after each read, so it reads itself.
     task_spins: bool,
+}
+
+/// A reference to the socket of a connection, which keeps the reader: both are one allocation. The connection gives up its own when it
+/// ends, so that no circle of references is left.
+#[derive(Clone)]
+pub(crate) struct SharedSocket(Arc<Reader>);
+
+impl Deref for SharedSocket {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.0.socket
+    }
 }
 
 /// As the waker that the socket has, it does not wake the task, but reads. The socket keeps it, and the connection gives the
@@ -140,7 +154,7 @@ impl Reader {
     /// polls the socket after each read.
     pub(crate) fn new(
         connection: Arc<ConnectionShared>,
-        socket: Arc<Socket>,
+        socket: Socket,
         leftover: &[u8],
         task_spins: bool,
     ) -> Arc<Self> {
@@ -155,7 +169,13 @@ impl Reader {
         });
         // Set once, before any other task has the connection.
         let _ = reader.connection.reader.set(Arc::downgrade(&reader));
+        reader.connection.sending().socket = Some(SharedSocket(reader.clone()));
         reader
+    }
+
+    /// Returns a reference to the socket.
+    pub(crate) fn socket(self: &Arc<Self>) -> SharedSocket {
+        SharedSocket(self.clone())
     }
 
     /// Returns the waker for the socket, which takes a turn as soon as the socket is readable.

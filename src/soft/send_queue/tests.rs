@@ -7,7 +7,7 @@ use crate::soft::memory::{KeyTable, RemoteAccess};
 use crate::types::Access;
 use crate::wire::mpa;
 
-fn queue(depth: usize, crc: bool) -> SendQueue {
+fn queue(depth: u32, crc: bool) -> SendQueue {
     SendQueue::new(depth, 9, crc, CompletionSink::to_futures(std::sync::Arc::default()))
 }
 
