@@ -20,6 +20,7 @@
 //! would do that, and most of them are dropped long before they are due. While connections are made, the metronome is due first, and none
 //! of them does.
 
+use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -134,8 +135,8 @@ pub(super) struct PathTimeout {
     sleep: Pin<Box<Sleep>>,
     /// The task that has polled last is woken by the timer.
     armed: bool,
-    /// `None` if there is no path timeout, and the peer is not judged.
-    timeout: Option<Duration>,
+    /// In milliseconds, as timers are. `None` if there is no path timeout, and the peer is not judged.
+    timeout: Option<NonZero<u32>>,
     next: Tick,
     /// The socket has its keepalive.
     is_kept_alive: bool,
@@ -154,6 +155,13 @@ pub(super) struct PathTimeout {
     debt: Option<Box<Debt>>,
 }
 
+/// Returns the number of milliseconds, at least one: a part of one counts as one.
+fn in_milliseconds(time: Duration) -> NonZero<u32> {
+    let whole = time.as_nanos().div_ceil(1_000_000);
+    u32::try_from(whole)
+        .map_or(NonZero::<u32>::MAX, |whole| NonZero::new(whole).unwrap_or(NonZero::<u32>::MIN))
+}
+
 impl PathTimeout {
     /// Creates the timeouts of a connection. `nudges`: whether the first tick is a nudge.
     pub(super) fn new(timeout: Option<Duration>, nudges: bool) -> Self {
@@ -167,7 +175,7 @@ impl PathTimeout {
         Self {
             sleep,
             armed: false,
-            timeout,
+            timeout: timeout.map(in_milliseconds),
             next,
             is_kept_alive: false,
             late: false,
@@ -178,6 +186,11 @@ impl PathTimeout {
             open: None,
             debt: None,
         }
+    }
+
+    /// Returns the path timeout.
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|timeout| Duration::from_millis(timeout.get().into()))
     }
 
     /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has
@@ -195,7 +208,7 @@ impl PathTimeout {
     /// Sets the next tick.
     pub(super) fn rearm(&mut self) {
         let now = Instant::now();
-        let (tick, next) = match (self.timeout, &self.open) {
+        let (tick, next) = match (self.timeout(), &self.open) {
             (None, _) => (Tick::Rest, now + REST),
             (Some(timeout), Some(_)) => (Tick::Check, (now + timeout / TICKS).min(self.alive + timeout)),
             // The first check finds out whether the connection is busy.
@@ -222,7 +235,7 @@ impl PathTimeout {
 
     /// Returns the path timeout for the keepalive of the socket, once.
     pub(super) fn take_keepalive(&mut self) -> Option<Duration> {
-        self.timeout.filter(|_| !std::mem::replace(&mut self.is_kept_alive, true))
+        self.timeout().filter(|_| !std::mem::replace(&mut self.is_kept_alive, true))
     }
 
     /// Postpones the nudge if the peer's host does not have the reply yet, or has had it for less than a
@@ -230,7 +243,7 @@ impl PathTimeout {
     pub(super) fn postpones_nudge(&mut self, has_reply: bool) -> bool {
         let next = Instant::now() + NUDGE;
         let was_late = std::mem::replace(&mut self.late, !has_reply);
-        let is_before_check = self.timeout.is_none_or(|timeout| next < self.heard + timeout / 2);
+        let is_before_check = self.timeout().is_none_or(|timeout| next < self.heard + timeout / 2);
         let postpones = (was_late || !has_reply) && is_before_check;
         if postpones {
             self.sleep.as_mut().reset(next);
@@ -277,7 +290,7 @@ impl PathTimeout {
     /// Judges a peer that is not read, because its message waits for a receive: it lives, unless its kernel
     /// has acknowledged nothing for the path timeout although this end repeats its bytes.
     pub(super) fn check_unread(&mut self, unanswered: Option<Duration>) -> Verdict {
-        if unanswered.zip(self.timeout).is_some_and(|(silence, timeout)| silence >= timeout) {
+        if unanswered.zip(self.timeout()).is_some_and(|(silence, timeout)| silence >= timeout) {
             return Verdict::Lost;
         }
         self.excuse();
@@ -289,7 +302,7 @@ impl PathTimeout {
     /// Judges a peer that owes an answer, whatever else it sends. Its device must answer in order, whatever
     /// its program does.
     pub(super) fn check_answer(&mut self, owed: Option<Owed>) -> Verdict {
-        let (Some(timeout), Some(owed)) = (self.timeout, owed) else {
+        let (Some(timeout), Some(owed)) = (self.timeout(), owed) else {
             self.debt = None;
             return Verdict::Alive;
         };
@@ -324,7 +337,7 @@ impl PathTimeout {
 
     /// Judges the silence of the peer, whose kernel has acknowledged this many bytes.
     pub(super) fn check(&mut self, acknowledged: u64) -> Verdict {
-        let Some(timeout) = self.timeout else { return Verdict::Alive };
+        let Some(timeout) = self.timeout() else { return Verdict::Alive };
         let now = Instant::now();
         let reads = std::mem::take(&mut self.reads);
         if reads > 0 {
@@ -361,7 +374,7 @@ impl PathTimeout {
             Question::None => return self.excuse(),
         };
         if self.open.is_none()
-            && let Some(timeout) = self.timeout
+            && let Some(timeout) = self.timeout()
         {
             // The peer has its time, also if this task was late.
             self.alive = self.alive.max(Instant::now() - timeout / 2);
