@@ -33,7 +33,7 @@ use crate::status::Status;
 use crate::sync::{MutexGuard, WaitSet, Waiter, deadline};
 use crate::types::{ConnectionId, DisconnectReason, PrivateData, ReadLimits};
 
-use calls::Waiting;
+use calls::{Answers, Waiting};
 pub(crate) use calls::{ConnectCall, ConnectWait, ReleaseGuard};
 
 /// The reason of the loss of a connection whose queue pair the program has flushed.
@@ -52,36 +52,16 @@ fn status_of(answer: &Answer) -> Status {
     answer.as_ref().map_or_else(|failure| failure.status, |()| Status::SUCCESS)
 }
 
-/// The answers to calls, and the tasks that wait for them.
-#[derive(Default)]
-struct Answers {
-    /// The answer to Connect, CompleteConnect, Accept or Disconnect. One place suffices: the machine accepts none of them before the
-    /// one ahead of it is answered, and the answer is collected before the handle for the next call exists.
-    call: Waiter<Answer>,
-    notify: WaitSet<Status>,
-}
-
-impl Answers {
-    fn of(&mut self, op: Op) -> Option<&mut Waiter<Answer>> {
-        match op {
-            Op::Connect | Op::CompleteConnect | Op::Accept | Op::Disconnect => Some(&mut self.call),
-            // Every waiter has an answer of its own.
-            Op::NotifyDisconnect => None,
-        }
-    }
-}
-
 /// The state of a connector, under its lock.
 pub(crate) struct ConnectorState {
     pub(crate) machine: Connector,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
     /// The local address that Bind gave it. In a box, because most programs bind implicitly.
-    bound: Option<Box<SocketAddr>>,
+    pub(crate) bound: Option<Box<SocketAddr>>,
     /// A call of Connect has not returned: see [`ConnectCall`].
     connect_called: bool,
-    /// The calls of Connect that wait for their queue pair, of which the machine knows nothing yet: see [`ConnectWait`]. In a box,
-    /// because hardly any call does.
+    /// The few calls of Connect that wait for their queue pair, of which the machine knows nothing yet: see [`ConnectWait`].
     waits: Option<Box<WaitSet<()>>>,
     /// The phase that the metrics count.
     counted: PhaseGuard,
@@ -113,11 +93,6 @@ impl ConnectorState {
     /// Returns the local address that Bind gave it.
     pub(crate) fn bound(&self) -> Option<SocketAddr> {
         self.bound.as_deref().copied()
-    }
-
-    /// Forgets the address of Bind.
-    pub(crate) fn unbind(&mut self) {
-        self.bound = None;
     }
 
     /// Returns whether a call of Connect waits for its queue pair.

@@ -142,7 +142,7 @@ impl Connector {
         // The port of the attempt; a socket that is still bound has a lease of its own.
         state.lease = None;
         if state.progress.machine.phase() == Phase::Dead {
-            state.progress.unbind();
+            state.progress.bound = None;
             state.socket = None;
         }
         Self::free_queue_pair(state, after);

@@ -640,7 +640,7 @@ impl ConnectorDriver for Connector {
         match state.progress.phase() {
             Phase::Bound if state.id.is_none() => self.bind_again(state),
             Phase::Dead | Phase::Disconnected => {
-                state.progress.unbind();
+                state.progress.bound = None;
                 if !state.flushing {
                     self.release_id(state);
                 }

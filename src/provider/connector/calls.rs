@@ -1,10 +1,30 @@
-//! The calls on a connector whose futures may be dropped: each is a guard that undoes its part.
+//! The calls on a connector: their answers, and guards of those whose futures may be dropped, which undo their part.
 
 use std::task::{Context, Poll};
 
-use super::{AfterStep, ConnectorDriver, ConnectorState};
-use crate::proto::connector::Input;
-use crate::sync::{WaitKey, WaitSet};
+use super::{AfterStep, Answer, ConnectorDriver, ConnectorState};
+use crate::proto::connector::{Input, Op};
+use crate::status::Status;
+use crate::sync::{WaitKey, WaitSet, Waiter};
+
+/// The answers to calls, and the tasks that wait for them.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The answer to Connect, CompleteConnect, Accept or Disconnect. One place suffices: the machine accepts none of them before the
+    /// one ahead of it is answered, and the answer is collected before the handle for the next call exists.
+    pub(super) call: Waiter<Answer>,
+    pub(super) notify: WaitSet<Status>,
+}
+
+impl Answers {
+    pub(super) fn of(&mut self, op: Op) -> Option<&mut Waiter<Answer>> {
+        match op {
+            Op::Connect | Op::CompleteConnect | Op::Accept | Op::Disconnect => Some(&mut self.call),
+            // Every waiter has an answer of its own.
+            Op::NotifyDisconnect => None,
+        }
+    }
+}
 
 /// A place in a list of futures that wait at a connector.
 pub(crate) struct Waiting<'a, D: ConnectorDriver, T: Copy> {
