@@ -4,7 +4,6 @@
 mod inspect;
 mod one_sided;
 mod post;
-mod posted;
 mod session;
 mod transfer;
 mod wakers;
@@ -38,7 +37,7 @@ use crate::qp::{CompletionQueue, Notify, NotifyKind, QueuePair, WorkCompletion};
 use crate::status::Status;
 use crate::sync::{AdaptiveSpin, Mutex, MutexGuard, current_runtime};
 use crate::types::{DisconnectReason, OpKind};
-use posted::PostedRequests;
+use post::PostedRequests;
 use session::Standing;
 use wakers::{Cause, Wakers};
 

@@ -18,7 +18,6 @@ mod config;
 mod connector;
 mod end;
 mod engine;
-mod limits;
 mod listener;
 mod race;
 mod resources;

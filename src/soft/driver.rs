@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::config::SoftConfig;
 use super::connection::{ConnectionShared, DriverWork, Extent, Socket, Transmitted};
 use super::receiver::reader::{Reader, SharedSocket, tasks_run};
-use super::receiver::turn::{Stop, TURN, Turn, TurnOutcome, cost_of};
+use super::receiver::reader::{Stop, TURN, Turn, TurnOutcome, cost_of};
 use super::send_queue::SendQueue;
 use super::timers::{MessageTimeout, Owed, PathTimeout, Question, Tick, Verdict};
 use crate::error::Reason;

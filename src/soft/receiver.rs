@@ -7,12 +7,10 @@
 //! parts are gathered.
 
 mod buffer;
-mod checked;
 mod control;
 mod message;
 mod placement;
 pub(crate) mod reader;
-pub(crate) mod turn;
 mod whole;
 
 use std::io;
@@ -39,8 +37,7 @@ use message::StreamSide;
 use placement::{
     Announced, Content, Control, Destination, OnComplete, Place, offset, place_in, stream_place,
 };
-use reader::Reads;
-use turn::{Stop, Turn, TurnOutcome, cost_of, reject};
+use reader::{Reads, Stop, Turn, TurnOutcome, cost_of, reject};
 
 /// Length field, padding and CRC of a frame without content.
 const EMPTY_FRAME: usize = mpa::fpdu_length(0);

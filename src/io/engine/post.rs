@@ -1,18 +1,24 @@
-//! Posting the messages of a stream, and the targets that the peer writes for them.
+//! Posting the messages of a stream, and the targets that the peer writes for them; and the requests whose futures are kept, which are
+//! those over a provider that frames data itself.
 
+use std::future::Future;
 use std::io::IoSlice;
 use std::ops::Range;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
-use super::posted::Posted;
+use smallvec::SmallVec;
+use tokio::task::coop::unconstrained;
+
 use super::{CONFIRMATION, CONTROL, Confirmation, DATA, KIND_BITS, State, StreamEngine};
 use crate::error::{PostErrorKind, ProtocolError};
 use crate::inflight::StreamInbox;
 use crate::io::resources::{ENTRIES, Incoming, Memory, NO_PLACE};
-use crate::mr::RemoteRegion;
+use crate::mr::{Inline, RemoteRegion};
 use crate::proto::rsocket::{Carrier, Control, Message, Span, Transfer};
 use crate::provider::stream::{StreamMessage, Streamed};
 use crate::provider::work::RemoteAddress;
-use crate::qp::{QueuePair, WorkOptions};
+use crate::qp::{Op, QueuePair, WorkOptions};
 use crate::types::RemoteKey;
 
 /// The source of the bytes of a write.
@@ -249,4 +255,47 @@ fn read_list(inbox: &StreamInbox, index: usize) -> Span {
 
 fn clear_list(inbox: &StreamInbox, index: usize) {
     inbox.with_list(|list| list.as_chunks_mut().0[index] = [0; Span::LEN]);
+}
+
+/// The requests that have not completed, oldest first. They complete in this order. The end of a stream is two.
+#[derive(Default)]
+pub(super) struct PostedRequests(SmallVec<[PostedRequest; 2]>);
+
+/// A request with its context.
+struct PostedRequest {
+    context: u64,
+    future: Posted,
+}
+
+/// The future of a request.
+pub(super) enum Posted {
+    Send(Op<Inline>),
+    Read(Op<()>),
+}
+
+impl PostedRequests {
+    /// Returns whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a request with this context.
+    pub(super) fn push(&mut self, context: u64, future: Posted) {
+        self.0.push(PostedRequest { context, future });
+    }
+
+    /// Takes the oldest request if it has completed. Returns its context, and whether it has succeeded. If it has not completed, its
+    /// completion wakes `waker`.
+    pub(super) fn poll(&mut self, waker: &Waker) -> Option<(u64, bool)> {
+        let PostedRequest { context, future } = self.0.first_mut()?;
+        let cx = &mut Context::from_waker(waker);
+        let polled = match future {
+            Posted::Send(op) => pin!(unconstrained(op)).poll(cx).map(|(result, _)| result.is_ok()),
+            Posted::Read(op) => pin!(unconstrained(op)).poll(cx).map(|(result, ())| result.is_ok()),
+        };
+        let Poll::Ready(has_succeeded) = polled else { return None };
+        let context = *context;
+        self.0.remove(0);
+        Some((context, has_succeeded))
+    }
 }

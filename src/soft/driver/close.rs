@@ -19,7 +19,7 @@ use crate::soft::connection::{Command, Extent, Socket};
 use crate::soft::memory::is_deregistered;
 use crate::soft::receive_queue::Interrupted;
 use crate::soft::receiver::reader::SharedSocket;
-use crate::soft::receiver::turn::{Stop, TURN, blame};
+use crate::soft::receiver::reader::{Stop, TURN, blame};
 use crate::status::Status;
 use crate::sync::deadline;
 use crate::wire::rdmap::Terminate;

@@ -20,7 +20,7 @@ use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{Command, ConnectionParts};
 use crate::soft::memory::{Registration, deregistered};
 use crate::soft::receive_queue::{Receive, ReceiveQueue};
-use crate::soft::receiver::turn::{Panicked, Violation};
+use crate::soft::receiver::reader::{Panicked, Violation};
 use crate::sync::Mutex;
 use crate::types::{Access, ConnectionId, OpKind, ReadLimits};
 use crate::wire::ddp::{Tagged, Untagged};

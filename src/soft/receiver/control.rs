@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Receiver;
 use super::placement::Control;
-use super::turn::{REQUEST_COST, Stop, cost_of};
+use super::reader::{REQUEST_COST, Stop, cost_of};
 use crate::inflight::{Completed, Note, StreamSend, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
 use crate::soft::connection::{ConnectionShared, Extent};

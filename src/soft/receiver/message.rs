@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::buffer::LARGE;
 use super::placement::stream_place;
-use super::turn::Stop;
+use super::reader::Stop;
 use super::{Receiver, State};
 use crate::inflight::{StreamInbox, StreamSend, WORD, WakeList};
 use crate::memory::Target;

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::buffer::{BETWEEN, Staging};
 use super::message::StreamSide;
-use super::turn::Stop;
+use super::reader::Stop;
 use super::{Receiver, State};
 use crate::inflight::{self, Payload, STREAM_KEY};
 use crate::memory::{Received, Slice, Spare, Target, Unchecked};
