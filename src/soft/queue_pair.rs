@@ -122,6 +122,12 @@ impl QueuePair {
         self.lock()
     }
 
+    /// Returns whether it has a connection, before or after it is connected.
+    #[cfg(test)]
+    pub(super) fn has_connection(&self) -> bool {
+        self.connection.get().is_some()
+    }
+
     /// Returns the state, and the connector that uses the queue pair.
     fn used_by(&self) -> (QueuePairState, Option<Arc<dyn QueuePairUser>>) {
         let state = self.lock();

@@ -551,14 +551,12 @@ async fn poll_reads_nothing_before_queue_pair_connects() {
     end.peer.write_all(&message()).await.expect("written");
     comes(&driver, message().len()).await;
     let state = queue_pair.hold();
-    let connection = end.connection.clone();
-    let holders = Arc::strong_count(&connection);
     let establishing = std::thread::spawn({
-        let queue_pair = queue_pair.clone();
+        let (queue_pair, connection) = (queue_pair.clone(), end.connection.clone());
         move || queue_pair.establish(&connection, &mut WakeList::default())
     });
-    // The queue pair has the connection next, and is not connected yet.
-    until(|| Arc::strong_count(&end.connection) > holders).await;
+    // The queue pair has the connection then, and is not connected yet.
+    until(|| queue_pair.has_connection()).await;
     queue.progress(|| false);
     assert!(end.table.take(receive).is_none(), "nothing can be posted yet");
     drop(state);
