@@ -62,8 +62,9 @@ enum Next {
     Resume,
     /// Process staged bytes, once the next message has found a receive.
     AwaitReceive,
-    /// Nothing: the reader has met this end, which the task has not taken yet, or the connection ends.
-    Ended(Option<Stop>),
+    /// Nothing: the reader has met this end, which the task has not taken yet, or the connection ends. The
+    /// end is boxed because each turn moves the next step.
+    Ended(Option<Box<Stop>>),
 }
 
 /// The next step in the processing of staged bytes.
@@ -216,7 +217,7 @@ impl Receiver {
 
     /// Takes the end that the reader has met, for the task.
     pub(crate) fn take_stop(&mut self) -> Option<Stop> {
-        if let Next::Ended(stop) = &mut self.next { stop.take() } else { None }
+        if let Next::Ended(stop) = &mut self.next { stop.take().map(|stop| *stop) } else { None }
     }
 
     /// Takes the next step: reads once and processes the bytes, or processes staged bytes without a read. A
@@ -251,7 +252,7 @@ impl Receiver {
                 cost: self.cost,
             }),
             Err(stop) => {
-                self.next = Next::Ended(Some(stop));
+                self.next = Next::Ended(Some(Box::new(stop)));
                 None
             }
         }

@@ -258,7 +258,7 @@ impl Reader {
     pub(crate) fn stop(&self, stop: Stop) {
         let mut receiver = self.receiver();
         if !matches!(receiver.next, Next::Ended(_)) {
-            receiver.next = Next::Ended(Some(stop));
+            receiver.next = Next::Ended(Some(Box::new(stop)));
         }
     }
 
