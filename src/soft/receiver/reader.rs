@@ -83,6 +83,8 @@ impl Deref for SharedSocket {
 impl Wake for ConnectionShared {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
+        // If the connection has just ended, this may be the last reference to it, and to what foreign code has lent.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
