@@ -61,10 +61,10 @@ impl SoftConfig {
         self
     }
 
-    /// Sets how long the task of a connection polls its socket before it sleeps. It yields to other tasks
-    /// after each poll, but keeps the core busy. Spinning halves the time of a round trip if each end has a
-    /// core of its own, and multiplies it if both share one. A time beyond what the clock can represent
-    /// counts as zero. Default: zero.
+    /// Sets how long the task of a connection polls its socket before it sleeps. It yields to other tasks after
+    /// four polls, and at once to those that it has woken, but keeps the core busy. A round trip takes half the
+    /// time or less then if each end has a core of its own, and a multiple if both share one. A time beyond what
+    /// the clock can represent counts as zero. Default: zero.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> Self {
         self.spin = time;
