@@ -16,7 +16,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
-use tokio_rdma::{RdmaListener, RdmaStream};
+use tokio_rdma::soft::SoftConfig;
+use tokio_rdma::{Provider, RdmaListener, RdmaStream, StreamConfig};
 use tokio_rdma_rpc::{BoxError, Channel, Code, Config, Error, Incoming, Server};
 use tower_service::Service;
 
@@ -113,7 +114,11 @@ async fn accept(listener: &RdmaListener, calls: u8) -> RdmaStream {
 
 /// Listens, and returns a channel with the other end of its connection.
 async fn raw_server(calls: u8) -> (RdmaListener, Channel, RdmaStream) {
-    let listener = RdmaListener::bind("127.0.0.1:0").await.expect("bound");
+    // The heads of as many calls as it takes are more than that.
+    let config = StreamConfig::default().receive_buffer(2 << 20);
+    let soft = Provider::soft_with(SoftConfig::default());
+    let bound = RdmaListener::bind_with_provider(&soft, "127.0.0.1:0", &config).await;
+    let listener = bound.expect("bound");
     let address: SocketAddr = listener.local_addr().expect("bound");
     let connect = common::within(Channel::connect(address.to_string()));
     let (channel, stream) = tokio::join!(connect, accept(&listener, calls));
