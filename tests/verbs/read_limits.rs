@@ -295,7 +295,8 @@ async fn ended_queue_pair_frees_places() {
         }
         fake("keep nothing");
         fake("port 1 up");
-        assert!(poll_both(&other.active.queue_pair), "{end}");
+        // A thread of the device frees the second one, maybe behind the end of its read.
+        eventually(end, || poll_both(&other.active.queue_pair)).await;
     }
 }
 
