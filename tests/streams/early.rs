@@ -402,6 +402,43 @@ async fn a_message_is_read_however_its_frames_come() {
     drop(ends);
 }
 
+// A frame that ends with padding, as one of HTTP/2 does, is expected where the last one was. It comes so, cut anywhere, or it does not.
+#[tokio::test]
+async fn a_padded_frame_is_read_however_it_comes() {
+    const PADDED: usize = 16 * 1024 + 9;
+    let usual = [(0, PADDED)];
+    let others: [&[_]; 4] = [&usual, &[(0, PADDED), (PADDED, PADDED)], &[(0, 100)], &[(0, LARGE)]];
+    let cuts =
+        [1, 15, 16, 17, 4096, 8216, 8217, PADDED + 15, PADDED + 16, PADDED + 19, PADDED + 23, PADDED + 40];
+    for (frames, cut) in others.iter().flat_map(|frames| cuts.map(|cut| (*frames, cut))) {
+        let mut ends = Ends::new().await;
+        let mut place = LARGE;
+        for frames in [&usual, &usual, frames, &usual] {
+            let (wire, expected) = ends.frames(place, frames, None);
+            place += expected.len();
+            // Two rooms for a frame.
+            let Ends { raw, stream, .. } = &mut ends;
+            let (first, second) = wire.split_at(wire.len().min(cut));
+            let writing = async {
+                raw.say(first).await;
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+                raw.say(second).await;
+            };
+            let reading = async {
+                let mut bytes = vec![0; expected.len()];
+                for room in bytes.chunks_mut(PADDED.div_ceil(2)) {
+                    stream.read_exact(room).await.expect("read");
+                }
+                bytes
+            };
+            let (bytes, ()) = within(async { tokio::join!(reading, writing) }).await;
+            assert!(bytes == expected, "{frames:?}, cut at {cut}");
+        }
+    }
+}
+
 // A frame with another key is none of those that are expected.
 #[tokio::test]
 async fn expected_frame_with_wrong_key_ends_connection() {

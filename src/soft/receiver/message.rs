@@ -276,16 +276,20 @@ impl Shape {
         }
     }
 
-    /// Returns the number of large frames that the next message is expected to begin with.
+    /// Returns the number of large frames that the next message is expected to begin with: one at most if they are padded.
     pub(super) fn next(&self) -> usize {
-        if self.is_steady && self.this.large == 0 && self.this.tail == 0 { self.rest() } else { 0 }
+        let is_next = self.is_steady && self.this.large == 0 && self.this.tail == 0;
+        if is_next { self.last.large.min(if self.is_padded() { 1 } else { usize::MAX }) } else { 0 }
     }
 
     /// Returns the number of large frames that are expected behind the current one.
     pub(super) fn rest(&self) -> usize {
-        // Padding would move everything.
-        let is_aligned = mpa::pad_length(Tagged::LEN + self.payload) == 0;
-        if is_aligned { self.last.large.saturating_sub(self.this.large) } else { 0 }
+        if self.is_padded() { 0 } else { self.last.large.saturating_sub(self.this.large) }
+    }
+
+    /// Returns whether large frames are padded, which moves all behind the first.
+    fn is_padded(&self) -> bool {
+        mpa::pad_length(Tagged::LEN + self.payload) > 0
     }
 
     /// Returns the number of bytes from the trailer of the last large frame to the end of the message, if
@@ -327,5 +331,10 @@ mod tests {
         assert_eq!(message(&[LARGE, LARGE]), (2, vec![0, 0]), "other frames");
         assert_eq!(message(&[LARGE, LARGE]), (0, vec![1, 0]));
         assert_eq!(message(&[]), (2, vec![]));
+        // As frames of HTTP/2 have it, with a header of 9 bytes.
+        let padded = LARGE + 9;
+        assert_eq!(message(&[padded, padded]), (2, vec![0, 0]), "other frames");
+        assert_eq!(message(&[padded, padded]), (0, vec![0, 0]), "padding moves the frames behind the first");
+        assert_eq!(message(&[padded]), (1, vec![0]), "the first one has no padding before it");
     }
 }
