@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Keeps glibc from copying with `rep movsb`. On some processors of AMD its speed depends on the low bits of both addresses, by a
 /// factor of two: where `malloc` happens to put the buffers of a contender would decide a line.
 const EVEN_COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=1073741824";
+/// Keeps glibc from returning the buffers of each call to the kernel. Whether it does depends on what happens to be behind them in the heap,
+/// from connection to connection, and costs a call of 1 MiB as much again in page faults.
+const KEPT_MEMORY: &str = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
 
 /// The core that a process runs on, if it is told.
 pub(crate) type Core = Option<usize>;
@@ -48,6 +51,7 @@ impl Running {
     /// Starts it.
     pub(crate) fn start(words: &[OsString], core: Core) -> io::Result<Self> {
         let mut command = command(&on_cores(words, core.as_slice()))?;
+        command.env("GLIBC_TUNABLES", format!("{EVEN_COPIES}:{KEPT_MEMORY}"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let output = lines(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);

@@ -33,6 +33,7 @@ pub(crate) fn facts(network: &str) -> Vec<Fact> {
         ("load at the start", load.to_owned()),
         ("scheduling", scheduling()),
         ("copies", "without `rep movsb`, whose speed depends on addresses".to_owned()),
+        ("memory", "`malloc` keeps what is freed, but for the lines of memory".to_owned()),
         ("compiler", said(&["rustc", "--version"])),
         ("libfabric", said(&["pkg-config", "--modversion", "libfabric"])),
         ("UCX", said(&["pkg-config", "--modversion", "ucx"])),
