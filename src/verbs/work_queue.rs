@@ -41,7 +41,7 @@ impl Outstanding {
         Self { ticket, payload, silent: false, unsignaled: false, held, copied: 0, result: None }
     }
 
-    /// A request of the send queue with these options.
+    /// Creates a request of the send queue with these options.
     pub(crate) fn to_send(ticket: Ticket, payload: Payload, flags: Flags) -> Self {
         Self { silent: flags.contains(Flags::SILENT), ..Self::new(ticket, payload) }
     }

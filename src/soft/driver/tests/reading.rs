@@ -518,7 +518,7 @@ impl QueuePairUser for Nobody {
     }
 }
 
-/// A queue pair whose requests complete in this queue, and that a connector has taken.
+/// Creates a queue pair whose requests complete in this queue, and that a connector has taken.
 fn associated(queue: &Arc<CompletionQueue>) -> Arc<QueuePair> {
     let id = adapter::resolve(&Host::Kernel, Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
     let adapter = Adapter::open(Host::Kernel, id, SoftConfig::default()).expect("opened");
