@@ -23,10 +23,11 @@ const MAX_BUFFER: usize = (1 << 29) - 1;
 /// The default buffers on devices, rsocket's own sizes: a device pins all of the memory.
 const BUFFERS: [usize; 2] = [1 << 17, 1 << 17];
 
-/// The default buffers over TCP. There is none to send from: the first is the longest message. The other is granted by
-/// halves, so a half should take the longest message, and has to last until this end has woken up and granted the other half.
+/// The default buffers over TCP. There is none to send from: the first is the longest message, a megabyte and what programs put before
+/// it. The other is granted by halves, so a half should take the longest message, and has to last until this end has woken up and granted
+/// the other half.
 /// If both ends share a core, it also says how often they take turns. Bytes that wait in a longer ring leave the caches.
-const SOFT_BUFFERS: [usize; 2] = [1 << 20, 1 << 22];
+const SOFT_BUFFERS: [usize; 2] = [(1 << 20) + (1 << 16), 1 << 22];
 
 /// The default number of messages in each direction (`rqsize_default`), and of those to receive over TCP, where none needs a receive.
 const DEPTH: usize = 384;
@@ -61,7 +62,8 @@ pub struct StreamConfig {
 
 impl Default for StreamConfig {
     /// Returns buffers of 128 KiB and 384 messages in each direction, or on the soft provider 4 MiB and 16,384 messages to receive, and
-    /// messages of up to 1 MiB; 64 bytes inline; 200 microseconds of polling on the soft provider; 10 seconds to connect or for a handshake, and 30 seconds to close.
+    /// messages of up to 1 MiB and 64 KiB; 64 bytes inline; 200 microseconds of polling on the soft provider; 10 seconds to connect or for
+    /// a handshake, and 30 seconds to close.
     fn default() -> Self {
         Self {
             send_buffer: None,

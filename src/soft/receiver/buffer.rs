@@ -24,8 +24,8 @@ use crate::wire::mpa;
 pub(super) const LARGE: usize = 16 * 1024;
 /// The number of small frames that may follow a large one before large ones are no longer expected: the rest
 /// of a Write that is no multiple of a frame, and the Send that announces it, for a message that was cut in
-/// two.
-const SMALL_BETWEEN: u8 = 4;
+/// two, and as many for what the peer grants.
+const SMALL_BETWEEN: u8 = 8;
 const HEADERS_ONLY: usize = 20;
 /// The number of bytes that are read ahead between two frames for the reader of a stream, and between two
 /// messages whose segments are announced.
@@ -378,7 +378,7 @@ mod tests {
             assert_eq!((ahead.headers(true), ahead.headers(false)), (HEADERS_ONLY, BETWEEN), "{length}");
         }
         ahead.begin(65_520, false);
-        for length in [256, 4, 256, 4, 4] {
+        for length in [256, 4, 256, 4, 16, 4, 16, 4, 4] {
             ahead.begin(length, false);
         }
         assert_eq!(ahead.headers(true), MANY, "small ones come now, many at once");
