@@ -255,13 +255,26 @@ pub(super) struct Inner {
     pub(super) info: Arc<AdapterInfo>,
     /// The most bytes of an inline request.
     pub(super) inline: usize,
-    /// Its registrations with its completion queues.
+    /// Its registrations with its completion queues. Not set without one of the program.
     joined: OnceLock<Box<[Joined]>>,
     /// The last handle of its connection was dropped while that was established.
     is_dropped: AtomicBool,
 }
 
 impl Inner {
+    /// Joins the completion queues of the program, which report that they overran.
+    fn join(self: &Arc<Self>) {
+        let listener: Weak<dyn inflight::OverrunListener> = Arc::<Self>::downgrade(self);
+        let queues = [&self.config.send_completions, &self.config.receive_completions];
+        let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
+        let _ = self.joined.set(places.collect());
+        // A queue that overran before this queue pair joined it does not report that.
+        if queues.into_iter().flatten().any(|queue| queue.results().closed() == Some(Status::BUFFER_OVERFLOW))
+        {
+            self.provider.overrun();
+        }
+    }
+
     /// Adds the cause if a request was refused because this side has ended the connection.
     #[cold]
     pub(super) fn explain(&self, kind: PostErrorKind) -> PostErrorKind {
@@ -366,14 +379,8 @@ impl QueuePair {
             joined,
             is_dropped: AtomicBool::new(false),
         });
-        let listener: Weak<dyn inflight::OverrunListener> = Arc::<Inner>::downgrade(&inner);
-        let queues = [&inner.config.send_completions, &inner.config.receive_completions];
-        let places = queues.into_iter().flatten().map(|queue| queue.results().join(listener.clone()));
-        let _ = inner.joined.set(places.collect());
-        // A queue that overran before this queue pair joined it does not report that.
-        if queues.into_iter().flatten().any(|queue| queue.results().closed() == Some(Status::BUFFER_OVERFLOW))
-        {
-            inner.provider.overrun();
+        if inner.config.send_completions.is_some() || inner.config.receive_completions.is_some() {
+            inner.join();
         }
         Ok(Self { inner, defer: false })
     }
