@@ -119,12 +119,12 @@ impl Connector {
         WithRuntime::new(self.runtime(), connect).await
     }
 
-    /// Completes what the peer has accepted.
-    pub(crate) async fn complete(&self) -> Result<(), ConnectError> {
+    /// Completes what the peer has accepted. `asks` if time has passed since then, in which the peer may have left.
+    pub(crate) async fn complete(&self, asks: bool) -> Result<(), ConnectError> {
         let complete = pin!(async {
             by_provider!(
                 self,
-                Self::Soft(connector) => connector.complete(),
+                Self::Soft(connector) => connector.complete(asks),
                 Self::Verbs(connector) => connector.complete().await
             )
         });

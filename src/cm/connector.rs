@@ -111,7 +111,7 @@ impl Connector {
     ) -> impl Future<Output = Result<Connection, ConnectError>> + Send + use<E> {
         let (provider, queue_pair) = (self.provider.clone(), queue_pair.clone());
         async move {
-            match ask(provider, queue_pair, peer, params).await?.complete().await {
+            match ask(provider, queue_pair, peer, params).await?.complete_at_once().await {
                 // Between the two calls only a cancel makes the state invalid.
                 Err(ConnectError::Invalid) => Err(ConnectError::Canceled),
                 outcome => outcome,
@@ -198,7 +198,7 @@ async fn ask<E: Endpoint>(
 
 /// Returns why a connector ended that was connecting until now: a cancel, or the removal of its adapter.
 async fn end_of(provider: &backend::Connector) -> ConnectError {
-    let outcome = provider.complete().await;
+    let outcome = provider.complete(true).await;
     provider.release();
     match outcome {
         Err(ConnectError::DeviceRemoved) => ConnectError::DeviceRemoved,
@@ -256,7 +256,14 @@ impl Reply {
     /// # Cancel safety
     /// Dropping the future rejects the peer, or disconnects if the connection is already complete.
     pub async fn complete(self) -> Result<Connection, ConnectError> {
-        self.attempt.provider().complete().await?;
+        self.attempt.provider().complete(true).await?;
+        Ok(Connection::new(self.attempt))
+    }
+
+    /// Completes the connection like [`complete`](Self::complete), in the very poll in which the reply has come: the peer's
+    /// bytes have just been read, and the socket is not asked again.
+    pub(crate) async fn complete_at_once(self) -> Result<Connection, ConnectError> {
+        self.attempt.provider().complete(false).await?;
         Ok(Connection::new(self.attempt))
     }
 

@@ -516,7 +516,7 @@ pub(super) async fn connect_engine(
             return Err(StreamError::Protocol { peer, error });
         }
     };
-    let connection = reply.complete().await?;
+    let connection = reply.complete_at_once().await?;
     Ok(StreamEngine::new(adapter, end, connection, hello, true))
 }
 

@@ -28,6 +28,8 @@ use crate::types::Role;
 
 /// How often within the path timeout a connect that waits for its reply looks whether the peer's host is there.
 const LOOKS: u32 = 16;
+/// Room for most replies, with the first message of a byte stream behind it. What is left comes with the next read.
+pub(super) const START: usize = 320;
 /// The number of ports that are tried when the kernel reports that the pair of addresses and ports is in use.
 const PORT_TRIES: usize = 512;
 
@@ -334,12 +336,14 @@ impl Connector {
         Ok(socket)
     }
 
-    /// Completes the connection (IND2Connector::CompleteConnect).
+    /// Completes the connection (IND2Connector::CompleteConnect). `asks` if the peer may have left since its reply was read.
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub(crate) fn complete(self: &Arc<Self>) -> Result<(), ConnectError> {
-        self.notice_departure();
+    pub(crate) fn complete(self: &Arc<Self>, asks: bool) -> Result<(), ConnectError> {
+        if asks {
+            self.notice_departure();
+        }
         let begun = self.step(AfterStep::run, |state, after| {
             self.advance(state, Input::CompleteConnect, after)?;
             Ok((state.handshake.take(), state.queue_pair.clone()))
@@ -432,7 +436,7 @@ fn look_again(stream: &Stream, path_timeout: Option<Duration>) -> io::Result<Opt
 /// Takes the bytes of the reply that have arrived. The buffer is on the stack, and not part of the future
 /// that waits.
 fn read_reply(stream: &Stream, initiator: &mut Initiator) -> io::Result<Result<Option<Reply>, StartError>> {
-    let mut bytes = [0; 1024];
+    let mut bytes = [0; START];
     match stream.try_read(&mut bytes) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(length) => Ok(initiator.receive(&bytes[..length])),

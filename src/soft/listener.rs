@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
+use super::connect::START;
 use super::connector::{self, Connector, Incoming, PendingHandshake};
 use super::queue_pair::QueuePair;
 use crate::error::{AcceptError, BindError, DecodeError, Reason, StateError};
@@ -563,7 +564,7 @@ enum Closed {
 impl Request {
     /// Reads what has arrived from the kernel: tokio knows only the state of its last event.
     fn read_now(&mut self) -> Progress {
-        let mut bytes = [0; 1024];
+        let mut bytes = [0; START];
         let read = self.stream.read_now(&mut bytes);
         self.take(read, &bytes)
     }
