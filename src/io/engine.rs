@@ -130,8 +130,10 @@ impl Drop for StreamEngine {
     fn drop(&mut self) {
         // A provider that delivers a message just now may drop the rest, and has its own locks.
         let mut state = self.inner.state.lock();
-        let notifications = (state.receives.take(), state.completions.take());
-        let posted = take(&mut state.posted);
+        let posted = (!state.posted.is_empty()).then(|| take(&mut state.posted));
+        // None of soft. An empty one is not moved, which costs more than the look.
+        let notifications = (state.receives.is_some() || state.completions.is_some())
+            .then(|| (state.receives.take(), state.completions.take()));
         drop(state);
         drop((notifications, posted));
         self.inner.wakers.tasks.iter().for_each(|tasks| drop(tasks.poller.take()));
@@ -243,35 +245,39 @@ impl StreamEngine {
     ) -> Arc<Self> {
         let StreamResources { settings, config, memory, queues, queue_pair, inline, frames, reads } =
             prepared;
-        let state = State {
-            machine: Machine::new(settings, peer, may_send),
-            standing: Standing::Plain,
-            results: Vec::new(),
-            posted: PostedRequests::default(),
-            messages: 0,
-            entries: 0,
-            ended: None,
-            has_unreported_end: false,
-            wakes: WakeList::default(),
-            exhausted: false,
-            takes_late_write: true,
-            confirmation: Confirmation::NotRequested,
-            reads: 0,
-            receives: None,
-            completions: None,
-            spin: AdaptiveSpin::new(config.spin_on(adapter)),
-            waits: [PolledWait::default(); 2],
-        };
         let wakers = Arc::<Wakers>::default();
         let outbound = connection.read_limits().outbound as usize;
         let confirms = settings.confirms && peer.confirms && outbound > 0;
-        let inner = Arc::new(Inner { state: Mutex::new(state), wakers: wakers.clone() });
+        let spin = AdaptiveSpin::new(config.spin_on(adapter));
+        // Made in its place: `Arc::new` would copy it three times.
+        let inner = Arc::new_cyclic(|_| {
+            let state = Mutex::new(State {
+                machine: Machine::new(settings, peer, may_send),
+                standing: Standing::Plain,
+                results: Vec::new(),
+                posted: PostedRequests::default(),
+                messages: 0,
+                entries: 0,
+                ended: None,
+                has_unreported_end: false,
+                wakes: WakeList::default(),
+                exhausted: false,
+                takes_late_write: true,
+                confirmation: Confirmation::NotRequested,
+                reads: 0,
+                receives: None,
+                completions: None,
+                spin,
+                waits: [PolledWait::default(); 2],
+            });
+            Inner { state, wakers: wakers.clone() }
+        });
         if let Incoming::Inbox(inbox) = &queues.incoming {
             let sink: Weak<Inner> = Arc::downgrade(&inner);
             inbox.connect(sink);
         }
         // Here and not later: it is too large to be moved through the futures of those that wait for it.
-        let end = Arc::new(Self {
+        let end = Arc::new_cyclic(|_| Self {
             connection,
             adapter: adapter.clone(),
             queue_pair,

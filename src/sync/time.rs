@@ -157,7 +157,7 @@ impl AdaptiveSpin {
 
     /// Creates one that polls for this time at most.
     pub(crate) fn new(limit: Duration) -> Self {
-        let limit = if Instant::now().checked_add(limit).is_some() { limit } else { Duration::ZERO };
+        let limit = if limit <= LONGEST { limit } else { Duration::ZERO };
         let (sleeps, polls) = Self::FIRST;
         Self {
             limit,
