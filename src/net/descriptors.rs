@@ -98,7 +98,7 @@ impl Budget {
         let number = state.next;
         state.next += 1;
         state.held.insert(number, 0);
-        Arc::new(Holder { budget: self.clone(), number })
+        Arc::new(Holder { budget: self.clone(), number, own: AtomicUsize::new(0) })
     }
 
     /// Returns the number of descriptors of the budget now. It may make a system call, so no lock is held meanwhile.
@@ -115,13 +115,20 @@ impl Budget {
 pub(crate) struct Holder {
     budget: Arc<Budget>,
     number: u64,
+    /// The number of descriptors that it has. Written with the lock of the budget.
+    own: AtomicUsize,
 }
 
 impl Holder {
     /// Returns whether the budget has room for one more of this holder. It always has if this holder has none.
     pub(crate) fn has_room(&self) -> bool {
-        let most = self.most(1);
-        self.fits(most, &self.budget.state.lock(), 1)
+        self.is_enough(1)
+    }
+
+    /// Returns whether the budget suffices if this holder has so many more. The first descriptor takes no lock.
+    fn is_enough(&self, more: usize) -> bool {
+        let most = self.most(more);
+        most == usize::MAX || self.fits(most, &self.budget.state.lock(), more)
     }
 
     /// Takes a descriptor, whether or not there is room.
@@ -138,12 +145,12 @@ impl Holder {
 
     /// Returns the number of descriptors of the budget, or any if this holder has room without it: so many more are its first.
     fn most(&self, more: usize) -> usize {
-        let held = self.budget.state.lock().held.get(&self.number).copied().unwrap_or(0);
-        if held + more <= 1 { usize::MAX } else { self.budget.most() }
+        if self.own.load(Ordering::Relaxed) + more <= 1 { usize::MAX } else { self.budget.most() }
     }
 
     fn count(self: &Arc<Self>, state: &mut State) -> Held {
         *state.held.entry(self.number).or_default() += 1;
+        self.own.fetch_add(1, Ordering::Relaxed);
         Held(Arc::new(Count { holder: self.clone(), is_released: AtomicBool::new(false) }))
     }
 
@@ -181,9 +188,7 @@ struct Count {
 impl Held {
     /// Returns whether the budget suffices for all that this holder has.
     pub(crate) fn fits(&self) -> bool {
-        let holder = &self.0.holder;
-        let most = holder.most(0);
-        holder.fits(most, &holder.budget.state.lock(), 0)
+        self.0.holder.is_enough(0)
     }
 
     /// Returns whether the budget has room for one more of this holder.
@@ -202,8 +207,10 @@ impl Count {
         if self.is_released.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some(held) = self.holder.budget.state.lock().held.get_mut(&self.holder.number) {
+        let holder = &self.holder;
+        if let Some(held) = holder.budget.state.lock().held.get_mut(&holder.number) {
             *held -= 1;
+            holder.own.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
