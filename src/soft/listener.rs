@@ -12,13 +12,14 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -297,10 +298,17 @@ impl Connector {
         negotiated: &Negotiated,
         queue_pair: &Arc<QueuePair>,
     ) {
-        let sent = tokio::select! {
-            biased;
-            () = std::future::poll_fn(|cx| self.poll_answered(Op::Accept, cx)) => return,
-            sent = stream.write_all(reply) => sent,
+        let sent = {
+            let mut write = pin!(stream.write_all(reply));
+            // A fresh socket has room for it.
+            match write.as_mut().now_or_never() {
+                Some(sent) => sent,
+                None => tokio::select! {
+                    biased;
+                    () = std::future::poll_fn(|cx| self.poll_answered(Op::Accept, cx)) => return,
+                    sent = write => sent,
+                },
+            }
         };
         if let Err(error) = sent {
             let _ = self.handle(match error.raw_os_error() {
