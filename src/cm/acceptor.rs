@@ -154,6 +154,8 @@ impl<T: Send + 'static> Acceptor<T> {
         let ready = Arc::new(Ready::new());
         let shared = Arc::new(Mutex::new(Listeners::default()));
         let mut serving = Serving {
+            answer: self::answer::<A, T, F, H, E>,
+            spare: None,
             requests: Merged::default(),
             listeners: shared.clone(),
             closed,
@@ -456,7 +458,11 @@ impl<T> Stream for Merged<T> {
 }
 
 /// The task of an acceptor.
-struct Serving<A, T, F> {
+struct Serving<A, T, F, G, P> {
+    /// Makes the future that answers a request.
+    answer: P,
+    /// The place of the next such future, which has kilobytes: most are over at their first poll and leave it.
+    spare: Option<Pin<Box<Option<G>>>>,
     requests: Merged<(A, Result<Request, AcceptError>)>,
     listeners: Arc<Mutex<Listeners>>,
     closed: Arc<Notify>,
@@ -468,13 +474,13 @@ struct Serving<A, T, F> {
     context: Arc<Answers<T, F>>,
 }
 
-impl<A, T, F, H, E> Serving<A, T, F>
+impl<A, T, F, G, P> Serving<A, T, F, G, P>
 where
     A: Clone + Send + Sync + 'static,
     T: Send + 'static,
-    F: Fn(A, Request) -> H + Send + Sync + 'static,
-    H: Future<Output = Result<Option<T>, E>> + Send + 'static,
-    E: Into<io::Error> + Send + 'static,
+    F: Send + Sync + 'static,
+    G: Future<Output = ()> + Send + 'static,
+    P: Fn(Arc<Answers<T, F>>, A, Request, Place) -> G,
 {
     /// Adds a listener whose requests are taken, too.
     fn add(&mut self, with: A, listener: Listener) {
@@ -607,20 +613,27 @@ where
         let place = Place { _place: place, descriptor: of_handshake };
         // A device takes its time for the queues of a connection.
         let is_prompt = self.context.is_prompt && request.provider().kind() == ProviderKind::Soft;
-        // In a box: to spawn a task moves its future several times, and this one has kilobytes.
-        let mut handshake = Box::pin(answer(self.context.clone(), with, request, place));
+        // In a box: to spawn a task moves its future several times.
+        let mut handshake = self.spare.take().unwrap_or_else(|| Box::pin(None));
+        handshake.set(Some((self.answer)(self.context.clone(), with, request, place)));
         if is_prompt {
             // One that panics ends alone, as it would in a task.
-            let first = catch_unwind(AssertUnwindSafe(|| match handshake.as_mut().now_or_never() {
-                None => Some(handshake),
-                Some(()) => None,
-            }));
+            let first = catch_unwind(AssertUnwindSafe(|| handshake.as_mut().as_pin_mut()?.now_or_never()));
             match first {
-                Ok(Some(waits)) => handshake = waits,
-                Ok(None) | Err(_) => return,
+                Ok(None) => {}
+                Ok(Some(())) => {
+                    handshake.set(None);
+                    self.spare = Some(handshake);
+                    return;
+                }
+                Err(_) => return,
             }
         }
-        let task = self.tasks.spawn(handshake);
+        let task = self.tasks.spawn(async move {
+            if let Some(answer) = handshake.as_mut().as_pin_mut() {
+                answer.await;
+            }
+        });
         self.handshakes.insert(peer.ip(), task, replied);
     }
 

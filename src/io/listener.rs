@@ -145,9 +145,10 @@ impl RdmaListener {
     /// Accepts from these listeners, which all have the same port.
     fn new(bound: Bound, config: StreamConfig) -> Result<Self, StreamError> {
         let Bound { local, listeners, later, closed } = bound.check(move |info| config.on(info).map(drop))?;
-        let lost = Arc::<LostSessions>::default();
+        // Shared, because the future of each answer would have a copy.
+        let (shared, lost) = (Arc::new(config), Arc::<LostSessions>::default());
         let answer = move |adapter: Adapter, request: Request| {
-            let lost = lost.clone();
+            let (config, lost) = (shared.clone(), lost.clone());
             async move {
                 let adapter = request.adapter().unwrap_or(adapter);
                 let engine = accept_engine(&adapter, request, &config).await?;
