@@ -138,6 +138,12 @@ pub(crate) struct Wait {
 }
 
 impl Alarm {
+    /// Creates one without a metronome, which is a timer from the first poll on.
+    #[cfg(test)]
+    pub(super) fn alone() -> Self {
+        Self::Waiting(Wait { beats: Arc::default(), beat: 0, place: None })
+    }
+
     /// Resolves at this time, which is the same at each poll until [`reset`](Self::reset).
     pub(super) fn poll(&mut self, time: Instant, cx: &mut Context<'_>) -> Poll<()> {
         match self {
@@ -222,6 +228,8 @@ impl Drop for Wait {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use tokio::time::sleep;
 
     use super::*;
@@ -245,5 +253,51 @@ mod tests {
         assert!(started > at_rest, "it beats");
         assert!(started <= 2 * (at_rest + 2), "{started} waits, {at_rest} at rest");
         assert_eq!(waits(hour).await, at_rest);
+    }
+
+    /// Returns how long an alarm has taken that is set to go off after `first` and, once it waits, after `second`.
+    async fn taken(metronome: Metronome, first: Duration, second: Duration, keeps: bool) -> Duration {
+        let start = Instant::now();
+        let mut alarm = metronome.alarm();
+        let metronome = Some(metronome).filter(|_| keeps);
+        assert!(futures::poll!(poll_fn(|cx| alarm.poll(start + first, cx))).is_pending());
+        alarm.reset(start + second);
+        poll_fn(|cx| alarm.poll(start + second, cx)).await;
+        drop(metronome);
+        start.elapsed()
+    }
+
+    // Before a beat, behind it, and behind the end of the metronome.
+    #[tokio::test(start_paused = true)]
+    async fn alarm_goes_off_at_its_time() {
+        let times = [0, 1, 79, 80, 81, 500].map(Duration::from_millis);
+        for first in times.map(|time| time + Duration::from_millis(1)) {
+            for (second, keeps) in times.into_iter().flat_map(|second| [(second, true), (second, false)]) {
+                let metronome = Metronome::new(&Handle::current());
+                let late = taken(metronome, first, second, keeps).await - second;
+                assert!(late <= Duration::from_millis(1), "{late:?} late, {first:?} {second:?} {keeps}");
+            }
+        }
+    }
+
+    // A task that other wakers have replaced in the meantime is woken, and a place is used again.
+    #[tokio::test(start_paused = true)]
+    async fn beat_wakes_each_task_that_waits() {
+        let metronome = Metronome::new(&Handle::current());
+        let time = Instant::now() + Duration::from_secs(1);
+        let mut alarms: Vec<_> = (0..9).map(|_| metronome.alarm()).collect();
+        for alarm in &mut alarms {
+            assert!(futures::poll!(poll_fn(|cx| alarm.poll(time, cx))).is_pending());
+        }
+        alarms.truncate(7);
+        drop(alarms.remove(3));
+        assert_eq!(metronome.beats.state.lock().waiting.len(), 7);
+        let tasks = alarms
+            .into_iter()
+            .map(|mut alarm| tokio::spawn(async move { poll_fn(|cx| alarm.poll(time, cx)).await }));
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.expect("it goes off");
+        }
+        assert!(Instant::now() - time <= Duration::from_millis(1));
     }
 }

@@ -478,17 +478,14 @@ impl MessageTimeout {
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::runtime::Handle;
-
     use super::*;
-    use crate::soft::metronome::Metronome;
 
     const TIMEOUT: Duration = Duration::from_secs(16);
     const TICK: Duration = Duration::from_secs(1);
 
     /// Creates the timeouts of a connection.
     fn clock_with(timeout: Option<Duration>, nudges: bool) -> PathTimeout {
-        PathTimeout::new(timeout, nudges, Metronome::new(&Handle::current()).alarm())
+        PathTimeout::new(timeout, nudges, Alarm::alone())
     }
 
     /// Creates the timeouts of a connection without a nudge, at the second zero.

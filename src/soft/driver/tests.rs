@@ -19,7 +19,6 @@ use crate::proto::mpa::{Negotiated, Rtr, rtr_frame, terminate_fpdu};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WorkRequest};
 use crate::soft::connection::{Command, ConnectionParts};
 use crate::soft::memory::{Registration, deregistered};
-use crate::soft::metronome::Metronome;
 use crate::soft::receive_queue::{Receive, ReceiveQueue};
 use crate::soft::receiver::reader::{Panicked, Violation};
 use crate::sync::Mutex;
@@ -142,8 +141,7 @@ impl End {
             keys: Arc::default(),
         });
         let log = Arc::<Log>::default();
-        let alarm = Metronome::new(&tokio::runtime::Handle::current()).alarm();
-        let driver = Driver::new(connection.clone(), socket, &[], log.clone(), config, alarm);
+        let driver = Driver::new(connection.clone(), socket, &[], log.clone(), config, Alarm::alone());
         (Self { log, table, connection, peer }, driver)
     }
 
