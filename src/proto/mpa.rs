@@ -30,7 +30,6 @@ use crate::types::{PrivateData, ReadLimits};
 use crate::wire::ddp::Tagged;
 use crate::wire::mpa::{
     CRC_SIZE, Crc, Enhanced, LENGTH_SIZE, StartBytes, StartFrame, StartKind, crc_to_wire, fpdu_length,
-    pad_length,
 };
 use crate::wire::rdmap::{Opcode, ReadRequest, Terminate, read_request_header};
 
@@ -401,18 +400,15 @@ pub(crate) type Fpdu = SmallVec<[u8; 64]>;
 /// Frames a whole FPDU of a header, which starts with the length field, and a payload (RFC 5044 section 4).
 fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Fpdu {
     let ulpdu = header.len() - LENGTH_SIZE + payload.len();
-    let mut out = Fpdu::with_capacity(fpdu_length(ulpdu));
-    out.extend_from_slice(header);
-    out.extend_from_slice(payload);
-    out.resize(out.len() + pad_length(ulpdu), 0);
-    let checksum = if crc {
+    let mut out = Fpdu::from_elem(0, fpdu_length(ulpdu));
+    out[..header.len()].copy_from_slice(header);
+    out[header.len()..][..payload.len()].copy_from_slice(payload);
+    if crc {
+        let (bytes, place) = out.split_at_mut(fpdu_length(ulpdu) - CRC_SIZE);
         let mut checksum = Crc::new();
-        checksum.update(&out);
-        crc_to_wire(checksum.finish())
-    } else {
-        [0; CRC_SIZE]
-    };
-    out.extend_from_slice(&checksum);
+        checksum.update(bytes);
+        place.copy_from_slice(&crc_to_wire(checksum.finish()));
+    }
     out
 }
 

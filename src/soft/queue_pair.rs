@@ -219,6 +219,9 @@ impl QueuePair {
     pub(crate) fn establish(&self, connection: &Arc<ConnectionShared>, wakes: &mut WakeList) {
         let _ = self.connection.set(connection.clone());
         self.change(QueuePairState::establish, wakes);
+        if self.polled.is_empty() {
+            return;
+        }
         // Last, so that whoever polls a message can answer it.
         let mut state = self.lock();
         if state.phase == QueuePairState::Connected && state.memberships.is_empty() {
