@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::inflight::{CompletionSink, StreamInbox};
 use crate::types::ReadLimits;
@@ -113,7 +113,7 @@ impl Options {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ConnectParams {
-    pub(crate) private_data: Bytes,
+    pub(crate) private_data: SmallVec<[u8; 48]>,
     pub(crate) read_limits: ReadLimits,
     pub(crate) timeout: Option<Duration>,
     pub(crate) traffic_class: Option<u8>,
@@ -126,7 +126,7 @@ impl ConnectParams {
     /// [`max_request_data`](crate::cm::AdapterInfo::max_request_data) bytes. Default: none.
     #[must_use]
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
-        self.private_data = Bytes::copy_from_slice(data.as_ref());
+        self.private_data = SmallVec::from_slice(data.as_ref());
         self
     }
 
@@ -210,7 +210,7 @@ impl ConnectParams {
 /// Parameters of [`Request::accept`](crate::Request::accept).
 #[derive(Clone, Debug, Default)]
 pub struct AcceptParams {
-    pub(crate) private_data: Bytes,
+    pub(crate) private_data: SmallVec<[u8; 48]>,
     pub(crate) read_limits: ReadLimits,
     pub(crate) options: Options,
     /// The accept does not wait for the peer to complete the connection, if the peer is of this crate: on the soft provider.
@@ -222,7 +222,7 @@ impl AcceptParams {
     /// [`max_reply_data`](crate::cm::AdapterInfo::max_reply_data) bytes. Default: none.
     #[must_use]
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
-        self.private_data = Bytes::copy_from_slice(data.as_ref());
+        self.private_data = SmallVec::from_slice(data.as_ref());
         self
     }
 

@@ -216,7 +216,7 @@ impl Connector {
             state.queue_pair = Some(queue_pair.clone());
             state.awaited = false;
             state.offer = Offer {
-                private_data: params.private_data.clone(),
+                private_data: params.private_data.to_vec().into(),
                 limits: params.read_limits.capped_to(self.adapter.info().max_read_limits),
                 options: params.options,
                 traffic_class: params.traffic_class,

@@ -311,7 +311,7 @@ impl Connector {
                 state.queue_pair = Some(queue_pair.clone());
                 state.limits = self.agreed(params.read_limits, offered);
                 state.offer = Offer {
-                    private_data: params.private_data.clone(),
+                    private_data: params.private_data.to_vec().into(),
                     limits: state.limits,
                     options: params.options,
                     traffic_class: None,
