@@ -1,7 +1,5 @@
 //! Handshakes that are under way, and which of them is dropped when others need its place.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::net::descriptors::{Budget, Holder};
 use crate::proto::half_open::{HalfOpen, PeerKey};
-use crate::sync::KeyHasher;
+use crate::sync::KeyMap;
 
 /// The least time that a peer has to complete its handshake, however many others want its place. It is longer than a round trip
 /// around the world, so that many distant peers at once do not take each other's places.
@@ -31,7 +29,7 @@ pub(crate) struct Handshakes {
     /// The handshakes beyond that.
     hasty: HalfOpen<Handshake>,
     /// All handshakes, with those that were dropped and have not ended.
-    keys: HashMap<Id, Key, BuildHasherDefault<KeyHasher>>,
+    keys: KeyMap<Id, Key>,
     /// The descriptors of the handshakes, if they have any.
     descriptors: Option<Arc<Holder>>,
 }
@@ -56,7 +54,7 @@ impl Handshakes {
             most,
             patient: HalfOpen::new(),
             hasty: HalfOpen::new(),
-            keys: HashMap::default(),
+            keys: KeyMap::default(),
             descriptors: None,
         }
     }

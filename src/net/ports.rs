@@ -4,9 +4,7 @@
 //! with that the kernel lets two sockets have one port (socket(7)). ND wants `SHARING_VIOLATION`, so the
 //! process keeps a list.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::BuildHasherDefault;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
@@ -14,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::sync::{KeyHasher, Mutex};
+use crate::sync::{KeyMap, Mutex};
 
 /// The ports to choose from when the caller gives port 0, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +77,7 @@ pub(crate) fn candidates(range: PortRange) -> impl Iterator<Item = u16> {
 }
 
 /// The holders of ports: addresses, of which at most one is unspecified per family, by namespace and port.
-type Table = HashMap<(Namespace, u16), SmallVec<[IpAddr; 1]>, BuildHasherDefault<KeyHasher>>;
+type Table = KeyMap<(Namespace, u16), SmallVec<[IpAddr; 1]>>;
 
 /// Every change is one step, so that a panic elsewhere cannot leave the table half changed.
 static HELD: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);

@@ -1,8 +1,6 @@
 //! The accept queue of a listener, and the futures that wait for its requests.
 
-use std::collections::HashMap;
 use std::future::Future;
-use std::hash::BuildHasherDefault;
 #[cfg(feature = "inspect")]
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -16,7 +14,7 @@ use crate::inspect::Mark;
 use crate::metrics::AcceptMetrics;
 use crate::proto::listener::{Arrival, End, Leftovers, Listener, Wait, WaiterId};
 use crate::status::Status;
-use crate::sync::{KeyHasher, MutexGuard, poll_budgeted};
+use crate::sync::{KeyMap, MutexGuard, poll_budgeted};
 
 /// The requests of listeners, in the metrics.
 pub(crate) const ACCEPTS: AcceptMetrics = AcceptMetrics::new("listener");
@@ -30,7 +28,7 @@ struct Waiter<R> {
 /// The queue of a listener, under its lock: requests that were not fetched yet, or futures that wait for one.
 pub(crate) struct Requests<R> {
     pub(crate) machine: Listener<R>,
-    waiters: HashMap<WaiterId, Waiter<R>, BuildHasherDefault<KeyHasher>>,
+    waiters: KeyMap<WaiterId, Waiter<R>>,
     /// When the program has last taken a request, or one has come while none waited, for snapshots.
     taken: Mark,
 }
@@ -49,7 +47,7 @@ pub(crate) enum Placed<R> {
 impl<R> Requests<R> {
     /// Creates the queue of a listener without an address.
     pub(crate) fn new() -> Self {
-        Self { machine: Listener::new(), waiters: HashMap::default(), taken: Mark::now() }
+        Self { machine: Listener::new(), waiters: KeyMap::default(), taken: Mark::now() }
     }
 
     /// Returns its report, of a listener with this address.

@@ -11,8 +11,9 @@ mod time;
 mod wait_set;
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::future::Future;
-use std::hash::Hasher;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::catch_unwind;
 use std::pin::Pin;
 #[cfg(not(all(test, tokio_rdma_model)))]
@@ -96,6 +97,9 @@ impl<T> RwLock<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// A table whose hash is that of [`KeyHasher`].
+pub(crate) type KeyMap<K, V> = HashMap<K, V, BuildHasherDefault<KeyHasher>>;
 
 /// A hash that is one multiplication, for tables that are looked into for every frame or completion. The keys must not be of a
 /// peer's choice, or it could make them collide.
