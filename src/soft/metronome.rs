@@ -160,8 +160,8 @@ impl Alarm {
         }
     }
 
-    /// Returns whether it has to be polled: its time is over, or the beat that it has waited for.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns whether it has to be polled, because its time or its beat has come.
+    pub(super) fn is_due(&self) -> bool {
         match self {
             Self::Timer(sleep) => sleep.is_elapsed(),
             Self::Waiting(wait) => wait.beats.count.load(Ordering::Acquire) != wait.beat,

@@ -218,7 +218,7 @@ impl PathTimeout {
     /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has
     /// polled last.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<Tick> {
-        if known && self.armed && !self.alarm.is_over() {
+        if known && self.armed && !self.alarm.is_due() {
             return Poll::Pending;
         }
         // Without budget, the poll only wakes the task again.
