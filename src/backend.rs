@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::error::{OpenError, PostErrorKind, RegisterError, ResizeError};
 use crate::events::Subscription;
-use crate::inflight::{CompletionSink, NotifyKind, Payload, Polling, ReadPlace, Ticket, WakeList};
+use crate::inflight::{CompletionSink, NotifyKind, Payload, Polling, ReadPlace, Ticket, WORD, WakeList};
 use crate::memory::{Owned, Shared};
 use crate::provider::info::{AdapterInfo, PortInfo, ProviderKind};
 use crate::provider::params::{self, QueuePairParts};
@@ -688,6 +688,13 @@ impl QueuePair {
     ) -> Result<Streamed, PostErrorKind> {
         let none = PostErrorKind::NotSupported("a message that is no request, on a device");
         only_soft!(self, queue_pair => queue_pair.write_message(message, waker), Err(none))
+    }
+
+    /// Sends the message of the end of a stream, if the provider frames messages itself, and asks the peer for the confirmation that it
+    /// has received everything: news of the inbox. `is_last`: no other message follows once the peer has sent its last one, too.
+    pub(crate) fn end_stream(&self, message: [u8; WORD], is_last: bool) -> Result<(), PostErrorKind> {
+        let none = PostErrorKind::NotSupported("a message that is no request, on a device");
+        only_soft!(self, queue_pair => queue_pair.end_stream(message, is_last), Err(none))
     }
 
     /// Reads what has come for a stream, if the provider reads for the caller. Payload for the place that is read next goes to the

@@ -4,6 +4,7 @@
 //! keeps them until a task of the stream takes them.
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -69,6 +70,8 @@ pub(crate) struct StreamInbox {
 #[derive(Debug, Default)]
 struct Inbox {
     sends: VecDeque<StreamSend>,
+    /// The peer has confirmed the end of this direction, which was not taken yet.
+    is_confirmed: bool,
     end: End,
 }
 
@@ -86,6 +89,8 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamNews {
     Send(StreamSend),
+    /// The peer's device has received the end of this direction, and all before it. Taken once.
+    Confirmed,
     /// Nothing more comes. Taken once.
     Ended,
 }
@@ -146,6 +151,7 @@ impl StreamInbox {
         let mut inbox = self.inbox.lock();
         let news = match (inbox.sends.pop_front(), inbox.end) {
             (Some(send), _) => Some(StreamNews::Send(send)),
+            (None, _) if take(&mut inbox.is_confirmed) => Some(StreamNews::Confirmed),
             (None, End::Reached) => {
                 inbox.end = End::Told;
                 Some(StreamNews::Ended)
@@ -326,6 +332,13 @@ impl StreamInbox {
         self.notify(self.sink.get().and_then(Weak::upgrade).as_deref(), wakes);
     }
 
+    /// Delivers the news that the peer has confirmed the end of this direction.
+    pub(crate) fn confirm(&self, wakes: &mut WakeList) {
+        let mut inbox = self.inbox.lock();
+        inbox.is_confirmed = true;
+        self.announce(inbox, wakes);
+    }
+
     /// Delivers the news that nothing more comes.
     pub(crate) fn end(&self, wakes: &mut WakeList) {
         let mut inbox = self.inbox.lock();
@@ -338,7 +351,7 @@ impl StreamInbox {
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.sends.is_empty() && self.end != End::Reached
+        self.sends.is_empty() && !self.is_confirmed && self.end != End::Reached
     }
 }
 

@@ -13,7 +13,8 @@
 //! | end of the runtime | nothing | – | as much as the kernel delivers; an error unless the end of file had been sent |
 //!
 //! The answer is that to an empty read. It is behind everything in the order of the connection, so the peer's driver has
-//! placed all data when it arrives, and a reset of the connection or the end of this process destroys none.
+//! placed all data when it arrives, and a reset of the connection or the end of this process destroys none. When each end has answered
+//! the other, nothing follows, and the disconnect of either waits for nothing: `StreamEnds` of `src/soft/send_queue.rs` has the rule.
 //!
 //! One task of each runtime has the timer for the calls of `shutdown` of all its streams. A timer in a stream would panic if it were
 //! polled after the end of its runtime, and a task of its own for each call would cost more than the rest of most calls, which are

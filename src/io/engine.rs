@@ -54,8 +54,7 @@ const LOOKS: usize = 4;
 /// number of transfers that the completion covers.
 const DATA: u64 = 0;
 const CONTROL: u64 = 1;
-const CONFIRMATION: u64 = 2;
-const READ: u64 = 3;
+const READ: u64 = 2;
 const KIND_BITS: u32 = 2;
 const KIND: u64 = (1 << KIND_BITS) - 1;
 
@@ -545,6 +544,7 @@ impl StreamEngine {
             any = true;
             match news {
                 StreamNews::Send(send) => self.handle_send(state, send),
+                StreamNews::Confirmed => state.confirmation = Confirmation::Received,
                 StreamNews::Ended => self.handle_failure(state),
             }
         }
@@ -616,7 +616,6 @@ impl StreamEngine {
         state.machine.complete_transfers(transfers.unwrap_or_default());
         match context & KIND {
             CONTROL => state.machine.complete_control(),
-            CONFIRMATION => state.confirmation = Confirmation::Received,
             READ => state.reads -= 1,
             _ => {}
         }

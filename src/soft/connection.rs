@@ -19,7 +19,7 @@ use super::send_queue::{MAX_BATCHES, Next, ReadOwner, SendQueue};
 use crate::error::PostErrorKind;
 use crate::inflight::{CompletionSink, WakeList};
 #[cfg(feature = "inspect")]
-use crate::inspect::{ConnectionReport, SendState};
+use crate::inspect::{ConnectionReport, RequestReport, SendState};
 use crate::memory;
 use crate::net::Stream;
 use crate::net::descriptors::Held;
@@ -304,7 +304,7 @@ impl ConnectionShared {
     }
 
     /// Writes what was queued by a call of the program, and wakes what completes.
-    fn transmit_now(&self, sending: MutexGuard<'_, Sending>) {
+    pub(super) fn transmit_now(&self, sending: MutexGuard<'_, Sending>) {
         let mut wakes = WakeList::default();
         self.transmit(sending, Extent::Call, &mut wakes);
         wakes.wake_all();
@@ -522,12 +522,12 @@ impl ConnectionShared {
         }
     }
 
-    /// Completes the oldest read of this side, whose response has arrived. Returns the cost of what was
-    /// written.
-    pub(crate) fn complete_read(&self, wakes: &mut WakeList) -> u32 {
+    /// Completes the oldest read of this side, whose response has arrived. Returns whether it was that of the end of a stream, and the
+    /// cost of what was written.
+    pub(crate) fn complete_read(&self, wakes: &mut WakeList) -> (bool, u32) {
         let mut sending = self.sending();
-        sending.queue.complete_read(wakes);
-        cost_of(self.transmit(sending, Extent::Turn, wakes))
+        let is_end = sending.queue.complete_read(wakes);
+        (is_end, cost_of(self.transmit(sending, Extent::Turn, wakes)))
     }
 
     /// Completes every request of the send queue: the oldest with `first`, all others with `rest`. The peer
@@ -571,6 +571,10 @@ impl ConnectionShared {
             report.bytes_sent = queue.written;
             (report.reads_unanswered, report.reads_limit) = queue.outbound.reads();
             report.reads_to_answer = queue.serving();
+            if let Some((age, _)) = queue.ends.wait.ages() {
+                report.sends.outstanding += 1;
+                report.sends.oldest.push(RequestReport { kind: "Read".into(), bytes: 0, age });
+            }
             report.send_state = if queue.is_closed() {
                 SendState::Closed
             } else if queue.is_held() {

@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -496,10 +497,15 @@ impl<O: Observer> Driver<O> {
             return if self.unacknowledged() > 0 { Question::Full } else { Question::None };
         }
         let owes = self.connection.transmit_after(|queue| queue.outbound.has_reads() || queue.probe());
-        let (written, full, asks) = {
-            let sending = self.connection.sending();
-            (sending.queue.written, sending.queue.is_blocked(), sending.queue.outbound.reads_at_all())
+        let (written, full, asks, is_over) = {
+            let queue = &self.connection.sending().queue;
+            (queue.written, queue.is_blocked(), queue.outbound.reads_at_all(), queue.is_stream_over())
         };
+        if is_over {
+            // A question could meet a peer that has closed. The end is one, too: this end sends nothing else, and the peer ends then.
+            let _ = self.socket.stream().shut_down(Shutdown::Write);
+            return Question::Asked(written);
+        }
         if owes && !full {
             Question::Asked(written)
         } else if full || asks || self.acknowledged() < written {

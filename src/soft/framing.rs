@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use tokio::io::ReadBuf;
 
 use super::memory::{Grant, RemoteAccess, deregistered};
-use super::send_queue::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue, Work};
-use crate::inflight::{self, Payload};
+use super::send_queue::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue};
+use super::send_queue::{StreamEnd, Work};
+use crate::inflight::{self, Payload, STREAM_KEY};
 use crate::memory::{self, Piece, Slice};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::SendOptions;
@@ -426,7 +427,14 @@ impl SendQueue {
     /// Frames segments of the oldest unfinished request, or executes it if it needs no frame.
     fn fill_request(&mut self) -> bool {
         let sequence = self.head + self.framed as u64;
-        let Some(entry) = self.entries.get_mut(self.framed) else { return false };
+        let sends_no_more = self.sends_no_more();
+        let Some(entry) = self.entries.get_mut(self.framed) else { return self.fill_stream_end() };
+        if sends_no_more {
+            // Grants, and the news that this end has closed: of no use to a peer that sends no more data.
+            entry.state = RequestState::Done;
+            self.framed += 1;
+            return true;
+        }
         // The queue is in order: requests behind one that may not start yet wait with it.
         if entry.framed == 0 && entry.flags.contains(Flags::FENCE) && self.outbound.has_reads() {
             return false;
@@ -465,6 +473,25 @@ impl SendQueue {
         entry.state = RequestState::Framed;
         self.framed += 1;
         true
+    }
+
+    /// Frames the end of a stream. Returns false if there is nothing to frame now.
+    fn fill_stream_end(&mut self) -> bool {
+        let before = self.ends.own;
+        if let StreamEnd::Due(message) = before {
+            let header = self.outbound.next_send();
+            self.outbound.count_send();
+            self.batch.untagged(&header, &message);
+            (self.streamed, self.ends.own) = (true, StreamEnd::Announced);
+        }
+        if self.ends.own == StreamEnd::Announced && self.outbound.may_read() {
+            let header = self.outbound.read(ReadOwner::StreamEnd, 1, 0);
+            let source_stag = if self.ends.is_last { STREAM_KEY } else { 0 };
+            let request = ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag, source_to: 0 };
+            self.batch.untagged(&header, &request.encode());
+            self.ends.own = StreamEnd::Asked;
+        }
+        self.ends.own != before
     }
 
     /// Frames segments of the oldest unfinished request, which is a Send or a Write.

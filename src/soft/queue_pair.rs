@@ -13,7 +13,7 @@ use super::connection::ConnectionShared;
 use super::memory::{Registration, Window, WindowOp};
 use super::receive_queue::{Receive, ReceiveQueue, SharedReceives};
 use crate::error::{PostErrorKind, Reason};
-use crate::inflight::{self, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{self, CompletionSink, Payload, Ticket, WORD, WakeList};
 #[cfg(feature = "inspect")]
 use crate::inspect::{ConnectionReport, QueuePairReport};
 use crate::memory::Owned;
@@ -373,6 +373,17 @@ impl QueuePair {
         let written =
             self.connection.get().ok_or(none).and_then(|connection| connection.write_message(message, waker));
         written.map_err(|kind| self.explain(kind))
+    }
+
+    /// Sends the end of a stream, and asks the peer for its confirmation.
+    ///
+    /// # Errors
+    /// The reason why nothing more can be sent.
+    pub(crate) fn end_stream(&self, message: [u8; WORD], is_last: bool) -> Result<(), PostErrorKind> {
+        let none = PostErrorKind::ConnectionInvalid;
+        let ended =
+            self.connection.get().ok_or(none).and_then(|connection| connection.end_stream(message, is_last));
+        ended.map_err(|kind| self.explain(kind))
     }
 
     /// Returns the connection, from just before the queue pair counts as connected.

@@ -728,7 +728,13 @@ impl Receiver {
                     self.finish_receive(ticket, completed, wakes);
                 }
             }
-            OnComplete::Response { last: true } => self.cost += self.connection.complete_read(wakes),
+            OnComplete::Response { last: true } => {
+                let (is_end, cost) = self.connection.complete_read(wakes);
+                self.cost += cost;
+                if let Some(stream) = self.stream.as_ref().filter(|_| is_end) {
+                    stream.confirm(wakes);
+                }
+            }
             OnComplete::Send { .. } | OnComplete::Response { .. } | OnComplete::Nothing => {}
         }
         Ok(())

@@ -11,7 +11,8 @@ use std::task::Waker;
 use super::framing::Batch;
 use super::memory::{Grant, WindowOp};
 use crate::error::PostErrorKind;
-use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WakeList};
+use crate::inflight::{self, Completed, CompletionSink, Payload, Ticket, WORD, WakeList};
+use crate::inspect::PolledWait;
 use crate::proto::mpa::Rtr;
 use crate::proto::rdmap::{Outbound, SendOptions};
 use crate::provider::work::{Flags, Operation, RemoteAddress, WindowRequest, WorkRequest};
@@ -92,6 +93,37 @@ pub(crate) enum ReadOwner {
     Request(u64),
     /// A probe, by which this end checks whether the peer is alive.
     Probe,
+    /// The end of a byte stream.
+    StreamEnd,
+}
+
+/// The ends of both directions of a byte stream. That of each is a message, and behind it an empty Read, which the peer answers when it
+/// has received everything. The Read of the last message has the key of the stream, and is a promise: an end that has sent it, and has
+/// answered that of the peer, sends nothing more but answers. So an end whose own Read has been answered knows then that nothing but
+/// the end of the socket comes, and that the peer's kernel will not answer what it sends with a reset.
+#[derive(Debug, Default)]
+pub(super) struct StreamEnds {
+    pub(super) own: StreamEnd,
+    /// The Read of this end is behind its last message.
+    pub(super) is_last: bool,
+    /// The Read behind the peer's last message has been answered.
+    is_peer_done: bool,
+    /// The wait for the answer, for snapshots.
+    pub(super) wait: PolledWait,
+}
+
+/// The end of the direction of this end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    #[default]
+    None,
+    /// This message is to be framed behind all requests.
+    Due([u8; WORD]),
+    /// The Read is to be framed as soon as the read limit allows it.
+    Announced,
+    /// The Read awaits its answer.
+    Asked,
+    Confirmed,
 }
 
 /// The message that is cut in two by the end of a batch: messages of one class must not mix.
@@ -161,7 +193,8 @@ pub(crate) struct SendQueue {
     /// The error after which the socket takes nothing more.
     pub(crate) broken: Option<io::Error>,
     /// The end of a message of a stream is in the batch.
-    streamed: bool,
+    pub(super) streamed: bool,
+    pub(super) ends: StreamEnds,
     /// Wakes the writer of a stream when the queue has nothing to send.
     idle: Option<Waker>,
 }
@@ -198,6 +231,7 @@ impl SendQueue {
             completed: 0,
             broken: None,
             streamed: false,
+            ends: StreamEnds::default(),
             idle: None,
         }
     }
@@ -247,7 +281,7 @@ impl SendQueue {
     /// waits for the socket, so that frames that a silent peer causes do not pile up.
     fn may_interject(&self) -> bool {
         let nothing_waits = self.turn == FramingTurn::Any && self.batch.is_empty();
-        nothing_waits && !self.is_writing() && self.phase == Phase::Open
+        nothing_waits && !self.is_writing() && self.phase == Phase::Open && !self.sends_no_more()
     }
 
     /// Checks that another request can be posted.
@@ -277,6 +311,31 @@ impl SendQueue {
         self.has_bound |= window_op.binds();
         let (work, payload, state) = (Work::Window(window_op), Payload::new(), RequestState::Queued);
         self.entries.push_back(Entry { ticket, work, payload, flags, length: 0, framed: 0, state });
+    }
+
+    /// Queues the message of the end of a stream, and the Read behind it. `is_last`: only answers are sent once the peer has sent its
+    /// last message, too.
+    pub(super) fn end_stream(&mut self, message: [u8; WORD], is_last: bool) {
+        (self.ends.own, self.ends.is_last) = (StreamEnd::Due(message), is_last);
+        self.ends.wait.polled();
+    }
+
+    /// Notes that the Read behind the last message of the peer's stream is being answered.
+    pub(super) fn peer_ends_stream(&mut self) {
+        self.ends.is_peer_done = true;
+    }
+
+    /// Returns whether only answers are sent from now on, because both ends of a stream have ended.
+    pub(super) fn sends_no_more(&self) -> bool {
+        let StreamEnds { own, is_last, is_peer_done, .. } = self.ends;
+        is_peer_done && is_last && matches!(own, StreamEnd::Asked | StreamEnd::Confirmed)
+    }
+
+    /// Returns whether both ends of a stream have received everything, and nothing is left to be sent: only the end of the socket comes.
+    pub(super) fn is_stream_over(&self) -> bool {
+        // The own Read is among those that have been answered.
+        let has_answers = self.sends_no_more() && !self.outbound.has_reads();
+        has_answers && self.is_idle() && self.entries.is_empty()
     }
 
     /// Returns whether the peer is not ready yet.
@@ -427,7 +486,7 @@ impl SendQueue {
 
     /// Returns whether nothing is to be sent or completed before a request that is posted now.
     pub(super) fn admits_direct(&self) -> bool {
-        self.entries.is_empty() && self.depth > 0 && self.is_idle()
+        self.entries.is_empty() && self.depth > 0 && self.is_idle() && !self.sends_no_more()
     }
 
     /// Becomes the writer of a Send or a Write of one frame, if [the queue allows it](Self::admits_direct).
@@ -540,7 +599,8 @@ impl SendQueue {
 
     /// Returns whether requests, responses or a Terminate wait that are in no batch.
     pub(super) fn has_unframed(&self) -> bool {
-        self.framed < self.entries.len() || !self.responses.is_empty() || self.terminate.is_some()
+        let ends = matches!(self.ends.own, StreamEnd::Due(_) | StreamEnd::Announced);
+        self.framed < self.entries.len() || !self.responses.is_empty() || self.terminate.is_some() || ends
     }
 
     /// Returns whether the oldest request is done.
@@ -590,6 +650,7 @@ impl SendQueue {
         self.halt();
         self.batch.clear();
         self.responses.clear();
+        self.ends.wait.end();
         wakes.extend(self.idle.take());
         let mut status = first;
         while let Some(Entry { ticket, work, payload, .. }) = self.pop() {
@@ -618,7 +679,7 @@ impl SendQueue {
         Ok(entry.map(|entry| inflight::range(&entry.payload, offset, length)).unwrap_or_default())
     }
 
-    /// Returns the request that the peer answers; `None` for a probe.
+    /// Returns the request that the peer answers; `None` for a read of the provider's own.
     fn entry_of(&mut self, owner: ReadOwner) -> Option<&mut Entry> {
         let ReadOwner::Request(sequence) = owner else { return None };
         self.entries.get_mut(usize::try_from(sequence.checked_sub(self.head)?).ok()?)
@@ -647,13 +708,19 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Marks the oldest outstanding read or atomic as done. Its sink is no longer in use.
-    pub(crate) fn complete_read(&mut self, wakes: &mut WakeList) {
+    /// Marks the oldest outstanding read or atomic as done. Its sink is no longer in use. Returns whether it was that of the end of a
+    /// stream.
+    pub(crate) fn complete_read(&mut self, wakes: &mut WakeList) -> bool {
         let owner = self.outbound.remove_answered();
-        if let Some(entry) = owner.and_then(|owner| self.entry_of(owner)) {
+        let is_end = owner == Some(ReadOwner::StreamEnd);
+        if is_end {
+            self.ends.own = StreamEnd::Confirmed;
+            self.ends.wait.end();
+        } else if let Some(entry) = owner.and_then(|owner| self.entry_of(owner)) {
             entry.state = RequestState::Done;
             self.retire(wakes);
         }
+        is_end
     }
 }
 

@@ -120,6 +120,21 @@ impl ConnectionShared {
         Streamed::Blocked
     }
 
+    /// Sends the message of the end of a stream, behind all that was posted, and asks the peer for the confirmation that it has received
+    /// everything, which goes to the inbox. `is_last`: this end sends no other message once the peer has sent its last one, too.
+    ///
+    /// # Errors
+    /// `ConnectionInvalid` if nothing more can be sent.
+    pub(crate) fn end_stream(&self, message: [u8; WORD], is_last: bool) -> Result<(), PostErrorKind> {
+        let mut sending = self.sending();
+        if sending.queue.is_closed() {
+            return Err(PostErrorKind::ConnectionInvalid);
+        }
+        sending.queue.end_stream(message, is_last);
+        self.transmit_now(sending);
+        Ok(())
+    }
+
     /// Reads data that has arrived for a stream. Payload at the stream's next position goes to the room, and
     /// the rest to its place. The waker is woken when there may be more. See
     /// [`Reader::read`](super::receiver::reader::Reader::read).

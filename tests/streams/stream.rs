@@ -585,3 +585,60 @@ async fn memory_of_a_reader_need_not_be_initialised() {
     let (written, read) = within(join(writing, reading)).await;
     assert_eq!(read, written);
 }
+
+/// Ends a stream in one of the orderly ways.
+async fn end(mut stream: RdmaStream, way: usize, writes: bool) {
+    // The peer may have closed, and whatever it does is in order.
+    if writes {
+        let _ = stream.write_all(&[7; 100]).await;
+    }
+    let mut rest = Vec::new();
+    match way {
+        0 => {}
+        1 => _ = stream.shutdown().await,
+        2 => {
+            let _ = stream.shutdown().await;
+            let _ = stream.read_to_end(&mut rest).await;
+        }
+        3 => {
+            let (reader, writer) = stream.into_split();
+            drop(writer);
+            tokio::task::yield_now().await;
+            drop(reader);
+        }
+        4 => {
+            // Not to its end.
+            let _ = poll_once(&mut Box::pin(stream.shutdown()));
+        }
+        _ => {
+            let _ = stream.read_to_end(&mut rest).await;
+            let _ = stream.shutdown().await;
+        }
+    }
+}
+
+// IO-02, DIS-07: whoever ends first, and whatever crosses the end, neither end takes it for a loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_orderly_end_is_a_loss() {
+    let mut dice = Dice::of(Dice::seed(), 0);
+    for (adapter, _) in variants() {
+        for _ in 0..often(300, 30) {
+            let (left, right) = streams(&adapter).await;
+            // Only one may wait for the other.
+            let ways = [dice.below(5), dice.below(6)];
+            let reasons = [&left, &right].map(|stream| {
+                let connection = stream.connection();
+                tokio::spawn(async move { connection.disconnected().await })
+            });
+            let writes = [dice.below(2) == 0, dice.below(2) == 0];
+            let ends = [left, right].into_iter().zip(ways).zip(writes);
+            let ends = ends.map(|((stream, way), writes)| tokio::spawn(end(stream, way, writes)));
+            within(join_all(ends)).await;
+            for reason in within(join_all(reasons)).await {
+                let reason = reason.expect("no panic");
+                let in_order = matches!(reason, DisconnectReason::Local | DisconnectReason::Peer);
+                assert!(in_order, "{reason:?} {ways:?} {writes:?}");
+            }
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::task::coop::unconstrained;
 
-use super::{CONFIRMATION, CONTROL, Confirmation, DATA, KIND_BITS, State, StreamEngine};
+use super::{CONTROL, Confirmation, DATA, KIND_BITS, State, StreamEngine};
 use crate::error::{PostErrorKind, ProtocolError};
 use crate::inflight::StreamInbox;
 use crate::io::resources::{ENTRIES, Incoming, Memory, NO_PLACE};
@@ -85,9 +85,14 @@ impl StreamEngine {
     }
 
     pub(super) fn post_control(&self, state: &mut State, control: Control) -> Result<(), PostErrorKind> {
-        let ends = matches!(control.message, Message::Shutdown | Message::Disconnect);
+        let ends = matches!(control.message, Message::Shutdown | Message::Disconnect | Message::Abandon);
         if ends && self.confirms && state.confirmation == Confirmation::NotRequested {
-            return self.post_end(state, control.message);
+            // The end of a session may be followed by a message that says how.
+            let is_last = !state.machine.has_session();
+            self.queue_pair.provider().end_stream(control.message.to_bytes(), is_last)?;
+            state.confirmation = Confirmation::Requested;
+            state.machine.complete_control();
+            return Ok(());
         }
         let options = signaled_options(state, CONTROL);
         let Some((entry, place)) = control.target else {
@@ -103,15 +108,6 @@ impl StreamEngine {
         let _ = memory.own.write(start, &entry);
         let source = Source::Own(start..start + Span::LEN);
         self.post(state, Some((source, place)), control.message, options)
-    }
-
-    /// Posts the message of this end's end and the request for its confirmation, which leave together.
-    fn post_end(&self, state: &mut State, message: Message) -> Result<(), PostErrorKind> {
-        let batch = self.queue_pair.batch();
-        let options = signaled_options(state, CONTROL);
-        self.send(&batch, state, message, options)?;
-        state.confirmation = Confirmation::Requested;
-        self.post_confirmation(state, &batch)
     }
 
     /// Takes the target that a message of the peer announces, if there is one.
@@ -192,7 +188,7 @@ impl StreamEngine {
     }
 
     /// Keeps the future of a request unless it completes in a queue.
-    fn track(&self, state: &mut State, context: u64, future: Posted) {
+    fn track(&self, state: &mut State, context: u64, future: Op<Inline>) {
         if self.queues.initiator.is_none() {
             state.posted.push(context, future);
         }
@@ -208,7 +204,7 @@ impl StreamEngine {
     ) -> Result<(), PostErrorKind> {
         if self.inline >= Message::LEN {
             let op = queue_pair.send_inline(&[&message.to_bytes()], options)?;
-            self.track(state, options.context, Posted::Send(op));
+            self.track(state, options.context, op);
             return Ok(());
         }
         let memory = self.memory()?;
@@ -219,19 +215,6 @@ impl StreamEngine {
         let slice = memory.own.slice(start..start + Message::LEN);
         let slice = slice.map_err(|_| NO_PLACE)?;
         queue_pair.send_with(slice, options).map(drop).map_err(|error| error.kind)
-    }
-
-    /// Posts an empty read, which completes when the peer's device has received all that was sent before.
-    pub(super) fn post_confirmation(
-        &self,
-        state: &mut State,
-        queue_pair: &QueuePair,
-    ) -> Result<(), PostErrorKind> {
-        let nothing = RemoteRegion::new(0, RemoteKey(0), 0);
-        let options = signaled_options(state, CONFIRMATION);
-        let op = queue_pair.read_with((), &nothing, options).map_err(|error| error.kind)?;
-        self.track(state, options.context, Posted::Read(op));
-        Ok(())
     }
 }
 
@@ -257,20 +240,14 @@ fn clear_list(inbox: &StreamInbox, index: usize) {
     inbox.with_list(|list| list.as_chunks_mut().0[index] = [0; Span::LEN]);
 }
 
-/// The requests that have not completed, oldest first. They complete in this order. The end of a stream is two.
+/// The requests that have not completed, oldest first. They complete in this order, and most at once.
 #[derive(Default)]
-pub(super) struct PostedRequests(SmallVec<[PostedRequest; 2]>);
+pub(super) struct PostedRequests(SmallVec<[PostedRequest; 1]>);
 
 /// A request with its context.
 struct PostedRequest {
     context: u64,
-    future: Posted,
-}
-
-/// The future of a request.
-pub(super) enum Posted {
-    Send(Op<Inline>),
-    Read(Op<()>),
+    future: Op<Inline>,
 }
 
 impl PostedRequests {
@@ -280,7 +257,7 @@ impl PostedRequests {
     }
 
     /// Adds a request with this context.
-    pub(super) fn push(&mut self, context: u64, future: Posted) {
+    pub(super) fn push(&mut self, context: u64, future: Op<Inline>) {
         self.0.push(PostedRequest { context, future });
     }
 
@@ -288,14 +265,12 @@ impl PostedRequests {
     /// completion wakes `waker`.
     pub(super) fn poll(&mut self, waker: &Waker) -> Option<(u64, bool)> {
         let PostedRequest { context, future } = self.0.first_mut()?;
-        let cx = &mut Context::from_waker(waker);
-        let polled = match future {
-            Posted::Send(op) => pin!(unconstrained(op)).poll(cx).map(|(result, _)| result.is_ok()),
-            Posted::Read(op) => pin!(unconstrained(op)).poll(cx).map(|(result, ())| result.is_ok()),
+        let Poll::Ready((result, _)) = pin!(unconstrained(future)).poll(&mut Context::from_waker(waker))
+        else {
+            return None;
         };
-        let Poll::Ready(has_succeeded) = polled else { return None };
         let context = *context;
         self.0.remove(0);
-        Some((context, has_succeeded))
+        Some((context, result.is_ok()))
     }
 }

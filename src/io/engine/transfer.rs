@@ -430,26 +430,18 @@ impl StreamEngine {
 
     /// Returns whether the peer has confirmed that it has received everything, and sends no more.
     pub(crate) fn is_over(&self) -> bool {
-        let state = self.lock();
+        let mut state = self.lock();
+        self.collect_incoming(&mut state);
         let State { machine, confirmation, .. } = &*state;
         *confirmation == Confirmation::Received && machine.is_settled() && machine.is_peer_done()
     }
 
-    /// Returns whether the peer's device has received what was sent, as far as that can be known. Posts the request for
-    /// a confirmation if that was not done before.
-    fn is_confirmed(&self, state: &mut State) -> bool {
+    /// Returns whether the peer's device has received what was sent, as far as that can be known.
+    fn is_confirmed(&self, state: &State) -> bool {
         // A peer that has disconnected knows the end of this side, or no longer takes data.
-        if !self.confirms || state.machine.has_peer_disconnected() {
-            return true;
-        }
-        if state.confirmation == Confirmation::NotRequested && state.ended.is_none() {
-            state.confirmation = Confirmation::Requested;
-            // Nothing but a few control messages is in the send queue: there is room.
-            if let Err(kind) = self.post_confirmation(state, &self.queue_pair) {
-                self.handle_refused_post(state, kind);
-            }
-        }
-        state.confirmation == Confirmation::Received
+        !self.confirms
+            || state.machine.has_peer_disconnected()
+            || state.confirmation == Confirmation::Received
     }
 
     /// Returns the outcome of `attempt`, or `WouldBlock` if it has none.

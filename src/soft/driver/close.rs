@@ -86,6 +86,11 @@ impl<O: Observer> Driver<O> {
                     drop(receiver);
                     return self.on_read_end(stop);
                 }
+                if self.connection.sending().queue.is_stream_over() {
+                    drop(receiver);
+                    self.flush(Status::CANCELED, Status::CANCELED);
+                    return self.finish(End::Answered);
+                }
                 receiver.listen_for_terminate();
                 let current = receiver.take_receive();
                 drop(receiver);

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Receiver;
 use super::placement::Control;
 use super::reader::{REQUEST_COST, Stop, cost_of};
-use crate::inflight::{Completed, Note, StreamSend, Ticket, WakeList};
+use crate::inflight::{Completed, Note, STREAM_KEY, StreamSend, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
 use crate::soft::connection::{ConnectionShared, Extent};
 use crate::soft::memory::{Grant, Intent};
@@ -30,11 +30,11 @@ impl ConnectionShared {
         let answer = Answer::Read { sink: (request.sink_stag, request.sink_to) };
         if length == 0 {
             // Neither key nor offset of an empty read is checked.
-            return self.answer(None, answer, first, wakes);
+            return self.answer(None, answer, (first, request.source_stag == STREAM_KEY), wakes);
         }
         let source = (request.source_stag, request.source_to);
         let grant = self.keys.resolve(source, length, Intent::Read, self.number)?;
-        self.answer(Some(grant), answer, false, wakes)
+        self.answer(Some(grant), answer, (false, false), wakes)
     }
 
     /// Serves an Atomic Request. Returns the cost of what was written.
@@ -45,14 +45,15 @@ impl ConnectionShared {
         }
         let grant = self.keys.resolve((request.stag, request.to), ATOMIC, Intent::Atomic, self.number)?;
         let answer = Answer::Atomic { atomic: request.atomic, identifier: request.identifier };
-        self.answer(Some(grant), answer, false, wakes)
+        self.answer(Some(grant), answer, (false, false), wakes)
     }
 
+    /// Queues an answer. `beyond`: whatever the read limits. `ends`: to the Read behind the last message of a stream.
     fn answer(
         &self,
         grant: Option<Grant>,
         answer: Answer,
-        beyond: bool,
+        (beyond, ends): (bool, bool),
         wakes: &mut WakeList,
     ) -> Result<u32, Terminate> {
         let mut sending = self.sending();
@@ -62,6 +63,9 @@ impl ConnectionShared {
             return Err(Terminate::NO_BUFFER);
         }
         sending.queue.respond(grant, answer);
+        if ends {
+            sending.queue.peer_ends_stream();
+        }
         Ok(cost_of(self.transmit(sending, Extent::Turn, wakes)))
     }
 

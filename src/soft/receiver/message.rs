@@ -95,6 +95,11 @@ impl StreamSide {
         }
     }
 
+    /// Delivers the peer's answer to the end of this direction.
+    pub(super) fn confirm(&self, wakes: &mut WakeList) {
+        self.inbox.confirm(wakes);
+    }
+
     /// Notes whether the next frames are likely to be large, for the reader of the stream.
     #[inline]
     pub(super) fn expect_large(&self, is_likely: bool) {

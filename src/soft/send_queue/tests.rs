@@ -1,7 +1,7 @@
 //! What the send queue does by itself: the order of its requests, and the room that it keeps.
 
 use super::*;
-use crate::inflight::{RequestMeta, Table};
+use crate::inflight::{RequestMeta, STREAM_KEY, Table};
 use crate::memory::{Owned, Piece};
 use crate::soft::memory::{KeyTable, RemoteAccess};
 use crate::types::Access;
@@ -136,4 +136,131 @@ fn nothing_is_interjected_while_something_waits() {
     writing.nudge();
     let writer = writing.begin(&mut WakeList::default());
     assert!(matches!(writer, Next::Write(_)) && !writing.probe(), "somebody is writing");
+}
+
+const SEND: Operation = Operation::Send { invalidate: None, immediate: None };
+
+/// Returns the bytes of a batch.
+fn bytes(batch: &Batch) -> Vec<u8> {
+    let mut found = Vec::new();
+    crate::memory::gather(batch.pieces(None), usize::MAX, &mut found).expect("memory of the host");
+    found
+}
+
+/// Has the socket take all that is due, and returns it.
+fn sent(queue: &mut SendQueue) -> Vec<u8> {
+    let (mut all, mut wakes) = (Vec::new(), WakeList::default());
+    let mut next = queue.begin(&mut wakes);
+    while let Next::Write(batch) = next {
+        let bytes = bytes(&batch);
+        next = queue.offered(batch, Ok(bytes.len()), &mut wakes);
+        all.extend(bytes);
+    }
+    all
+}
+
+fn request(table: &Table, operation: Operation, payload: Payload) -> WorkRequest {
+    let ticket = table.open(RequestMeta { kind: operation.kind(), context: 0 }, || 0);
+    WorkRequest { ticket, operation, payload, flags: Flags::empty() }
+}
+
+const WORD: [u8; 4] = *b"last";
+
+// The end of a stream is what a Send and an empty Read were, as a peer in any version expects.
+#[test]
+fn end_of_a_stream_is_framed_as_requests_are() {
+    for (crc, is_last) in [(false, false), (false, true), (true, true)] {
+        let table = Table::default();
+        let mut word = Owned::zeroed(4).expect("memory");
+        word.copy_from_slice(&WORD);
+        let [mut send, mut read, mut end] = [(); 3].map(|()| queue(4, crc));
+        send.post(request(&table, SEND, Payload::from_iter([word.share().whole()])));
+        let from = RemoteAddress { key: if is_last { STREAM_KEY } else { 0 }, address: 0 };
+        read.post(request(&table, Operation::Read { from }, Payload::new()));
+        end.end_stream(WORD, is_last);
+        assert_eq!(sent(&mut end), [sent(&mut send), sent(&mut read)].concat(), "crc {crc}");
+        assert_eq!((end.completed, end.written), (80, 80), "the Send is awaited by a close");
+    }
+}
+
+/// Returns a queue whose end of a stream has been sent.
+fn ended(table: &std::sync::Arc<Table>, is_last: bool) -> SendQueue {
+    let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(table.clone()));
+    queue.end_stream(WORD, is_last);
+    assert_eq!(sent(&mut queue).len(), 80);
+    queue
+}
+
+// With a read limit of one, the message does not wait for the answer to a probe, and the Read does.
+#[test]
+fn end_of_a_stream_is_behind_all_requests() {
+    let table = std::sync::Arc::<Table>::default();
+    let mut queue = SendQueue::new(4, 1, false, CompletionSink::to_futures(table.clone()));
+    assert!(queue.probe());
+    let writer = queue.begin(&mut WakeList::default());
+    queue.end_stream(WORD, true);
+    queue.post(request(&table, SEND, Payload::new()));
+    let Next::Write(probe) = writer else { panic!("a probe") };
+    let length = bytes(&probe).len();
+    let Next::Write(rest) = queue.offered(probe, Ok(length), &mut WakeList::default()) else {
+        panic!("two Sends")
+    };
+    let (send, end) = (24, 28);
+    assert_eq!(bytes(&rest).len(), send + end);
+    assert!(matches!(queue.offered(rest, Ok(send + end), &mut WakeList::default()), Next::Idle));
+    assert!(!queue.complete_read(&mut WakeList::default()), "the probe");
+    assert!(!sent(&mut queue).is_empty() && queue.ends.own == StreamEnd::Asked);
+    assert!(queue.complete_read(&mut WakeList::default()));
+}
+
+// A peer that has closed answers bytes with a reset, and takes back what it had sent last.
+#[test]
+fn only_answers_follow_both_ends_of_a_stream() {
+    let table = std::sync::Arc::<Table>::default();
+    let answer = Answer::Read { sink: (1, 0) };
+    for (is_last, is_peer_last) in [(true, true), (true, false), (false, true)] {
+        let mut queue = ended(&table, is_last);
+        // Behind bytes that the socket did not take.
+        queue.nudge();
+        let Next::Write(batch) = queue.begin(&mut WakeList::default()) else { panic!("a nudge") };
+        let (nudge, full) = (bytes(&batch).len(), Err(io::ErrorKind::WouldBlock.into()));
+        assert!(matches!(queue.offered(batch, full, &mut WakeList::default()), Next::Blocked));
+        let waiting = request(&table, SEND, Payload::new());
+        let ticket = waiting.ticket;
+        queue.post(waiting);
+        queue.respond(None, answer);
+        if is_peer_last {
+            queue.peer_ends_stream();
+        }
+        let ends = is_last && is_peer_last;
+        let (response, send) = (20, if ends { 0 } else { 24 });
+        assert_eq!(sent(&mut queue).len(), nudge + response + send, "{is_last} {is_peer_last}");
+        assert!(table.take(ticket).is_some_and(|completed| completed.status == Status::SUCCESS));
+        assert!(!queue.is_stream_over(), "it is not confirmed");
+        assert!(queue.complete_read(&mut WakeList::default()));
+        assert_eq!((queue.is_stream_over(), queue.admits_direct()), (ends, !ends));
+        queue.nudge();
+        assert_eq!((queue.probe(), sent(&mut queue).is_empty()), (false, ends));
+        queue.post(request(&table, SEND, Payload::new()));
+        assert_eq!(sent(&mut queue).is_empty(), ends);
+        assert!(queue.entries.is_empty() && queue.is_stream_over() == ends);
+        // An answer is still owed, though an honest peer does not ask.
+        queue.respond(None, answer);
+        assert!(!queue.is_stream_over());
+        assert_eq!(sent(&mut queue).len(), response);
+    }
+}
+
+// The answer to a question that was asked before the peer's end comes behind it.
+#[test]
+fn a_stream_is_not_over_before_the_answer_to_a_probe() {
+    let mut queue = ended(&std::sync::Arc::default(), true);
+    assert!(queue.complete_read(&mut WakeList::default()) && queue.probe());
+    sent(&mut queue);
+    queue.respond(None, Answer::Read { sink: (1, 0) });
+    queue.peer_ends_stream();
+    sent(&mut queue);
+    assert!(queue.sends_no_more() && !queue.is_stream_over());
+    queue.complete_read(&mut WakeList::default());
+    assert!(queue.is_stream_over());
 }
