@@ -304,7 +304,7 @@ impl ConnectionShared {
     }
 
     /// Writes what was queued by a call of the program, and wakes what completes.
-    pub(super) fn transmit_now(&self, sending: MutexGuard<'_, Sending>) {
+    fn transmit_now(&self, sending: MutexGuard<'_, Sending>) {
         let mut wakes = WakeList::default();
         self.transmit(sending, Extent::Call, &mut wakes);
         wakes.wake_all();

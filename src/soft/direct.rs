@@ -2,7 +2,7 @@
 //!
 //! Such a request has no entry in the send queue, and no slot: both are for requests that wait. If the socket
 //! does not take all of its frame, or another request was posted while it was written, it gets both after
-//! all.
+//! all. Frames of the provider's own, which are the end of a stream and the answer to an empty Read, are written so, too.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -132,6 +132,38 @@ impl ConnectionShared {
         self.queue_direct(&socket, sending, request, &frame, outcome)
     }
 
+    /// Writes frames that belong to no request, for which [the queue is idle](super::send_queue::SendQueue::is_idle). `is_message`: of the
+    /// end of a stream. Returns the number of bytes written.
+    pub(super) fn write_own(
+        &self,
+        mut sending: MutexGuard<'_, Sending>,
+        frames: &[u8],
+        is_message: bool,
+        extent: Extent,
+        wakes: &mut WakeList,
+    ) -> usize {
+        let Some(socket) = sending.socket.clone() else {
+            sending.queue.batch.framed(frames);
+            return 0;
+        };
+        sending.queue.begin_own(is_message);
+        drop(sending);
+        let outcome = self.report_sent(socket.stream.try_write(frames));
+        let mut sending = self.sending();
+        let sent = *outcome.as_ref().unwrap_or(&0);
+        if sent == frames.len() && sending.queue.own_sent(sent) {
+            return sent;
+        }
+        let mut batch = Batch::new(self.crc);
+        batch.framed(frames);
+        let next = sending.queue.offered(batch, outcome, wakes);
+        let (transmitted, written) = self.write_batches(&socket, sending, next, extent, wakes);
+        if transmitted == Transmitted::Blocked {
+            self.wake_driver();
+        }
+        sent + written
+    }
+
     /// Queues a request whose frame was offered to the socket, and goes on.
     #[cold]
     fn queue_direct(
@@ -161,7 +193,8 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    use super::super::send_queue::{Next, SendQueue};
+    use super::super::framing::{OWN, frame_empty_answer};
+    use super::super::send_queue::{Answer, Next, SendQueue};
     use super::*;
     use crate::error::PostErrorKind;
     use crate::inflight::{CompletionSink, RequestMeta, Table, Ticket};
@@ -325,5 +358,62 @@ mod tests {
         queue.begin_direct(&SEND, Flags::empty()).expect("a Send");
         queue.halt();
         assert!(!queue.direct_sent(24) && queue.is_writing());
+    }
+
+    // In whatever way it is written, and wherever the socket is full.
+    #[test]
+    fn frames_of_its_own_are_those_of_a_batch() {
+        const WORD: [u8; 4] = *b"last";
+        for crc in [false, true] {
+            let queue = || SendQueue::new(4, 1, crc, CompletionSink::to_futures(Arc::default()));
+            let batch = |queue: &mut SendQueue| {
+                let Next::Write(batch) = queue.begin(&mut WakeList::default()) else {
+                    panic!("frames are due")
+                };
+                bytes(batch.pieces(None))
+            };
+            let mut queued = queue();
+            queued.end_stream(WORD, true);
+            let expected = batch(&mut queued);
+            for taken in [0, 1, expected.len() - 1, expected.len()] {
+                let mut queue = queue();
+                queue.end_stream(WORD, true);
+                let mut room = [MaybeUninit::uninit(); OWN];
+                let frames = queue.frame_stream_end(&mut room).filled().to_vec();
+                assert_eq!(frames, expected);
+                queue.begin_own(true);
+                if taken == frames.len() {
+                    assert!(queue.own_sent(taken) && queue.is_idle());
+                } else {
+                    let mut batch = Batch::new(crc);
+                    batch.framed(&frames);
+                    let Next::Write(rest) = queue.offered(batch, Ok(taken), &mut WakeList::default()) else {
+                        panic!("the rest is next")
+                    };
+                    assert_eq!(bytes(rest.pieces(None)), frames[taken..]);
+                    let left = frames.len() - taken;
+                    assert!(matches!(queue.offered(rest, Ok(left), &mut WakeList::default()), Next::Idle));
+                }
+                assert_eq!((queue.written, queue.completed), (80, 80), "{taken}");
+            }
+            let sink = (7, 1 << 40);
+            let mut queued = queue();
+            queued.respond(None, Answer::Read { sink });
+            let (expected, mut direct) = (batch(&mut queued), queue());
+            let mut room = [MaybeUninit::uninit(); OWN];
+            assert_eq!(frame_empty_answer(&mut room, sink, crc).filled(), expected);
+            direct.begin_own(false);
+            assert!(direct.own_sent(expected.len()));
+            assert_eq!((direct.written, direct.completed), (20, 0), "no message is awaited by a close");
+        }
+    }
+
+    // One that is posted meanwhile comes behind them.
+    #[test]
+    fn frames_of_its_own_leave_later_requests_to_the_writer() {
+        let (mut queue, table) = queue(4);
+        queue.begin_own(false);
+        queue.post(request(&table));
+        assert!(!queue.own_sent(20) && queue.is_writing());
     }
 }

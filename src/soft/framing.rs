@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -11,7 +12,7 @@ use tokio::io::ReadBuf;
 use super::memory::{Grant, RemoteAccess, deregistered};
 use super::send_queue::{Answer, Entry, FramingTurn, ReadOwner, RequestState, Response, SendQueue};
 use super::send_queue::{StreamEnd, Work};
-use crate::inflight::{self, Payload, STREAM_KEY};
+use crate::inflight::{self, Payload, STREAM_KEY, WORD};
 use crate::memory::{self, Piece, Slice};
 use crate::proto::mpa::{Rtr, rtr_frame};
 use crate::proto::rdmap::SendOptions;
@@ -70,6 +71,33 @@ pub(super) fn append_trailer(frame: &mut ReadBuf<'_>, start: usize, ulpdu: usize
     if crc && let Some((body, field)) = frame.filled_mut()[start..].split_last_chunk_mut() {
         *field = mpa::crc_to_wire(crc32c(body));
     }
+}
+
+/// The most bytes of frames that belong to no request, and are made on the stack: those of the end of a stream.
+pub(super) const OWN: usize = mpa::fpdu_length(Untagged::LEN + WORD)
+    + mpa::fpdu_length(Untagged::LEN + ReadRequest::LEN)
+    + TRAILER_ROOM;
+/// The memory of such frames.
+type OwnRoom = [MaybeUninit<u8>; OWN];
+
+/// Appends an untagged segment whose payload is a message of this side.
+fn append_untagged(frames: &mut ReadBuf<'_>, header: &Untagged, payload: &[u8], crc: bool) {
+    let start = frames.filled().len();
+    frames.put_slice(&header.encode(payload.len()));
+    frames.put_slice(payload);
+    append_trailer(frames, start, Untagged::LEN + payload.len(), crc);
+}
+
+/// Returns the frame of an answer to an empty Read with this sink.
+pub(super) fn frame_empty_answer<'a>(
+    room: &'a mut OwnRoom,
+    (stag, to): (u32, u64),
+    crc: bool,
+) -> ReadBuf<'a> {
+    let mut frame = ReadBuf::uninit(room);
+    frame.put_slice(&Tagged { last: true, opcode: Opcode::ReadResponse, stag, to }.encode(0));
+    append_trailer(&mut frame, 0, Tagged::LEN, crc);
+    frame
 }
 
 enum Part {
@@ -477,21 +505,33 @@ impl SendQueue {
 
     /// Frames the end of a stream. Returns false if there is nothing to frame now.
     fn fill_stream_end(&mut self) -> bool {
-        let before = self.ends.own;
-        if let StreamEnd::Due(message) = before {
+        let mut room = [MaybeUninit::uninit(); OWN];
+        let frames = self.frame_stream_end(&mut room);
+        if frames.filled().is_empty() {
+            return false;
+        }
+        self.batch.framed(frames.filled());
+        self.streamed = true;
+        true
+    }
+
+    /// Frames as much of the end of a stream as may be sent now.
+    pub(super) fn frame_stream_end<'a>(&mut self, room: &'a mut OwnRoom) -> ReadBuf<'a> {
+        let (mut frames, crc) = (ReadBuf::uninit(room), self.batch.crc);
+        if let StreamEnd::Due(message) = self.ends.own {
             let header = self.outbound.next_send();
             self.outbound.count_send();
-            self.batch.untagged(&header, &message);
-            (self.streamed, self.ends.own) = (true, StreamEnd::Announced);
+            append_untagged(&mut frames, &header, &message, crc);
+            self.ends.own = StreamEnd::Announced;
         }
         if self.ends.own == StreamEnd::Announced && self.outbound.may_read() {
             let header = self.outbound.read(ReadOwner::StreamEnd, 1, 0);
             let source_stag = if self.ends.is_last { STREAM_KEY } else { 0 };
             let request = ReadRequest { sink_stag: 1, sink_to: 0, length: 0, source_stag, source_to: 0 };
-            self.batch.untagged(&header, &request.encode());
+            append_untagged(&mut frames, &header, &request.encode(), crc);
             self.ends.own = StreamEnd::Asked;
         }
-        self.ends.own != before
+        frames
     }
 
     /// Frames segments of the oldest unfinished request, which is a Send or a Write.

@@ -512,6 +512,24 @@ impl SendQueue {
         self.writer = Writer::Direct;
     }
 
+    /// Becomes the writer of frames of the provider's own, if [the queue is idle](Self::is_idle). `is_message`: of the end of a stream.
+    /// [`own_sent`](Self::own_sent) follows.
+    pub(super) fn begin_own(&mut self, is_message: bool) {
+        self.writer = Writer::Writing;
+        self.streamed = is_message;
+    }
+
+    /// Processes the write of frames of the provider's own, of which the socket has taken all. Returns false if other work is due first:
+    /// [`offered`](Self::offered) follows then.
+    pub(super) fn own_sent(&mut self, sent: usize) -> bool {
+        let completed = self.completed;
+        let is_done = self.direct_sent(sent);
+        if is_done && !std::mem::take(&mut self.streamed) {
+            self.completed = completed;
+        }
+        is_done
+    }
+
     /// Completes a direct request whose whole frame the socket has taken. Returns false if other work is due
     /// first: [`queue_direct`](Self::queue_direct) follows then.
     pub(super) fn direct_sent(&mut self, sent: usize) -> bool {

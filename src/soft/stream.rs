@@ -17,7 +17,7 @@ use std::task::Waker;
 use tokio::io::ReadBuf;
 
 use super::connection::{ConnectionShared, Extent, Sending, Socket, Transmitted};
-use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, TRAILER_ROOM, append_trailer};
+use super::framing::{Batch, COPY_BELOW, MAX_FRAMES, OWN, TRAILER_ROOM, append_trailer};
 use crate::error::PostErrorKind;
 use crate::inflight::{WORD, WakeList};
 use crate::memory::Piece;
@@ -130,8 +130,16 @@ impl ConnectionShared {
         if sending.queue.is_closed() {
             return Err(PostErrorKind::ConnectionInvalid);
         }
+        let (is_idle, mut wakes) = (sending.queue.is_idle(), WakeList::default());
         sending.queue.end_stream(message, is_last);
-        self.transmit_now(sending);
+        if is_idle {
+            let mut room = [MaybeUninit::uninit(); OWN];
+            let frames = sending.queue.frame_stream_end(&mut room);
+            self.write_own(sending, frames.filled(), true, Extent::Call, &mut wakes);
+        } else {
+            self.transmit(sending, Extent::Call, &mut wakes);
+        }
+        wakes.wake_all();
         Ok(())
     }
 

@@ -4,6 +4,8 @@
 //! While this end disconnects, the bytes that arrive are searched for a Terminate, which reports that data
 //! has been lost.
 
+use std::mem::MaybeUninit;
+
 use smallvec::SmallVec;
 
 use super::Receiver;
@@ -12,6 +14,7 @@ use super::reader::{REQUEST_COST, Stop, cost_of};
 use crate::inflight::{Completed, Note, STREAM_KEY, StreamSend, Ticket, WakeList};
 use crate::proto::rdmap::MAX_TERMINATE;
 use crate::soft::connection::{ConnectionShared, Extent};
+use crate::soft::framing::{OWN, frame_empty_answer};
 use crate::soft::memory::{Grant, Intent};
 use crate::soft::send_queue::Answer;
 use crate::wire::ddp::Untagged;
@@ -62,10 +65,15 @@ impl ConnectionShared {
             // 7.1).
             return Err(Terminate::NO_BUFFER);
         }
-        sending.queue.respond(grant, answer);
         if ends {
             sending.queue.peer_ends_stream();
         }
+        if let (None, Answer::Read { sink }, true) = (&grant, answer, sending.queue.is_idle()) {
+            let mut room = [MaybeUninit::uninit(); OWN];
+            let frame = frame_empty_answer(&mut room, sink, self.crc);
+            return Ok(cost_of(self.write_own(sending, frame.filled(), false, Extent::Turn, wakes)));
+        }
+        sending.queue.respond(grant, answer);
         Ok(cost_of(self.transmit(sending, Extent::Turn, wakes)))
     }
 
