@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    // One that is posted meanwhile comes behind them.
+    // QP-17: the writer goes on with a request that was posted during the write.
     #[test]
     fn frames_of_its_own_leave_later_requests_to_the_writer() {
         let (mut queue, table) = queue(4);

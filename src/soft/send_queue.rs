@@ -98,9 +98,13 @@ pub(crate) enum ReadOwner {
 }
 
 /// The ends of both directions of a byte stream. That of each is a message, and behind it an empty Read, which the peer answers when it
-/// has received everything. The Read of the last message has the key of the stream, and is a promise: an end that has sent it, and has
-/// answered that of the peer, sends nothing more but answers. So an end whose own Read has been answered knows then that nothing but
-/// the end of the socket comes, and that the peer's kernel will not answer what it sends with a reset.
+/// has received everything.
+///
+/// The Read behind the last message has the key of the stream, and is a promise: an end that has sent its own, and has begun to answer
+/// that of the peer, sends nothing more but answers ([`sends_no_more`](SendQueue::sends_no_more)). All this is decided under one lock,
+/// so no frame comes between. An end that has the answer to its own Read therefore knows that the peer had answered before, and if it
+/// awaits no other answer, that only the end of the socket comes ([`is_stream_over`](SendQueue::is_stream_over)). It may close: its
+/// kernel finds no bytes for which it would send a reset, and the peer would take that for a loss.
 #[derive(Debug, Default)]
 pub(super) struct StreamEnds {
     pub(super) own: StreamEnd,

@@ -240,7 +240,7 @@ fn clear_list(inbox: &StreamInbox, index: usize) {
     inbox.with_list(|list| list.as_chunks_mut().0[index] = [0; Span::LEN]);
 }
 
-/// The requests that have not completed, oldest first. They complete in this order, and most at once.
+/// The requests that have not completed, oldest first. They complete in this order, and most of them within the post.
 #[derive(Default)]
 pub(super) struct PostedRequests(SmallVec<[PostedRequest; 1]>);
 
