@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 use super::config::SoftConfig;
 use super::memory::{KeyTable, Registration};
-use super::metronome::Metronome;
+use super::timers::Metronome;
 use crate::error::{OpenError, RegisterError};
 use crate::events::{AdapterEvent, Announcer, Subscription};
 #[cfg(feature = "inspect")]

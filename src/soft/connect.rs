@@ -1,16 +1,14 @@
 //! The active side of connection setup: Bind, Connect, CompleteConnect, Reject.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::adapter::{Adapter, MAX_PRIVATE_DATA, READ_LIMITS};
+use super::adapter::{MAX_PRIVATE_DATA, READ_LIMITS};
 use super::connection::{ConnectionParts, ConnectionShared, Socket};
 use super::connector::{Connector, PendingHandshake};
 use super::driver::Driver;
@@ -87,7 +85,7 @@ impl Connector {
         let outcome = tokio::select! {
             biased;
             // The machine has answered: the connect was cancelled, or the device or the queue pair was removed.
-            () = poll_fn(|cx| self.poll_answered(Op::Connect, cx)) => None,
+            () = std::future::poll_fn(|cx| self.poll_answered(Op::Connect, cx)) => None,
             outcome = self.dial(peer, params, deadline) => Some(outcome),
         };
         if let Some(outcome) = outcome {
@@ -196,25 +194,24 @@ impl Connector {
         stream.write_all(&request).await.map_err(|error| net::attempt_error(&error, peer))?;
         // Set while the peer reads the request: this does not concern the first bytes of a connection.
         stream.send_at_once()?;
+        self.adapter.metronome.start();
         let path_timeout = self.adapter.config.path_timeout;
-        let alarm = |time: Duration| (tokio::time::Instant::now() + time, self.adapter.metronome.alarm());
-        let mut look = path_timeout.map(|timeout| alarm(timeout / LOOKS));
+        let mut look = path_timeout.map(|timeout| timeout / LOOKS);
         let mut is_kept_alive = false;
         let reply = loop {
-            let ready = poll_fn(|cx| match (stream.poll_read_ready(cx), &mut look) {
-                (Poll::Pending, Some((time, alarm))) => alarm.poll(*time, cx).map(|()| None),
-                (polled, _) => polled.map(Some),
-            });
-            let ready = match ready.await {
-                Some(ready) => ready,
-                None => {
-                    if let Some(timeout) = path_timeout
-                        && !std::mem::replace(&mut is_kept_alive, true)
-                    {
-                        stream.keep_alive(timeout);
+            let ready = match look {
+                None => stream.readable().await,
+                Some(time) => match tokio::time::timeout(time, stream.readable()).await {
+                    Ok(ready) => ready,
+                    Err(_elapsed) => {
+                        if let Some(timeout) = path_timeout
+                            && !std::mem::replace(&mut is_kept_alive, true)
+                        {
+                            stream.keep_alive(timeout);
+                        }
+                        look_again(&stream, path_timeout).map(|next| look = next)
                     }
-                    look_again(&stream, path_timeout).map(|next| look = next.map(alarm))
-                }
+                },
             };
             ready.map_err(|error| net::attempt_error(&error, peer))?;
             match read_reply(&stream, &mut initiator).map_err(|error| net::attempt_error(&error, peer))? {
@@ -384,6 +381,7 @@ impl Connector {
         negotiated: &Negotiated,
         leftover: &Bytes,
     ) -> Option<Pin<Box<Driver<Self>>>> {
+        self.adapter.metronome.start();
         let socket = Socket::new(stream, self.take_descriptor());
         let connection = ConnectionShared::new(ConnectionParts {
             id: self.id,
@@ -398,9 +396,7 @@ impl Connector {
             return None;
         }
         // In a box: tokio moves the future of a task at its start and at its end.
-        let Adapter { config, metronome, .. } = &*self.adapter;
-        let alarm = metronome.alarm();
-        Some(Box::pin(Driver::new(connection, socket, leftover, self.clone(), config, alarm)))
+        Some(Box::pin(Driver::new(connection, socket, leftover, self.clone(), &self.adapter.config)))
     }
 
     /// Rejects the peer's reply (IND2Connector::Reject by the active side).
@@ -460,7 +456,7 @@ mod tests {
     use super::*;
     use crate::net::host::Host;
     use crate::net::ports::lease;
-    use crate::soft::adapter::resolve;
+    use crate::soft::adapter::{Adapter, resolve};
     use crate::soft::config::SoftConfig;
 
     // A cancel from another thread may come when TCP has connected, and the connector lives on (CAN-06).

@@ -17,7 +17,6 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::config::SoftConfig;
 use super::connection::{ConnectionShared, DriverWork, Extent, Socket, Transmitted};
-use super::metronome::Alarm;
 use super::receiver::reader::{Reader, SharedSocket, tasks_run};
 use super::receiver::reader::{Stop, TURN, Turn, TurnOutcome, cost_of};
 use super::send_queue::SendQueue;
@@ -113,7 +112,6 @@ impl<O: Observer> Driver<O> {
         leftover: &[u8],
         observer: Arc<O>,
         config: &SoftConfig,
-        alarm: Alarm,
     ) -> Self {
         let nudges = connection.is_peer_ready() && connection.rtr != Rtr::Waived;
         let task_spins = !config.spin.is_zero();
@@ -125,7 +123,7 @@ impl<O: Observer> Driver<O> {
             reader,
             observer,
             message_timeout: message_timeout.map(|limit| Box::new(MessageTimeout::new(limit))),
-            path_timeout: PathTimeout::new(config.path_timeout, nudges, alarm),
+            path_timeout: PathTimeout::new(config.path_timeout, nudges),
             starved: None,
             is_starved: false,
             spin: task_spins.then(|| Box::new(Spin::new(config.spin))),

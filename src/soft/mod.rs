@@ -7,8 +7,7 @@
 // |---|---|
 // | `config` | settings |
 // | `memory` | registered memory, windows, and the keys that give peers access |
-// | `metronome` | timers of new connections, which the runtime seldom gets |
-// | `timers` | the time limits of a silent connection and of an unfinished message |
+// | `timers` | the time limits of a silent connection and of an unfinished message; a timer that spares the runtime the timers of new connections |
 // | `adapter` | an opened interface: protection domain, removal, lingering close of sockets |
 // | `receive_queue` | posted receives, of one queue pair and of several |
 // | `send_queue`, `framing` | the sending half: the queue of requests, and their frames in batches |
@@ -34,13 +33,12 @@ pub(crate) mod framing;
 pub(crate) mod lane;
 pub(crate) mod listener;
 pub(crate) mod memory;
-pub(crate) mod metronome;
 pub(crate) mod queue_pair;
 pub(crate) mod receive_queue;
 pub(crate) mod receiver;
 pub(crate) mod send_queue;
 mod stream;
-mod timers;
+pub(crate) mod timers;
 
 pub use config::SoftConfig;
 

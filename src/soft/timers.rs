@@ -14,16 +14,23 @@
 //!
 //! [`MessageTimeout`] limits the time of a message in a shared receive (RFC 5042 section 6.4.1): a peer that
 //! sends half a message holds a receive that others could use.
+//!
+//! A [`Metronome`] keeps a timer of the runtime that is due before those of new connections. A timer that is due before all others of its
+//! runtime interrupts the thread that waits for events, by a system call and one more turn of its loop. Each timer of a new connection
+//! would do that, and most of them are dropped long before they are due. While connections are made, the metronome is due first, and none
+//! of them does.
 
 use std::num::NonZero;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::task::coop::has_budget_remaining;
-use tokio::time::{Instant, Sleep, sleep_until};
-
-use super::metronome::Alarm;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// The time that a peer may be silent after the start-up before this end sends or allows its first frame.
 ///
@@ -123,20 +130,11 @@ struct Debt {
     checked: Instant,
 }
 
-/// What the peer owes.
-#[derive(Default)]
-struct Owing {
-    open: Option<Open>,
-    debt: Option<Debt>,
-}
-
 /// Measures the silence of the peer.
 pub(super) struct PathTimeout {
-    alarm: Alarm,
-    /// The task that has polled last is woken by the alarm.
+    sleep: Pin<Box<Sleep>>,
+    /// The task that has polled last is woken by the timer.
     armed: bool,
-    /// The connection closes: `alive` is the time of the alarm.
-    closes: bool,
     /// In milliseconds, as timers are. `None` if there is no path timeout, and the peer is not judged.
     timeout: Option<NonZero<u32>>,
     next: Tick,
@@ -152,8 +150,9 @@ pub(super) struct PathTimeout {
     heard: Instant,
     /// The last sign of life.
     alive: Instant,
-    /// In a box, because most connections have neither.
-    owing: Option<Box<Owing>>,
+    /// Both are in boxes, because most connections have none.
+    open: Option<Box<Open>>,
+    debt: Option<Box<Debt>>,
 }
 
 /// Returns the number of milliseconds, at least one: a part of one counts as one.
@@ -165,17 +164,17 @@ fn in_milliseconds(time: Duration) -> NonZero<u32> {
 
 impl PathTimeout {
     /// Creates the timeouts of a connection. `nudges`: whether the first tick is a nudge.
-    pub(super) fn new(timeout: Option<Duration>, nudges: bool, alarm: Alarm) -> Self {
+    pub(super) fn new(timeout: Option<Duration>, nudges: bool) -> Self {
         let now = Instant::now();
-        let next = match timeout {
-            _ if nudges => Tick::Nudge,
-            Some(_) => Tick::Check,
-            None => Tick::Rest,
+        let (first, next) = match timeout {
+            _ if nudges => (NUDGE, Tick::Nudge),
+            Some(timeout) => (timeout / TICKS, Tick::Check),
+            None => (REST, Tick::Rest),
         };
+        let sleep = Box::pin(sleep_until(now + first));
         Self {
-            alarm,
+            sleep,
             armed: false,
-            closes: false,
             timeout: timeout.map(in_milliseconds),
             next,
             is_kept_alive: false,
@@ -184,29 +183,8 @@ impl PathTimeout {
             stamps: timeout.is_some(),
             heard: now,
             alive: now,
-            owing: None,
-        }
-    }
-
-    fn open(&self) -> Option<&Open> {
-        self.owing.as_ref()?.open.as_ref()
-    }
-
-    /// Sets the question without an answer.
-    fn set_open(&mut self, open: Option<Open>) {
-        if open.is_some() || self.open().is_some() {
-            self.owing.get_or_insert_default().open = open;
-            self.owing.take_if(|owing| owing.open.is_none() && owing.debt.is_none());
-        }
-    }
-
-    /// Returns the time of the first tick, or of the close: an alarm that was set for another tick is a timer, which has its time.
-    fn due(&self) -> Instant {
-        match (self.next, self.timeout()) {
-            _ if self.closes => self.alive,
-            (Tick::Nudge, _) => self.alive + NUDGE,
-            (_, Some(timeout)) => self.alive + timeout / TICKS,
-            (_, None) => self.alive + REST,
+            open: None,
+            debt: None,
         }
     }
 
@@ -218,47 +196,41 @@ impl PathTimeout {
     /// Resolves at the next tick. [`rearm`](Self::rearm) sets the one after it. `known` if the same task has
     /// polled last.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, known: bool) -> Poll<Tick> {
-        if known && self.armed && !self.alarm.is_due() {
+        if known && self.armed && !self.sleep.is_elapsed() {
             return Poll::Pending;
         }
         // Without budget, the poll only wakes the task again.
         self.armed = has_budget_remaining();
-        ready!(self.alarm.poll(self.due(), cx));
+        ready!(self.sleep.as_mut().poll(cx));
         Poll::Ready(self.next)
     }
 
     /// Sets the next tick.
     pub(super) fn rearm(&mut self) {
         let now = Instant::now();
-        let has_debt = self.owing.as_ref().is_some_and(|owing| owing.debt.is_some());
-        let (tick, next) = match (self.timeout(), self.open()) {
+        let (tick, next) = match (self.timeout(), &self.open) {
             (None, _) => (Tick::Rest, now + REST),
             (Some(timeout), Some(_)) => (Tick::Check, (now + timeout / TICKS).min(self.alive + timeout)),
             // The first check finds out whether the connection is busy.
-            (Some(timeout), None) if self.stamps && self.next == Tick::Check && !has_debt => {
+            (Some(timeout), None) if self.stamps && self.next == Tick::Check && self.debt.is_none() => {
                 (Tick::Check, self.heard + timeout / 2)
             }
             (Some(timeout), None) => (Tick::Check, now + timeout / TICKS),
         };
         self.next = tick;
-        self.alarm.set(next);
+        self.sleep.as_mut().reset(next);
         self.armed = false;
     }
 
     /// Uses the timer for the close of the connection from now on: [`poll_close`](Self::poll_close) resolves at this time.
     pub(super) fn close_at(&mut self, time: Instant) {
-        (self.closes, self.alive) = (true, time);
-        self.alarm.reset(time);
+        self.sleep.as_mut().reset(time);
     }
 
     /// Resolves at the time of the last [`close_at`](Self::close_at), also if the task has no budget left.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let due = self.alarm.poll(self.alive, cx).is_ready();
-        if due || self.alarm.is_timer() && Instant::now() >= self.alive {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
+        let due = self.sleep.as_mut().poll(cx).is_ready();
+        if due || Instant::now() >= self.sleep.deadline() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Returns the path timeout for the keepalive of the socket, once.
@@ -274,7 +246,7 @@ impl PathTimeout {
         let is_before_check = self.timeout().is_none_or(|timeout| next < self.heard + timeout / 2);
         let postpones = (was_late || !has_reply) && is_before_check;
         if postpones {
-            self.alarm.set(next);
+            self.sleep.as_mut().reset(next);
             self.armed = false;
         }
         postpones
@@ -310,7 +282,7 @@ impl PathTimeout {
     pub(super) fn excuse(&mut self) {
         self.heard = Instant::now();
         self.alive = self.heard;
-        self.set_open(None);
+        self.open = None;
         self.reads = 0;
         self.stamps = true;
     }
@@ -331,19 +303,16 @@ impl PathTimeout {
     /// its program does.
     pub(super) fn check_answer(&mut self, owed: Option<Owed>) -> Verdict {
         let (Some(timeout), Some(owed)) = (self.timeout(), owed) else {
-            self.owing.take_if(|owing| {
-                owing.debt = None;
-                owing.open.is_none()
-            });
+            self.debt = None;
             return Verdict::Alive;
         };
         let now = Instant::now();
         let question = owed.question;
-        let debt = match &mut self.owing.get_or_insert_default().debt {
+        let debt = match &mut self.debt {
             Some(debt) if debt.question == question => debt,
             other => {
                 let waited = Duration::ZERO;
-                other.insert(Debt { question, end: None, received: None, waited, checked: now })
+                other.insert(Box::new(Debt { question, end: None, received: None, waited, checked: now }))
             }
         };
         let passed = now - std::mem::replace(&mut debt.checked, now);
@@ -376,10 +345,10 @@ impl PathTimeout {
                 self.heard = now;
             }
             self.alive = self.heard;
-            self.set_open(None);
+            self.open = None;
         }
         self.stamps = reads <= BUSY;
-        if let Some(open) = self.owing.as_mut().and_then(|owing| owing.open.as_mut()) {
+        if let Some(open) = &mut self.open {
             let moved = acknowledged > open.acknowledged;
             let queued = open.end.is_none_or(|end| acknowledged < end);
             if moved && (queued || open.queued) {
@@ -388,7 +357,7 @@ impl PathTimeout {
             open.acknowledged = open.acknowledged.max(acknowledged);
             open.queued = queued;
         }
-        match self.open() {
+        match self.open.as_deref() {
             Some(_) if now >= self.alive + timeout => Verdict::Lost,
             // The socket may have room for the question now.
             Some(Open { end: None, .. }) => Verdict::Ask,
@@ -404,15 +373,15 @@ impl PathTimeout {
             Question::Full => None,
             Question::None => return self.excuse(),
         };
-        if self.open().is_none()
+        if self.open.is_none()
             && let Some(timeout) = self.timeout()
         {
             // The peer has its time, also if this task was late.
             self.alive = self.alive.max(Instant::now() - timeout / 2);
         }
         // Only bytes that are still unacknowledged at the next check were queued before others.
-        let queued = self.open().is_some_and(|open| open.queued);
-        self.set_open(Some(Open { end, acknowledged, queued }));
+        let queued = self.open.as_ref().is_some_and(|open| open.queued);
+        self.open = Some(Box::new(Open { end, acknowledged, queued }));
     }
 }
 
@@ -474,6 +443,41 @@ impl MessageTimeout {
     }
 }
 
+/// Less than the first time of each timer of a connection with the default settings.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// The metronome of an adapter. It rests while no connections are made.
+pub(crate) struct Metronome {
+    started: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl Metronome {
+    /// Creates a metronome that rests, on the runtime that has the timers.
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        let started = Arc::<Notify>::default();
+        let starts = started.clone();
+        let beat = async move {
+            loop {
+                starts.notified().await;
+                sleep(BEAT).await;
+            }
+        };
+        Self { started, task: runtime.spawn(beat).abort_handle() }
+    }
+
+    /// Announces timers of a connection, for one more beat.
+    pub(super) fn start(&self) {
+        self.started.notify_one();
+    }
+}
+
+impl Drop for Metronome {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -483,14 +487,9 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(16);
     const TICK: Duration = Duration::from_secs(1);
 
-    /// Creates the timeouts of a connection.
-    fn clock_with(timeout: Option<Duration>, nudges: bool) -> PathTimeout {
-        PathTimeout::new(timeout, nudges, Alarm::alone())
-    }
-
     /// Creates the timeouts of a connection without a nudge, at the second zero.
     fn clock() -> PathTimeout {
-        clock_with(Some(TIMEOUT), false)
+        PathTimeout::new(Some(TIMEOUT), false)
     }
 
     /// Waits for the next check, and returns the verdict with the seconds since `start`.
@@ -526,7 +525,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_nudge_comes_before_the_checks() {
         let start = Instant::now();
-        let mut clock = clock_with(Some(TIMEOUT), true);
+        let mut clock = PathTimeout::new(Some(TIMEOUT), true);
         assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
         assert_eq!(start.elapsed().as_millis() / 100, 2);
         clock.rearm();
@@ -538,7 +537,7 @@ mod tests {
     async fn without_a_path_timeout_only_memory_is_due() {
         for nudges in [false, true] {
             let start = Instant::now();
-            let mut clock = clock_with(None, nudges);
+            let mut clock = PathTimeout::new(None, nudges);
             if nudges {
                 assert_eq!(poll_fn(|cx| clock.poll(cx, true)).await, Tick::Nudge);
                 clock.rearm();
@@ -749,5 +748,26 @@ mod tests {
         assert!(!given_up(&mut clock, Some((second, 0)), 29).await);
         assert!(!given_up(&mut clock, Some((second, 1)), 0).await);
         assert!(given_up(&mut clock, Some((second, 2)), 2).await, "a trickle is no progress");
+    }
+
+    /// Returns the number of times at which the runtime has waited within this time.
+    async fn waits(time: Duration) -> u64 {
+        let metrics = Handle::current().metrics();
+        let before = metrics.worker_park_count(0);
+        sleep(time).await;
+        metrics.worker_park_count(0) - before
+    }
+
+    // An adapter without new connections wakes no processor.
+    #[tokio::test(start_paused = true)]
+    async fn metronome_rests_without_new_connections() {
+        let metronome = Metronome::new(&Handle::current());
+        let hour = Duration::from_secs(3600);
+        let at_rest = waits(hour).await;
+        metronome.start();
+        let started = waits(hour).await;
+        assert!(started > at_rest, "it beats");
+        assert!(started <= 2 * (at_rest + 2), "{started} waits, {at_rest} at rest");
+        assert_eq!(waits(hour).await, at_rest);
     }
 }

@@ -141,7 +141,7 @@ impl End {
             keys: Arc::default(),
         });
         let log = Arc::<Log>::default();
-        let driver = Driver::new(connection.clone(), socket, &[], log.clone(), config, Alarm::alone());
+        let driver = Driver::new(connection.clone(), socket, &[], log.clone(), config);
         (Self { log, table, connection, peer }, driver)
     }
 
